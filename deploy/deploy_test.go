@@ -1,6 +1,6 @@
-// Package deploy contains the chart, and tests that compare the rendered examples with the program: all flags, paths
-// and metrics in them exist, and etcd accepts the configurations. `make test-deploy` checks that the examples are
-// rendered from the chart, that a cluster accepts them and that their pods run.
+// Package deploy contains the chart and tests that compare the rendered examples with the program: all flags, paths
+// and metrics in the examples must exist, and etcd must accept the configurations. `make test-deploy` checks that the
+// examples are rendered from the chart, that a cluster accepts them and that their pods run.
 package deploy
 
 import (
@@ -26,7 +26,7 @@ import (
 
 type document = map[string]any
 
-// documents returns the objects of all renderings, by file.
+// documents returns the objects of all rendered examples by file.
 func documents(t *testing.T) map[string][]document {
 	t.Helper()
 	found := map[string][]document{}
@@ -48,7 +48,7 @@ func documents(t *testing.T) map[string][]document {
 	return found
 }
 
-// object returns an object of a rendering.
+// object returns an object of a rendered example.
 func object(t *testing.T, example, kind, name string) document {
 	t.Helper()
 	for _, part := range documents(t)["examples/"+example+".yaml"] {
@@ -65,7 +65,7 @@ func configuration(t *testing.T, example string) string {
 	return object(t, example, "ConfigMap", "etcd-main-config")["data"].(document)["etcd.conf.yaml"].(string)
 }
 
-// each visits every mapping in a document, at any depth.
+// each visits every mapping in a document at any depth.
 func each(value any, visit func(document)) {
 	switch value := value.(type) {
 	case document:
@@ -107,7 +107,8 @@ func TestProbes_useExistingPaths(t *testing.T) {
 	assert.Greater(t, time.Duration(grace)*time.Second, lifecycle.StopBudget, "a stop ends within the grace period")
 }
 
-// A killed test restore leaves a file as large as the database. The wrapper removes such files only from its volume.
+// A killed test restore leaves a file as large as the database. The wrapper removes such files only from its own
+// volume.
 func TestRestoreInAPod_usesTheWrappersDirectory(t *testing.T) {
 	volume, ok := reflect.TypeFor[commandline.StartEtcd]().FieldByName("VolumeDir")
 	require.True(t, ok)
@@ -120,8 +121,8 @@ func TestRestoreInAPod_usesTheWrappersDirectory(t *testing.T) {
 	assert.Equal(t, volume.Tag.Get("default"), found)
 }
 
-// The size of a claim template cannot be changed later. The volume must hold three databases as large as the quota:
-// the database, a copy of it, and the preserved copies of recoveries.
+// The size in a claim template cannot be changed later. A volume must have room for three databases as large as the
+// quota: the database, a copy, and the preserved copies of recoveries.
 func TestVolumeSize_threeDatabases(t *testing.T) {
 	var etcd struct {
 		Quota int64 `json:"quota-backend-bytes"`

@@ -19,8 +19,8 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// If the test binary is called kubectl, it imitates kubectl for the plugin: it lists the pods in the environment
-// variable PODS with the given template, and prints its arguments for any other command.
+// If the test binary is named kubectl, it imitates kubectl for the plugin: it lists the pods in the environment
+// variable PODS with the given template, and prints its arguments for all other commands.
 func init() {
 	if filepath.Base(os.Args[0]) != "kubectl" {
 		return
@@ -57,7 +57,7 @@ func listPods(args []string) error {
 	return parsed.Execute(os.Stdout, list)
 }
 
-// runPlugin runs the plugin with an imitation of kubectl that lists the pods and exits with the status for other
+// runPlugin runs the plugin with an imitation of kubectl that lists the pods and exits with status for all other
 // commands.
 func runPlugin(t *testing.T, pods []string, status int, args ...string) (out, log string, code exitcode.Code) {
 	t.Helper()
@@ -111,16 +111,16 @@ func TestPlugin_exitStatus(t *testing.T) {
 func TestPlugin_errors(t *testing.T) {
 	several := []string{podOf("a", "a-0", "True"), podOf("b", "b-0", "True")}
 	for command, want := range map[string]string{
-		"status":         "the namespace has several releases, a, b: name one with --release",
-		"--pot=x status": "--pot: no such flag",
-		"-n":             "-n: a value is missing",
+		"status":         "the namespace has several releases (a, b): select one with --release",
+		"--pot=x status": "--pot: unknown flag",
+		"-n":             "-n: missing value",
 	} {
 		_, log, code := runPlugin(t, several, 0, strings.Fields(command)...)
 		assert.Contains(t, log, want)
 		assert.Equal(t, exitcode.Usage, code)
 	}
 	_, log, code := runPlugin(t, nil, 0, "-r", "main", "status")
-	assert.Contains(t, log, "no pod of an etcd runs here")
+	assert.Contains(t, log, "no etcd pod found")
 	assert.Equal(t, exitcode.Usage, code)
 	for _, args := range [][]string{{"--help"}, nil} {
 		out, _, code := runPlugin(t, nil, 0, args...)

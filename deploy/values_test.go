@@ -19,14 +19,13 @@ import (
 
 var update = flag.Bool("update", false, "write the table of values in docs/deploy.md anew")
 
-// schema is an entry of values.schema.json.
+// schema is an entry in values.schema.json.
 type schema struct {
 	Description, Pattern string
 	Properties           map[string]schema
 }
 
-// values returns the names of the chart's values, their defaults, and the entries of the schema. The names are in the
-// order of values.yaml.
+// values returns the names of the chart's values in the order of values.yaml, the defaults, and the schema entries.
 func values(t *testing.T) (names []string, defaults map[string]any, said map[string]schema) {
 	t.Helper()
 	var all schema
@@ -51,7 +50,7 @@ func values(t *testing.T) (names []string, defaults map[string]any, said map[str
 		}
 	}
 	collect("", all, given)
-	top := func(name string) int { // returns the line of a top-level key in the file
+	top := func(name string) int { // returns the line of a top-level key
 		first, _, _ := strings.Cut(name, ".")
 		return strings.Index("\n"+content, "\n"+first+":")
 	}

@@ -81,7 +81,7 @@ func TestMountPointIsReportedWhileDataAreValid(t *testing.T) {
 func (w *world) mount(what, at string) {
 	w.t.Helper()
 	if err := unix.Mount(what, at, "", unix.MS_BIND, ""); err != nil {
-		w.t.Skipf("skipped: nothing can be mounted here: %v", err)
+		w.t.Skipf("skipped: cannot mount a file system: %v", err)
 	}
 	w.t.Cleanup(func() { require.NoError(w.t, unix.Unmount(at, unix.MNT_DETACH)) })
 }

@@ -17,11 +17,11 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrAnother reports that a place is not a copy of the store: its objects were not made by Copy, or another process
+// ErrAnother reports that a location is not a copy of the store: Copy did not create its objects, or another process
 // has written to it since.
 var ErrAnother = errors.New("is not a copy of")
 
-// CopyResult is the result of backup copy; -o json prints it.
+// CopyResult is the result of backup copy. The -o json flag prints it.
 type CopyResult struct {
 	From    string `json:"from"`
 	To      string `json:"to"`
@@ -32,17 +32,18 @@ type CopyResult struct {
 
 // Print prints the result as text.
 func (c CopyResult) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "%s has everything that %s has: %s copied and read back, %s; %s kept\n",
+	_, err := fmt.Fprintf(to, "%s is an up-to-date copy of %s: %s copied and verified (%s), %s already present\n",
 		c.To, c.From, count(c.Objects, "object"), terminal.Size(c.Bytes), count(c.Kept, "object"))
 	return err
 }
 
-// Copy copies every object of the settings' store that another place lacks, reads each one back and compares it. It
-// resumes an interrupted copy. If follow is not 0, it copies again after each pause of that length until ctx is done,
-// which is not an error then. Objects that the store has deleted remain in the copy.
+// Copy copies every object that is missing from another location, reads each copied object back and compares it. Copy
+// resumes an interrupted copy. If follow is not 0, Copy repeats at that interval until ctx is done, which is then not
+// an error. Objects that were deleted from the store remain in the copy.
 //
-// Copy never mixes two histories: it returns ErrAnother if the place has backups that Copy did not make, or if
-// another process has written to the copy since. copyMark distinguishes a copy from a store that a cluster writes to.
+// Copy never mixes two histories: it returns ErrAnother if the location has backups that Copy did not create, or if
+// another process has written to the copy since. A copy is distinguished from the store of a running cluster by
+// copyMark.
 func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Duration, meter *Meter) (CopyResult, error) {
 	defer meter.Clear()
 	c := &copier{from: settings.Store, to: to, meter: meter, checked: map[string]bool{}}
@@ -71,7 +72,7 @@ type copier struct {
 	result   CopyResult
 }
 
-// untilEqual copies until a pass finds nothing new, because the cluster writes and merges segments in the meantime.
+// untilEqual repeats pass until nothing new is found, because the cluster keeps writing and merging segments.
 func (c *copier) untilEqual(ctx context.Context) error {
 	for {
 		copied, err := c.pass(ctx)
@@ -81,11 +82,11 @@ func (c *copier) untilEqual(ctx context.Context) error {
 	}
 }
 
-// pass copies objects in the order of their names, so that an interrupted copy is readable: the manifest that
-// completes a full snapshot follows its data, and segments keep their order.
+// pass copies objects in the order of their names, which keeps an interrupted copy readable: the manifest of a full
+// snapshot follows its data, and segments keep their order.
 func (c *copier) pass(ctx context.Context) (copied int, err error) {
 	c.stale = false
-	copies, err := list(ctx, c.to) // list the copy first, so that its listing is never newer than that of the store
+	copies, err := list(ctx, c.to) // list the copy first: its listing must not be newer than the store's
 	if err != nil {
 		return 0, err
 	}
@@ -135,7 +136,7 @@ func list(ctx context.Context, s store.Store) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// copy copies an object and reads it back. If the object has disappeared since the listing, it was merged or pruned.
+// copy copies an object and reads it back. An object that has disappeared since the listing was merged or pruned.
 func (c *copier) copy(ctx context.Context, name string) (copied bool, err error) {
 	content, err := c.from.Get(ctx, name, 0, -1)
 	if errors.Is(err, store.ErrNotFound) {
@@ -147,7 +148,7 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 	defer content.Close()
 	put, err := store.PutOnce(ctx, c.to, name, content)
 	switch {
-	case errors.Is(err, store.ErrExists): // another process has created the object since the listing
+	case errors.Is(err, store.ErrExists): // another process created the object after the listing
 		return false, c.contentError(name)
 	case err != nil:
 		return false, fmt.Errorf("cannot copy %s: %w", name, err)
@@ -166,7 +167,7 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 
 // contentError returns the error for an object that differs between the copy and the store.
 func (c *copier) contentError(name string) error {
-	return fmt.Errorf("%s %w %s: %s differs; copy to another place", c.to, ErrAnother, c.from, name)
+	return fmt.Errorf("%s %w %s: %s differs; copy to another location", c.to, ErrAnother, c.from, name)
 }
 
 func digest(ctx context.Context, of store.Store, name string) (store.Digest, error) {
@@ -178,7 +179,7 @@ func digest(ctx context.Context, of store.Store, name string) (store.Digest, err
 	sum := sha256.New()
 	size, err := io.Copy(sum, content)
 	if err != nil {
-		return store.Digest{}, fmt.Errorf("cannot read %s of %s: %w", name, of, err)
+		return store.Digest{}, fmt.Errorf("cannot read %s in %s: %w", name, of, err)
 	}
 	return store.Digest{SHA256: [sha256.Size]byte(sum.Sum(nil)), Size: size}, nil
 }

@@ -59,7 +59,7 @@ func TestCopy_resumes(t *testing.T) {
 	}
 }
 
-// watched calls a function of the test before each put.
+// watched calls a test function before each put.
 type watched struct {
 	*memory.Store
 	put func()
@@ -89,7 +89,7 @@ func TestCopy_refusesOtherBackups(t *testing.T) {
 	assert.ErrorContains(t, err, "is damaged")
 }
 
-// flipped returns other bytes than those that were put.
+// flipped returns different bytes from those that were put.
 type flipped struct{ *memory.Store }
 
 func (f flipped) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
@@ -119,7 +119,7 @@ func TestCopy_follow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	looks := 0
 	from := listed{settings.Store, func() {
-		if looks++; looks == 3 { // the first pass copies, the second finds nothing new, the third comes after the pause
+		if looks++; looks == 3 { // the first pass copies, the second finds nothing new, and the third runs after the pause
 			cancel()
 		}
 	}}
@@ -129,7 +129,7 @@ func TestCopy_follow(t *testing.T) {
 	assert.Positive(t, copied.Objects)
 }
 
-// listed calls a function of the test at each listing.
+// listed calls a test function on each listing.
 type listed struct {
 	store.Store
 	list func()
@@ -140,7 +140,7 @@ func (l listed) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 	return l.Store.List(ctx, prefix, after)
 }
 
-// rehearse starts a cluster on a store, which ends the generation and creates the next one.
+// rehearse starts a cluster on a store, which ends the current generation and creates the next one.
 func rehearse(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), kept, archive.Generation{
@@ -148,7 +148,7 @@ func rehearse(t *testing.T, on store.Store) {
 	}))
 }
 
-// goOn adds an empty segment to a store, like a cluster that writes to it.
+// goOn adds an empty segment to a store, like a running cluster.
 func (l sampleCluster) goOn(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
 	head, err := kept.Head(t.Context(), 1)
@@ -156,7 +156,7 @@ func (l sampleCluster) goOn(t *testing.T, on store.Store) {
 	l.addMarker(t, kept, head.Start)
 }
 
-// merge merges all segments of a store and deletes them.
+// merge merges all segments in a store and deletes the originals.
 func merge(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
 	segments, err := kept.Objects(t.Context(), 1, archive.Segment)
@@ -168,7 +168,6 @@ func merge(t *testing.T, on store.Store) {
 	}
 }
 
-// Copy rejects a copy that a cluster has written to, and a store that is mistaken for a copy.
 func TestCopy_comparesHistories(t *testing.T) {
 	l := runSampleCluster(t)
 	for name, c := range map[string]struct {
@@ -190,7 +189,7 @@ func TestCopy_comparesHistories(t *testing.T) {
 		"the copy is verified": {func(t *testing.T, _, copied store.Store) {
 			require.NoError(t, copied.Put(t.Context(), "gen/000001/tested/20261122T120000Z.json", strings.NewReader("{}")))
 		}, ""},
-		"a rehearsal on the copy": {func(t *testing.T, _, copied store.Store) { rehearse(t, copied) }, "which memory://test/ lacks: a cluster was started on it"},
+		"a rehearsal on the copy": {func(t *testing.T, _, copied store.Store) { rehearse(t, copied) }, "which memory://test/ does not: a cluster has written to it"},
 		"a rehearsal while the original continues": {func(t *testing.T, original, copied store.Store) {
 			rehearse(t, copied)
 			l.goOn(t, original)
@@ -199,7 +198,7 @@ func TestCopy_comparesHistories(t *testing.T) {
 		"a rehearsal that ended, no more": {func(t *testing.T, _, copied store.Store) {
 			rehearse(t, copied)
 			require.NoError(t, copied.Delete(t.Context(), "gen/000002/generation.json"))
-		}, "which memory://test/ lacks"},
+		}, "which memory://test/ does not"},
 		"a rehearsal while the original continues and is merged": {func(t *testing.T, original, copied store.Store) {
 			rehearse(t, copied)
 			require.NoError(t, copied.Delete(t.Context(), "gen/000002/generation.json"))
@@ -210,14 +209,14 @@ func TestCopy_comparesHistories(t *testing.T) {
 		"a cluster continues in the copy": {func(t *testing.T, _, copied store.Store) { l.goOn(t, copied) }, "gen/000001/segment/"},
 		"a reservation in the copy": {func(t *testing.T, _, copied store.Store) {
 			require.NoError(t, copied.Put(t.Context(), "reservation/0000000000000999999", strings.NewReader("{}")))
-		}, "the reservation of revision 999999"},
+		}, "a reservation of revision 999999"},
 		"generations of one number": {func(t *testing.T, original, copied store.Store) {
 			rehearse(t, copied)
 			kept := archive.New(original, &format.Keys{})
 			require.NoError(t, archivetest.BeginGeneration(t.Context(), kept, archive.Generation{
 				Number: 2, Cluster: "c1", Parent: 1, ParentRevision: 3, Session: "restore", Created: noon,
 			}))
-		}, "differs; copy to another place"},
+		}, "differs; copy to another location"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			settings, copied := l.store(t), memory.New()
@@ -249,7 +248,7 @@ func TestCopy_ontoALivingStore(t *testing.T) {
 		then()
 		_, err = Copy(t.Context(), Settings{Store: copied, Keys: settings.Keys}, settings.Store, 0, NewMeter(nil))
 		require.ErrorIs(t, err, ErrAnother)
-		require.ErrorContains(t, err, "it has backups that backup copy did not make")
+		require.ErrorContains(t, err, "it contains backups that backup copy did not create")
 	}
 }
 
@@ -262,7 +261,7 @@ func TestCopy_ontoItself(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Copy(t.Context(), Settings{Store: copied, Keys: settings.Keys}, copied, 0, NewMeter(nil))
 	require.ErrorIs(t, err, ErrAnother)
-	require.ErrorContains(t, err, "it is the same place")
+	require.ErrorContains(t, err, "it is the same location")
 
 	dir := t.TempDir()
 	outer, err := folder.New(dir)
@@ -273,5 +272,5 @@ func TestCopy_ontoItself(t *testing.T) {
 	inner, err := folder.New(filepath.Join(dir, "copies"))
 	require.NoError(t, err)
 	_, err = Copy(t.Context(), Settings{Store: outer, Keys: settings.Keys}, inner, 0, NewMeter(nil))
-	require.ErrorContains(t, err, "it is the same place, or lies within it")
+	require.ErrorContains(t, err, "it is the same location or a folder inside it")
 }

@@ -22,13 +22,14 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrExists reports that the output file exists. It is never overwritten.
-var ErrExists = errors.New("exists already; give another name")
+// ErrExists reports that the output file already exists. Export never overwrites a file.
+var ErrExists = errors.New("already exists; choose another name")
 
-// ErrIncomplete reports that later revisions were backed up but cannot be read. The result is valid.
+// ErrIncomplete reports that later revisions were backed up but cannot be read. A result returned with ErrIncomplete
+// is valid.
 var ErrIncomplete = errors.New("incomplete")
 
-// ExportResult is the result of backup export; -o json prints it.
+// ExportResult is the result of backup export. The -o json flag prints it.
 type ExportResult struct {
 	File       string    `json:"file"`
 	Revision   int64     `json:"revision"` // revision of the snapshot
@@ -47,9 +48,9 @@ type Gaps struct {
 	Damaged  []string `json:"damaged,omitempty"`  // why backups were skipped, as sentences
 }
 
-// Export writes a stock etcd snapshot of a kept revision to a new file that only the user can read. It searches our
-// backups first, and then those that etcd-backup-restore left in the store. It returns archive.ErrNotKept if neither
-// has the target, and ErrIncomplete if it exported the latest readable revision although later ones were backed up.
+// Export writes a revision as a stock etcd snapshot to a new file that only the user can read. It searches our own
+// backups first and then those of etcd-backup-restore in the same store. Export returns archive.ErrNotKept if neither
+// contains the target, and ErrIncomplete if later revisions were backed up but cannot be read.
 func Export(ctx context.Context, settings Settings, target archive.Target, file string, meter *Meter) (ExportResult, error) {
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
 		return ExportResult{}, fmt.Errorf("%s %w", file, ErrExists)
@@ -65,7 +66,7 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 		return ExportResult{}, errors.Join(err, listed)
 	}
 	if settings.Keys.Trusts() && !settings.AcceptUnsigned {
-		return ExportResult{}, fmt.Errorf("%w; the backups that etcd-backup-restore left there are %w: they have no signature; --accept=unsigned reads them anyway",
+		return ExportResult{}, fmt.Errorf("%w; the backups of etcd-backup-restore in that store are %w; set --accept=unsigned to use them anyway",
 			err, format.ErrUntrusted)
 	}
 	from := sidecarExport{theirs, target, file, options}
@@ -74,8 +75,8 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 	return exported, err
 }
 
-// isOlder reports whether a target may be older than our backups. Only then may the backups of etcd-backup-restore be
-// used: a revision that our backups should have is never read from them.
+// isOlder reports whether a target may be older than our own backups. Only such targets are read from the backups of
+// etcd-backup-restore.
 func isOlder(ctx context.Context, kept *archive.Archive, target archive.Target) bool {
 	certificate, err := kept.Cluster(ctx)
 	switch {
@@ -108,12 +109,12 @@ func exportArchive(ctx context.Context, kept *archive.Archive, target archive.Ta
 	}, err
 }
 
-// find returns the path to a target. If a backup has no trusted signature, find returns an error: unlike a damaged
-// backup, it is not skipped in favour of an earlier revision.
+// find returns the path to a target. It returns an error if a backup has no trusted signature: unlike a damaged
+// backup, an untrusted one is never skipped in favor of an earlier revision.
 func find(ctx context.Context, kept *archive.Archive, target archive.Target) (archive.Path, error) {
 	path, err := kept.Find(ctx, target)
 	if err == nil && errors.Is(path.PastEnd, format.ErrUntrusted) {
-		err = fmt.Errorf("revision %d is not the latest in %s: %w; add its key to that file, or set --to=revision:%d", path.Revision, kept, path.PastEnd, path.Revision)
+		err = fmt.Errorf("revision %d is not the latest revision in %s: %w; add the missing key to that file, or set --to=revision:%d", path.Revision, kept, path.PastEnd, path.Revision)
 	}
 	return path, err
 }
@@ -124,11 +125,11 @@ func (g *Gaps) skip(_, _ archive.Path, why error) error {
 	return nil
 }
 
-// build calls use with the path to a target, or with the best usable path instead. It returns the path that was used.
-// It also returns ErrIncomplete if that path leads to the latest revision and something after its end cannot be read.
+// build calls use with the path to a target, or with the best usable path if that path is damaged, and returns the
+// path that was used. It also returns ErrIncomplete if revisions after the end of that path cannot be read.
 func (g *Gaps) build(ctx context.Context, kept *archive.Archive, sought archive.Path, made string, use func(archive.Path) error) (archive.Path, error) {
 	if sought.PastEnd != nil {
-		_ = g.skip(sought, sought, sought.PastEnd) // never returns an error
+		_ = g.skip(sought, sought, sought.PastEnd) // skip always returns nil
 	}
 	path, err := restore.Best(ctx, kept, sought, use, g.skip)
 	if err != nil {
@@ -140,35 +141,36 @@ func (g *Gaps) build(ctx context.Context, kept *archive.Archive, sought archive.
 	}
 	missing := "revisions"
 	if g.Lost > 0 {
-		missing = fmt.Sprintf("%d or more revisions", g.Lost)
+		missing = fmt.Sprintf("at least %d revisions", g.Lost)
 	}
-	return path, fmt.Errorf("%s is %w: %s after revision %d cannot be read (%s); the result is kept, and with --accept=loss this is not an error",
+	return path, fmt.Errorf("%s is %w: %s after revision %d cannot be read (%s); set --accept=loss to accept the loss",
 		made, ErrIncomplete, missing, path.Revision, strings.Join(g.Damaged, "; "))
 }
 
-// String returns lines about what is missing.
+// String describes the gaps, one per line.
 func (g Gaps) String() (text string) {
 	if g.Unsigned {
-		text = "that full snapshot has no signature: anyone with write access to the store can have made it\n"
+		text = "the full snapshot is not signed: anyone with write access to the store could have created it\n"
 	}
 	for _, sentence := range g.Damaged {
 		text += "skipped: " + sentence + "\n"
 	}
 	if g.Lost > 0 {
-		text += fmt.Sprintf("%d or more later revisions cannot be read\n", g.Lost)
+		text += fmt.Sprintf("at least %d later revisions cannot be read\n", g.Lost)
 	}
 	return text
 }
 
-// Print prints the result as text, with times in the user's time zone.
+// Print prints the result as text.
 func (e ExportResult) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "%s holds revision %d, %s, made of full %s and %s; restore it with etcdutl snapshot restore\n%s",
+	_, err := fmt.Fprintf(to, "%s contains revision %d (%s), built from full snapshot %s and %s; restore it with etcdutl snapshot restore\n%s",
 		e.File, e.Revision, terminal.Size(e.Bytes), e.Full, count(e.Rows, "row"), e.Gaps)
 	return err
 }
 
-// A sidecarExport makes a snapshot from the backups of etcd-backup-restore. It first downloads the full snapshot to a
-// file next to the output, because the name may not match the content. This takes twice the disk space.
+// A sidecarExport builds a snapshot from the backups of etcd-backup-restore. It first downloads the full snapshot to
+// a file next to the output, because the object's name may not match its content. An export therefore needs twice the
+// disk space.
 type sidecarExport struct {
 	kept    *sidecarstore.Archive
 	target  archive.Target
@@ -176,8 +178,8 @@ type sidecarExport struct {
 	options restore.Options
 }
 
-// export tries the full snapshots in turn, starting with the best one: any of them may be damaged, or contain more
-// revisions than its name states.
+// export tries the full snapshots in order of preference: any of them may be damaged or contain more revisions than
+// its name states.
 func (e sidecarExport) export(ctx context.Context) (exported ExportResult, err error) {
 	fulls, err := e.kept.FullSnapshots(e.target)
 	if err != nil {
@@ -191,12 +193,12 @@ func (e sidecarExport) export(ctx context.Context) (exported ExportResult, err e
 		}
 		all = errors.Join(all, err)
 	}
-	return ExportResult{}, fmt.Errorf("no full snapshot of etcd-backup-restore can be restored to %s: %w", e.target, all)
+	return ExportResult{}, fmt.Errorf("cannot restore %s from any full snapshot of etcd-backup-restore: %w", e.target, all)
 }
 
 func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (exported ExportResult, err error) {
 	base := e.file + ".full.partial"
-	if err := remove(base); err != nil { // left over from an interrupted export
+	if err := remove(base); err != nil { // an interrupted export may have left the file behind
 		return ExportResult{}, err
 	}
 	defer func() { err = errors.Join(err, remove(base)) }()
@@ -213,7 +215,7 @@ func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (expo
 	defer db.Close()
 	result, err := restore.Export(ctx, e.source(full, db, fetched), e.file, e.options)
 	if err == nil && e.target.Revision != 0 && result.Revision != e.target.Revision {
-		err = errors.Join(fmt.Errorf("%w: it restores revision %d instead of %d", restore.ErrDamaged, result.Revision, e.target.Revision), remove(e.file))
+		err = errors.Join(fmt.Errorf("%w: restoring it yields revision %d instead of %d", restore.ErrDamaged, result.Revision, e.target.Revision), remove(e.file))
 	}
 	return ExportResult{File: e.file, Revision: result.Revision, Full: full.Name, Rows: result.Rows, Bytes: result.Bytes}, err
 }
@@ -225,7 +227,7 @@ func remove(path string) error {
 	return nil
 }
 
-// source returns the downloaded full snapshot and the rows after it.
+// source returns the downloaded full snapshot and the rows that follow it.
 func (e sidecarExport) source(full sidecarstore.Object, db *bolt.DB, fetched restore.Result) restore.Source {
 	return restore.Source{
 		Snapshot:      func(context.Context) (io.ReadCloser, error) { return os.Open(db.Path()) },
@@ -258,8 +260,8 @@ func rowsOf(tx *bolt.Tx) func(revision []byte) (key, value []byte) {
 	}
 }
 
-// checkDigest compares a stock snapshot with the digest at its end. This must be done before the snapshot is opened
-// as a database: reading a missing page of a truncated file through a memory map kills the process.
+// checkDigest compares a stock snapshot with the digest at its end. It must run before the snapshot is opened as a
+// database, because reading a missing page of a truncated file through a memory map kills the process.
 func checkDigest(ctx context.Context, path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -268,19 +270,19 @@ func checkDigest(ctx context.Context, path string) error {
 	defer file.Close()
 	size, err := io.Copy(io.Discard, restore.NewDigestReader(ctx, file))
 	if errors.Is(err, restore.ErrDigest) || err == nil && size == 0 {
-		return fmt.Errorf("%w: it does not end with its SHA-256, as a snapshot of etcd does; %s", restore.ErrDamaged, repairHint(path))
+		return fmt.Errorf("%w: the SHA-256 hash at the end of the snapshot is missing or wrong; %s", restore.ErrDamaged, repairHint(path))
 	}
 	return err
 }
 
-// sector divides the size of a database, and therefore the size of a snapshot without a digest. etcdutl makes the
-// same check.
+// sector is a divisor of every database size. A snapshot whose size is a multiple of it has no digest, as in
+// etcdutl's check.
 const sector = 512
 
-// repairHint guesses what a file without a digest is, and returns the next step.
+// repairHint guesses the origin of a file without a digest and returns the next step.
 func repairHint(path string) string {
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 || info.Size()%sector != 0 {
-		return "perhaps it was cut off"
+		return "the file may be truncated"
 	}
-	return fmt.Sprintf("of a database that was copied, such as member/snap/db, etcd-wrapper etcdutl snapshot restore %s --skip-hash-check --data-dir=DIR makes a data directory, if it is complete", path)
+	return fmt.Sprintf("if the file is a complete copy of member/snap/db, restore it with etcd-wrapper etcdutl snapshot restore %s --skip-hash-check --data-dir=DIR", path)
 }

@@ -73,7 +73,7 @@ func TestExport_notKept(t *testing.T) {
 
 func TestExport_damagedNewestFull(t *testing.T) {
 	l := runSampleCluster(t)
-	for gap, want := range map[int64]string{0: "object not found\n", 5: "object not found\n5 or more later revisions cannot be read\n"} {
+	for gap, want := range map[int64]string{0: "object not found\n", 5: "object not found\nat least 5 later revisions cannot be read\n"} {
 		settings := l.store(t)
 		l.addFullWithoutData(t, settings, gap)
 		path := filepath.Join(t.TempDir(), "out.db")
@@ -82,7 +82,7 @@ func TestExport_damagedNewestFull(t *testing.T) {
 			require.NoError(t, err, "nothing is lost")
 		} else {
 			require.ErrorIs(t, err, ErrIncomplete)
-			require.ErrorContains(t, err, fmt.Sprintf("5 or more revisions after revision %d cannot be read", l.last))
+			require.ErrorContains(t, err, fmt.Sprintf("at least 5 revisions after revision %d cannot be read", l.last))
 		}
 		assert.Equal(t, gap, exported.Lost)
 		assert.Len(t, exported.Damaged, 1)
@@ -152,7 +152,7 @@ func TestExport_missingKey(t *testing.T) {
 	}
 }
 
-// The sidecar's backups are not used for revisions that our own backups should have.
+// Revisions that our own backups should contain must not be read from the sidecar's backups.
 func TestExport_prefersOurBackups(t *testing.T) {
 	l := runSampleCluster(t)
 	settings := l.storeAsSidecar(t)
@@ -171,8 +171,8 @@ func TestExport_prefersOurBackups(t *testing.T) {
 	assert.Equal(t, l.last-2, exported.Revision)
 }
 
-// Anyone with write access to the store can create an object that is named like the sidecar's, so a signature is
-// required.
+// A signature is required because anyone with write access to the store can create an object with a name like the
+// sidecar's.
 func TestExport_unsignedSidecarBackups(t *testing.T) {
 	l := runSampleCluster(t)
 	settings := l.storeAsSidecar(t)
@@ -190,14 +190,13 @@ func TestExport_unsignedSidecarBackups(t *testing.T) {
 	exported, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
 	require.NoError(t, err)
 	assert.True(t, exported.Unsigned)
-	assert.Contains(t, printed(t, exported), "that full snapshot has no signature")
+	assert.Contains(t, printed(t, exported), "the full snapshot is not signed")
 	l.requireSnapshot(t, path, l.last)
 	restored, err := Restore(t.Context(), settings, archive.Target{}, planned(t), NewMeter(nil))
 	require.NoError(t, err)
 	assert.True(t, restored.Unsigned)
 }
 
-// Export skips a damaged full snapshot and uses the one before it.
 func TestExport_damagedSidecarFull(t *testing.T) {
 	l := runSampleCluster(t)
 	settings := l.storeAsSidecar(t)

@@ -17,22 +17,22 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// copyMark is the object that Copy creates first in every place. A store that a cluster writes to lacks it, so Copy
-// never mistakes such a store for a copy, even if they have objects in common.
+// copyMark is the object that Copy creates first in every location. The store of a running cluster does not have it,
+// so Copy never mistakes such a store for a copy, even if both contain the same objects.
 const copyMark = "copy.json"
 
-// maxMark limits the number of bytes that are read of a mark.
+// maxMark limits how many bytes of a mark are read.
 const maxMark = 4 << 10
 
-// mark ensures that the place is a copy: it accepts a place with the mark, and puts the mark in a place without
-// backups.
+// mark ensures that the location is a copy: it accepts a location that has the mark, and adds the mark to a location
+// without backups.
 func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 	if _, has := copies[copyMark]; has {
 		return nil
 	}
 	for name := range copies {
 		if name == archive.ClusterName || strings.HasPrefix(name, "gen/") || strings.HasPrefix(name, "reservation/") {
-			return fmt.Errorf("%s %w %s: it has backups that backup copy did not make; copy to another place", c.to, ErrAnother, c.from)
+			return fmt.Errorf("%s %w %s: it contains backups that backup copy did not create; copy to another location", c.to, ErrAnother, c.from)
 		}
 	}
 	line, err := json.Marshal(map[string]string{"id": archive.NewID(), "copy_of": c.from.String()})
@@ -40,13 +40,13 @@ func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 		return err
 	}
 	if _, err = store.PutOnce(ctx, c.to, copyMark, strings.NewReader(string(line)+"\n")); errors.Is(err, store.ErrExists) {
-		return nil // created by another process that copies to this location
+		return nil // another process that copies to this location created the mark
 	}
 	return err
 }
 
-// checkDistinct refuses to copy a store onto itself or into a folder within it: in both cases the listing of the
-// store contains the mark of the copy.
+// checkDistinct rejects copying a store onto itself or into one of its folders. In both cases the store's listing
+// contains the mark of the copy.
 func (c *copier) checkDistinct(ctx context.Context, originals map[string]int64) error {
 	mark, err := content(ctx, c.to, copyMark)
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *copier) checkDistinct(ctx context.Context, originals map[string]int64) 
 			return err
 		}
 		if found == mark {
-			return fmt.Errorf("%s %w %s: it is the same place, or lies within it; copy to another place", c.to, ErrAnother, c.from)
+			return fmt.Errorf("%s %w %s: it is the same location or a folder inside it; copy to another location", c.to, ErrAnother, c.from)
 		}
 	}
 	return nil
@@ -77,14 +77,14 @@ func content(ctx context.Context, s store.Store, name string) (string, error) {
 	return string(text), err
 }
 
-// A history is the history of a cluster, as shown by the names of objects.
+// A history describes the history of a cluster according to object names.
 type history struct {
 	sizes       map[string]int64
 	generations map[int]*sequence
 	reserved    int64 // highest reservation
 }
 
-// A sequence describes a generation, as shown by the names of its objects.
+// A sequence describes a generation according to object names.
 type sequence struct {
 	objects []archive.Object // segments, merged or not
 	full    int64            // revision of the newest full snapshot
@@ -95,7 +95,7 @@ func newHistory(sizes map[string]int64) history {
 	for name := range sizes {
 		parts := strings.Split(name, "/")
 		if revision, is := strings.CutPrefix(name, "reservation/"); is {
-			number, _ := strconv.ParseInt(revision, 10, 64) // on an error, 0 means no reservation
+			number, _ := strconv.ParseInt(revision, 10, 64) // an invalid name counts as no reservation
 			h.reserved = max(h.reserved, number)
 		}
 		if len(parts) < 3 || parts[0] != "gen" {
@@ -113,7 +113,7 @@ func newHistory(sizes map[string]int64) history {
 	return h
 }
 
-// add adds an object, given the part of its name that follows the generation.
+// add adds an object to the sequence. parts is the part of the object's name after the generation.
 func (g *sequence) add(number int, parts []string) {
 	switch kind := parts[0]; {
 	case len(parts) < 2:
@@ -128,8 +128,9 @@ func (g *sequence) add(number int, parts []string) {
 	}
 }
 
-// compare rejects a copy that has anything the store never had: an object of an unknown generation, one after the
-// last position, or one with different content. It accepts objects that the store has since merged or pruned.
+// compare rejects a copy with anything that the store never had: an object of an unknown generation, an object after
+// the last position, or an object with different content. Objects that the store has merged or pruned since then are
+// accepted.
 func (c *copier) compare(ctx context.Context, original, copied history) error {
 	for _, name := range slices.Sorted(maps.Keys(copied.sizes)) {
 		size, has := original.sizes[name]
@@ -148,7 +149,7 @@ func (c *copier) compare(ctx context.Context, original, copied history) error {
 		its := original.generations[number]
 		if its == nil {
 			if number < newest {
-				continue // pruned
+				continue // the generation was pruned
 			}
 			return c.written(fmt.Sprintf("generation %d", number))
 		}
@@ -160,17 +161,17 @@ func (c *copier) compare(ctx context.Context, original, copied history) error {
 		}
 	}
 	if copied.reserved > original.reserved {
-		return c.written(fmt.Sprintf("the reservation of revision %d", copied.reserved))
+		return c.written(fmt.Sprintf("a reservation of revision %d", copied.reserved))
 	}
 	return nil
 }
 
 // written returns the error for an object in the copy that the store never had.
 func (c *copier) written(what string) error {
-	return fmt.Errorf("%s %w %s: it has %s, which %s lacks: a cluster was started on it; copy to another place", c.to, ErrAnother, c.from, what, c.from)
+	return fmt.Errorf("%s %w %s: it contains %s, which %s does not: a cluster has written to it; copy to another location", c.to, ErrAnother, c.from, what, c.from)
 }
 
-// compareObject compares an object of the copy with the store's. It does so once per run.
+// compareObject compares an object in the copy with the same object in the store, once per run.
 func (c *copier) compareObject(ctx context.Context, original, copied history, name string) error {
 	if _, has := copied.sizes[name]; !has {
 		return nil
@@ -198,7 +199,7 @@ func (c *copier) compareObject(ctx context.Context, original, copied history, na
 }
 
 // compareGeneration compares the ends of two sequences of segments. The last segment of the copy contains a digest of
-// everything before it.
+// all earlier segments.
 func (c *copier) compareGeneration(ctx context.Context, original history, its, copied *sequence) error {
 	if len(copied.objects) == 0 {
 		return nil

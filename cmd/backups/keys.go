@@ -22,7 +22,7 @@ import (
 )
 
 // ErrNoKey reports that no key matched.
-var ErrNoKey = errors.New("was not there")
+var ErrNoKey = errors.New("did not exist")
 
 // Selection selects keys.
 type Selection struct {
@@ -30,7 +30,7 @@ type Selection struct {
 	Prefix bool // all keys that start with Key
 }
 
-// String returns the selection as text for messages.
+// String returns the selection for messages.
 func (s Selection) String() string {
 	if s.Prefix {
 		return "a key with prefix " + quote(s.Key)
@@ -38,19 +38,20 @@ func (s Selection) String() string {
 	return "key " + quote(s.Key)
 }
 
-// rangeEnd returns the end of the selected range in etcd's store: nil for a single key, empty for no upper bound.
+// rangeEnd returns the end of the selected key range: nil for a single key, empty for no upper bound.
 func (s Selection) rangeEnd() []byte {
 	if !s.Prefix {
 		return nil
 	}
 	end := []byte(clientv3.GetPrefixRangeEnd(s.Key))
-	if bytes.Equal(end, []byte{0}) { // etcd's clients write an empty upper bound as a zero byte
+	if bytes.Equal(end, []byte{0}) { // etcd clients encode a missing upper bound as a zero byte
 		end = []byte{}
 	}
 	return end
 }
 
-// A Key is a key at a revision. It prints as a line of JSON, with keys and values in base64 unless they are UTF-8.
+// A Key is a key at a revision. It is printed as a line of JSON. Keys and values that are not valid UTF-8 are encoded
+// in base64.
 type Key struct {
 	Key            string `json:"key,omitempty"`
 	KeyBase64      []byte `json:"key_base64,omitempty"`
@@ -84,8 +85,8 @@ const (
 	AsScript Form = "script" // shell commands that write the keys
 )
 
-// Get prints the selected keys as of a target. It returns ErrNoKey if no key matched, and archive.ErrNotKept if the
-// target is not kept. scratch is a directory that only Get uses: it rebuilds the database there.
+// Get prints the selected keys at a target. It returns ErrNoKey if no key matches, and archive.ErrNotKept if the
+// target is not available. Get rebuilds the database in scratch, a directory that nothing else may use.
 func Get(ctx context.Context, settings Settings, target archive.Target, selected Selection, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
 	past, err := openDatabase(ctx, settings, target, scratch, meter)
 	defer func() { err = errors.Join(err, past.Close(), os.RemoveAll(scratch)) }()
@@ -95,7 +96,7 @@ func Get(ctx context.Context, settings Settings, target archive.Target, selected
 	found := false
 	for kv, err := range past.keys(ctx, selected) {
 		if err == nil && form == AsScript && !found {
-			_, err = io.WriteString(to, "set -e\n") // makes the script stop at the first put that fails
+			_, err = io.WriteString(to, "set -e\n") // the script must stop at the first failed put
 		}
 		if err == nil {
 			err = form.print(to, kv)
@@ -129,11 +130,11 @@ func (f Form) print(to io.Writer, kv *mvccpb.KeyValue) error {
 	return err
 }
 
-// put returns a shell command that writes a key again, without its lease. The value is passed on standard input,
-// because an argument cannot hold a zero byte.
+// put returns a shell command that writes a key without its lease. The value is passed on standard input, because an
+// argument cannot contain a zero byte.
 func put(kv *mvccpb.KeyValue) (string, error) {
 	if strings.ContainsRune(string(kv.Key), 0) {
-		return "", fmt.Errorf("key %s contains a zero byte, which no command accepts: write it with a client of your own, from --output=json", quote(string(kv.Key)))
+		return "", fmt.Errorf("key %s contains a zero byte, which etcdctl does not accept; use --output=json and write the key with your own client", quote(string(kv.Key)))
 	}
 	key := shellWord(string(kv.Key))
 	if len(kv.Value) == 0 { // etcdctl treats an empty standard input as a missing value
@@ -142,7 +143,7 @@ func put(kv *mvccpb.KeyValue) (string, error) {
 	return fmt.Sprintf("printf %%b %s | etcdctl put -- %s\n", escaped(kv.Value), key), nil
 }
 
-// escaped returns an argument for printf %b (POSIX) that prints these bytes.
+// escaped quotes bytes as an argument of the POSIX printf format %b.
 func escaped(value []byte) string {
 	var b strings.Builder
 	b.WriteByte('\'')
@@ -160,10 +161,10 @@ func escaped(value []byte) string {
 // shellWord quotes a word for a POSIX shell.
 func shellWord(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
-// quote returns a key as text for messages.
+// quote quotes a key for messages.
 func quote(key string) string { return fmt.Sprintf("%q", printable.Line(key)) }
 
-// Change is the difference in one key between two moments.
+// Change is the difference between two states of a key.
 type Change struct {
 	Change string `json:"change"` // created, changed or deleted
 	From   *Key   `json:"from,omitempty"`
@@ -175,11 +176,11 @@ func (c Change) Print(to io.Writer) error {
 	var err error
 	switch {
 	case c.From == nil:
-		_, err = fmt.Fprintf(to, "created %s, revision %d\n", c.To.name(), c.To.ModRevision)
+		_, err = fmt.Fprintf(to, "created %s at revision %d\n", c.To.name(), c.To.ModRevision)
 	case c.To == nil:
-		_, err = fmt.Fprintf(to, "deleted %s, last at revision %d\n", c.From.name(), c.From.ModRevision)
+		_, err = fmt.Fprintf(to, "deleted %s, last modified at revision %d\n", c.From.name(), c.From.ModRevision)
 	default:
-		_, err = fmt.Fprintf(to, "changed %s, revision %d, before %d\n", c.To.name(), c.To.ModRevision, c.From.ModRevision)
+		_, err = fmt.Fprintf(to, "changed %s at revision %d, previously at revision %d\n", c.To.name(), c.To.ModRevision, c.From.ModRevision)
 	}
 	return err
 }
@@ -191,11 +192,11 @@ func (k *Key) name() string {
 	return printable.Line(k.Key)
 }
 
-// Range is a pair of moments.
+// Range is a pair of targets to compare.
 type Range struct{ From, To archive.Target }
 
-// Diff prints the changes, between two moments, of the keys that start with a prefix, in the order of the keys. It
-// returns the same errors as Get except ErrNoKey.
+// Diff prints the changes between two targets of all keys with a prefix, sorted by key. It returns the same errors as
+// Get except ErrNoKey.
 func Diff(ctx context.Context, settings Settings, between Range, prefix string, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
 	var moments [2]database
 	for i, target := range []archive.Target{between.From, between.To} {
@@ -218,13 +219,13 @@ func Diff(ctx context.Context, settings Settings, between Range, prefix string, 
 		count[change.Change]++
 	}
 	if form != AsJSON {
-		_, err = fmt.Fprintf(to, "%d created, %d changed, %d deleted between revision %d and revision %d\n",
+		_, err = fmt.Fprintf(to, "%d created, %d changed, %d deleted between revisions %d and %d\n",
 			count["created"], count["changed"], count["deleted"], moments[0].revision, moments[1].revision)
 	}
 	return err
 }
 
-// changes compares two sequences of keys, both sorted.
+// changes compares two sorted sequences of keys.
 func changes(from, to iter.Seq2[*mvccpb.KeyValue, error]) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		before, stopBefore := iter.Pull2(from)
@@ -252,7 +253,8 @@ func changes(from, to iter.Seq2[*mvccpb.KeyValue, error]) iter.Seq2[Change, erro
 	}
 }
 
-// compare reports which key comes first, like strings.Compare. A sequence that has ended comes last.
+// compare compares the current keys of both sequences like strings.Compare. The end of a sequence sorts after every
+// key.
 func compare(was, is *mvccpb.KeyValue, more, further bool) int {
 	switch {
 	case !more:
@@ -277,14 +279,14 @@ func changeOf(was, is *mvccpb.KeyValue, order int) (change Change, differs bool)
 	return Change{Change: "changed", From: &from, To: &to}, was.ModRevision != is.ModRevision
 }
 
-// A database holds etcd's keys at a revision. The zero value is closed.
+// A database contains etcd's keys at a revision. The zero value is a closed database.
 type database struct {
 	*restore.Keys
 
 	revision int64
 }
 
-// Close closes the database. Its files remain.
+// Close closes the database without removing its files.
 func (d database) Close() error {
 	if d.Keys == nil {
 		return nil
@@ -292,7 +294,7 @@ func (d database) Close() error {
 	return d.Keys.Close()
 }
 
-// openDatabase rebuilds etcd's database at a target, in a directory.
+// openDatabase rebuilds etcd's database at a target in a directory and opens it.
 func openDatabase(ctx context.Context, settings Settings, target archive.Target, dir string, meter *Meter) (database, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return database{}, err
@@ -300,7 +302,7 @@ func openDatabase(ctx context.Context, settings Settings, target archive.Target,
 	file := filepath.Join(dir, "db")
 	exported, err := Export(ctx, settings, target, file, meter)
 	if errors.Is(err, ErrIncomplete) {
-		err = fmt.Errorf("the backups are %w: revisions after %d cannot be read (%s); use revision:%d instead", ErrIncomplete,
+		err = fmt.Errorf("the backups are %w: revisions after %d cannot be read (%s); use revision:%d instead of latest", ErrIncomplete,
 			exported.Revision, strings.Join(exported.Damaged, "; "), exported.Revision)
 	}
 	if err != nil {

@@ -29,8 +29,8 @@ func got(t *testing.T, settings Settings, revision int64, selected Selection, fo
 	return out.String(), err
 }
 
-// The etcd of these tests writes key0 to key6 in turn: first the values 0, 1, 2 and so on, then the same numbers
-// prefixed with "later".
+// The test cluster writes key0 to key6 in turn: first the values 0, 1, 2 and so on, then the same numbers prefixed
+// with "later".
 func TestGet(t *testing.T) {
 	l := runSampleCluster(t)
 	for who, settings := range map[string]Settings{"ours": l.store(t), "the sidecar's": l.storeAsSidecar(t)} {
@@ -52,7 +52,7 @@ func TestGet(t *testing.T) {
 
 			_, err = got(t, settings, l.revision, Selection{Key: "key"}, AsText)
 			require.ErrorIs(t, err, ErrNoKey)
-			assert.EqualError(t, err, fmt.Sprintf(`key "key" was not there at revision %d`, l.revision))
+			assert.EqualError(t, err, fmt.Sprintf(`key "key" did not exist at revision %d`, l.revision))
 		})
 	}
 }
@@ -90,7 +90,7 @@ func TestDiff(t *testing.T) {
 	scratch := filepath.Join(t.TempDir(), "scratch")
 	between := Range{From: archive.Target{Revision: l.revision}, To: archive.Target{Revision: l.revision + 2}}
 	require.NoError(t, Diff(t.Context(), settings, between, "", AsText, scratch, out, NewMeter(nil)))
-	assert.Equal(t, fmt.Sprintf("changed key0, revision %[2]d, before %[4]d\nchanged key1, revision %[3]d, before %[5]d\n0 created, 2 changed, 0 deleted between revision %[1]d and revision %[3]d\n",
+	assert.Equal(t, fmt.Sprintf("changed key0 at revision %[2]d, previously at revision %[4]d\nchanged key1 at revision %[3]d, previously at revision %[5]d\n0 created, 2 changed, 0 deleted between revisions %[1]d and %[3]d\n",
 		l.revision, l.revision+1, l.revision+2, 16, 17), out.String())
 	_, left := os.Lstat(scratch)
 	require.ErrorIs(t, left, os.ErrNotExist)
@@ -115,9 +115,9 @@ func TestChanges(t *testing.T) {
 		want     string
 	}{
 		{of(), of(), ""},
-		{of(), of("a", "1", "b", "1"), "created a, revision 1\ncreated b, revision 1\n"},
-		{of("a", "1", "b", "1"), of(), "deleted a, last at revision 1\ndeleted b, last at revision 1\n"},
-		{of("a", "1", "c", "1", "d", "1"), of("b", "22", "c", "1", "d", "22"), "deleted a, last at revision 1\ncreated b, revision 2\nchanged d, revision 2, before 1\n"},
+		{of(), of("a", "1", "b", "1"), "created a at revision 1\ncreated b at revision 1\n"},
+		{of("a", "1", "b", "1"), of(), "deleted a, last modified at revision 1\ndeleted b, last modified at revision 1\n"},
+		{of("a", "1", "c", "1", "d", "1"), of("b", "22", "c", "1", "d", "22"), "deleted a, last modified at revision 1\ncreated b at revision 2\nchanged d at revision 2, previously at revision 1\n"},
 	} {
 		var out bytes.Buffer
 		for change, err := range changes(example.from, example.to) {

@@ -20,11 +20,11 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrNoBackups reports that the wrapper that answered makes no backups.
-var ErrNoBackups = errors.New("it makes no backups: it was started without --backup-store")
+// ErrNoBackups reports that backups are disabled in the wrapper that answered.
+var ErrNoBackups = errors.New("backups are disabled because --backup-store is not set")
 
-// Flags is the body of GET /backup: the wrapper's flags by name, without dashes. It contains no secrets: keys are
-// given as paths of files.
+// Flags is the body of GET /backup: the wrapper's flags by name, without dashes. It contains no secrets, because keys
+// are represented by file paths.
 type Flags struct {
 	Store       string `json:"backup-store"`
 	Keep        string `json:"backup-keep"`
@@ -44,7 +44,7 @@ type Backup struct {
 
 // Print prints the backup as text, with times in the user's time zone.
 func (m Backup) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "full %s of revision %d, from %s, is in the store: %s\n", m.Name, m.Revision, terminal.FormatTime(m.Time), terminal.Size(m.Bytes))
+	_, err := fmt.Fprintf(to, "uploaded full snapshot %s of revision %d, taken at %s (%s)\n", m.Name, m.Revision, terminal.FormatTime(m.Time), terminal.Size(m.Bytes))
 	return err
 }
 
@@ -59,7 +59,7 @@ type event struct {
 // maxLine limits a response, or one line of a streamed response, in bytes.
 const maxLine = 64 << 10
 
-// silence is the time without a line after which the client gives up.
+// silence limits the time between two lines. The client gives up after it.
 var silence = 30 * time.Second // tests shorten it
 
 // A Client sends requests to the wrapper on this host.
@@ -69,11 +69,11 @@ type Client struct {
 	port uint16
 }
 
-// NewClient returns a client for the wrapper on a port of loopback. It opens no connection yet.
+// NewClient returns a client for the wrapper on a loopback port. It does not open a connection.
 func NewClient(port uint16) Client { return Client{status.NewClient(port), port} }
 
-// Flags returns the wrapper's flags about backups. The error wraps status.ErrNoAnswer or ErrNoBackups, or reports a
-// response that cannot be read.
+// Flags returns the wrapper's backup flags. The error wraps status.ErrNoAnswer or ErrNoBackups, or reports an
+// unreadable response.
 func (c Client) Flags(ctx context.Context) (flags Flags, err error) {
 	ctx, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
@@ -83,14 +83,14 @@ func (c Client) Flags(ctx context.Context) (flags Flags, err error) {
 	}
 	defer reply.Body.Close()
 	if err := json.NewDecoder(io.LimitReader(reply.Body, maxLine)).Decode(&flags); err != nil {
-		return Flags{}, fmt.Errorf("cannot read the answer of etcd-wrapper on port %d: %w", c.port, err)
+		return Flags{}, fmt.Errorf("cannot read the response of etcd-wrapper on port %d: %w", c.port, err)
 	}
 	return flags, nil
 }
 
-// Now makes the wrapper take a full snapshot and waits until it is in the store. About once a second it calls
-// uploaded with the number of uploaded bytes of the database and the total. The error wraps status.ErrNoAnswer or
-// ErrNoBackups, or is the one that the wrapper reported.
+// Now makes the wrapper take a full snapshot and waits until it is uploaded. It calls uploaded about once a second
+// with the number of uploaded bytes and the size of the database. The error wraps status.ErrNoAnswer or ErrNoBackups,
+// or is the error that the wrapper reported.
 func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Backup, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -109,7 +109,7 @@ func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Back
 		err := json.Unmarshal(lines.Bytes(), &line)
 		switch {
 		case err != nil:
-			return Backup{}, fmt.Errorf("cannot read the answer of etcd-wrapper on port %d: %w", c.port, err)
+			return Backup{}, fmt.Errorf("cannot read the response of etcd-wrapper on port %d: %w", c.port, err)
 		case line.Error != "":
 			return Backup{}, errors.New(printable.Line(line.Error))
 		case line.Made != nil:
@@ -119,10 +119,10 @@ func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Back
 			uploaded(line.Uploaded, line.Of)
 		}
 	}
-	return Backup{}, fmt.Errorf("etcd-wrapper on port %d stopped, or closed the connection, before the backup was made; its log has the reason", c.port)
+	return Backup{}, fmt.Errorf("etcd-wrapper on port %d closed the connection before the backup was complete; its log contains the reason", c.port)
 }
 
-// ask sends a request and returns the response. It returns an error if the wrapper makes no backups.
+// ask sends a request and returns the response. It returns an error if backups are disabled in the wrapper.
 func (c Client) ask(ctx context.Context, method string) (*http.Response, error) {
 	reply, err := c.Send(ctx, method, "/backup")
 	if err != nil || reply.StatusCode == http.StatusOK {
@@ -134,26 +134,26 @@ func (c Client) ask(ctx context.Context, method string) (*http.Response, error) 
 	if err == nil && reply.StatusCode == http.StatusNotFound && line.Error == ErrNoBackups.Error() {
 		return nil, fmt.Errorf("etcd-wrapper on port %d: %w", c.port, ErrNoBackups)
 	}
-	return nil, fmt.Errorf("%w from etcd-wrapper on port %d: another program answers there, with HTTP status %d; --etcd-wrapper-port sets the port",
+	return nil, fmt.Errorf("%w from etcd-wrapper on port %d: another program is using that port (HTTP status %d); set --etcd-wrapper-port",
 		status.ErrNoAnswer, c.port, reply.StatusCode)
 }
 
 const (
 	heartbeat = time.Second      // interval between two lines of a response
-	patience  = 10 * time.Second // timeout for a client to read a line
+	patience  = 10 * time.Second // time limit for a client to read a line
 )
 
-// Backend makes full snapshots; *backup.Backups implements it. Its methods may be called from any goroutine.
+// Backend takes full snapshots. *backup.Backups implements it. Its methods may be called from any goroutine.
 type Backend interface {
-	// Now takes a full snapshot, or waits for the one in progress. Its error is a sentence for users. Now must return
-	// soon after the context ends, because the client has disconnected or the server is stopping; the snapshot itself
-	// may continue.
+	// Now takes a full snapshot or waits for the one in progress. Its error is a sentence for users. Now must return
+	// soon after ctx is done, because the client has disconnected or the server is stopping. The snapshot itself may
+	// continue.
 	Now(ctx context.Context) (archive.Full, error)
 	Published() *facts.Backups
 }
 
-// Routes returns the handlers by net/http pattern, for clients on loopback. backend is nil if no backups are made;
-// flags is then unused.
+// Routes returns the handlers for loopback clients by net/http pattern. A nil backend means that backups are
+// disabled, and flags is not used.
 func Routes(flags Flags, backend Backend, log zerolog.Logger) map[string]http.Handler {
 	tell, now := http.HandlerFunc(serveNone), http.HandlerFunc(serveNone)
 	if backend != nil {
@@ -161,8 +161,8 @@ func Routes(flags Flags, backend Backend, log zerolog.Logger) map[string]http.Ha
 		now = func(w http.ResponseWriter, r *http.Request) { serve(w, r, backend) }
 	}
 	return map[string]http.Handler{
-		"GET /backup":  readiness.LocalOnly("ask for the flags about backups", log, tell),
-		"POST /backup": readiness.LocalOnly("ask for a backup", log, now),
+		"GET /backup":  readiness.LocalOnly("read the backup flags", log, tell),
+		"POST /backup": readiness.LocalOnly("request a backup", log, now),
 	}
 }
 
@@ -182,7 +182,7 @@ func sendHeaders(w http.ResponseWriter) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// serve sends a line of JSON every second, and a last one when the snapshot has been made or has failed.
+// serve sends a line of JSON every second and a final line when the snapshot is complete or has failed.
 func serve(w http.ResponseWriter, r *http.Request, backend Backend) {
 	sendHeaders(w)
 	ctx, cancel := context.WithCancel(r.Context())
@@ -217,7 +217,7 @@ func uploadEvent(backend Backend) event {
 	return event{}
 }
 
-// sendLine sends a line with its own deadline, which replaces the server's deadline for a whole response.
+// sendLine sends a line with a deadline of its own, which replaces the server's deadline for the whole response.
 func sendLine(w http.ResponseWriter, line event) error {
 	control := http.NewResponseController(w)
 	if err := control.SetWriteDeadline(time.Now().Add(patience)); err != nil {

@@ -30,7 +30,7 @@ func (making) Published() *facts.Backups {
 	return &facts.Backups{RunningFullSnapshot: &facts.SnapshotProgress{SentBytes: 5, TotalBytes: 10}}
 }
 
-// serving serves the endpoints and returns a client for them.
+// serving serves the endpoints and returns a client.
 func serving(t *testing.T, flags Flags, maker Backend) Client {
 	mux := http.NewServeMux()
 	for pattern, handler := range Routes(flags, maker, zerolog.Nop()) {
@@ -67,7 +67,7 @@ func TestClient_NowFails(t *testing.T) {
 	assert.EqualError(t, err, `s3://bucket: permission\x1b denied`)
 }
 
-// A goroutine that waits for the snapshot must end when the client disconnects.
+// The goroutine that waits for the snapshot must end when the client disconnects.
 func TestServe_clientDisconnects(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -143,11 +143,11 @@ func TestClient_endlessAnswer(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	_, err := clientOf(server).Flags(t.Context())
-	require.ErrorContains(t, err, "cannot read the answer")
+	require.ErrorContains(t, err, "cannot read the response")
 	require.Less(t, <-sent, 64<<20)
 }
 
-// The server sends nothing after its response headers, like another program or a wrapper that hangs.
+// The server sends nothing after its response headers, like another program or a hung wrapper.
 func TestClient_silentServer(t *testing.T) {
 	before := silence
 	silence = 100 * time.Millisecond

@@ -19,8 +19,8 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// Listing is the result of backup list; -o json prints it. Times are in RFC 3339, sizes are bytes in the store.
-// Fields may be added, but are never renamed.
+// Listing is the result of backup list. The -o json flag prints it. Times are in RFC 3339, and sizes are bytes in the
+// store. New fields may be added, but existing fields are never renamed.
 type Listing struct {
 	Store       string              `json:"store"`
 	Cluster     string              `json:"cluster,omitempty"` // first etcd cluster ID, hexadecimal
@@ -31,13 +31,13 @@ type Listing struct {
 	names bool // makes Print show the object names
 }
 
-// WithNames makes Print show the names of full snapshots in the store instead of arguments for --to.
+// WithNames makes Print show the object names of full snapshots instead of arguments for --to.
 func (o Listing) WithNames() Listing {
 	o.names = true
 	return o
 }
 
-// label returns the cell for a full snapshot.
+// label returns the table cell that identifies a full snapshot.
 func (o Listing) label(name string, revision int64) string {
 	if o.names {
 		return printable.Line(name)
@@ -59,7 +59,7 @@ type GenerationListing struct {
 	Ignored        string        `json:"ignored,omitempty"`  // an unverifiable object that nothing refers to, with the reason
 }
 
-// Window is a range of revisions, each of which can be restored.
+// Window is a range of revisions that can be restored.
 type Window struct {
 	From  int64     `json:"from"`
 	To    int64     `json:"to"`
@@ -92,19 +92,19 @@ type Verification struct {
 	Segments bool      `json:"segments,omitempty"` // segments were restored as well
 }
 
-// Total is a number of objects and their size.
+// Total is the number and the total size of objects.
 type Total struct {
 	Objects int   `json:"objects"`
 	Bytes   int64 `json:"bytes"`
 }
 
-// restoreTestsFor is the maximum age of the restore tests that are listed.
+// restoreTestsFor is the maximum age of listed restore tests.
 const restoreTestsFor = 31 * 24 * time.Hour
 
-// ErrEmpty reports that the store never had backups.
+// ErrEmpty reports that the store has never contained backups.
 var ErrEmpty = errors.New("has no backups")
 
-// List lists the backups. The listing is also valid with ErrEmpty.
+// List lists the backups. A listing returned with ErrEmpty is valid.
 func List(ctx context.Context, settings Settings, now time.Time) (Listing, error) {
 	all := Listing{Store: settings.Store.String(), Generations: []GenerationListing{}}
 	kept := settings.Archive()
@@ -118,7 +118,7 @@ func List(ctx context.Context, settings Settings, now time.Time) (Listing, error
 	for _, generation := range history.Generations {
 		restoreTests, err := kept.RestoreTests(ctx, generation.Number, now.Add(-restoreTestsFor))
 		if err != nil {
-			return Listing{}, fmt.Errorf("cannot list the results of restore tests: %w", err)
+			return Listing{}, fmt.Errorf("cannot list the restore test results: %w", err)
 		}
 		all.Generations = append(all.Generations, ofGeneration(generation, restoreTests))
 	}
@@ -183,8 +183,7 @@ func newerOf(a, b *Verification) *Verification {
 	return a
 }
 
-// A SidecarChain is a full snapshot of etcd-backup-restore and the delta snapshots that follow it, as shown by their
-// names.
+// A SidecarChain is a full snapshot of etcd-backup-restore and its delta snapshots, according to their object names.
 type SidecarChain struct {
 	Full   string    `json:"full"`  // name of the object
 	From   int64     `json:"from"`  // revision of the full snapshot, according to its name
@@ -195,7 +194,7 @@ type SidecarChain struct {
 	Bytes  int64     `json:"bytes"`
 }
 
-// ofSidecar lists the backups that etcd-backup-restore left in a store.
+// ofSidecar lists the backups of etcd-backup-restore in a store.
 func ofSidecar(ctx context.Context, s store.Store) (chains []SidecarChain, err error) {
 	theirs, err := sidecarstore.List(ctx, s)
 	if err != nil {
@@ -219,7 +218,7 @@ func (o Listing) printSidecar(b *strings.Builder) {
 	if len(o.Sidecar) == 0 {
 		return
 	}
-	b.WriteString("\nbackups of etcd-backup-restore, as the names of its objects show them\n\n")
+	b.WriteString("\nbackups of etcd-backup-restore, according to their object names\n\n")
 	rows := [][]string{{"FULL", "UP TO", "UNTIL"}}
 	for _, c := range o.Sidecar {
 		rows = append(rows, []string{
@@ -278,7 +277,7 @@ func (g GenerationListing) print(b *strings.Builder, now time.Time) {
 		[]string{"segments", count(g.Segments.Objects, "object") + ", " + terminal.Size(g.Segments.Bytes)})...) + "\n")
 }
 
-// printFulls omits the details that few users need; -o json has all of them.
+// printFulls prints the most important details of full snapshots. The -o json flag prints all of them.
 func (o Listing) printFulls(b *strings.Builder, fulls []FullListing, now time.Time) {
 	rows := [][]string{{"FULL", "SIZE", "DATABASE", "MADE", "VERIFIED"}}
 	for _, full := range fulls {
@@ -300,7 +299,7 @@ func (o Listing) printFulls(b *strings.Builder, fulls []FullListing, now time.Ti
 	b.WriteString(terminal.Table(rows...))
 }
 
-// describe returns a result as text. revision adds its revision.
+// describe returns a result as text, with its revision if revision is set.
 func (v *Verification) describe(now time.Time, revision bool) string {
 	if v == nil {
 		return "not yet"

@@ -21,10 +21,11 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// continued matches the start of a line that continues the previous one.
+// continued matches the start of a continuation line.
 var continued = regexp.MustCompile(`\n {12,}`)
 
-// printed checks that a document fits a terminal, and returns its text with wrapped lines joined and blanks merged.
+// printed checks that a document fits a terminal. It returns the text with wrapped lines joined and runs of blanks
+// merged.
 func printed(t *testing.T, document interface{ Print(to io.Writer) error }) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -82,10 +83,10 @@ func TestCount(t *testing.T) {
 	one.Objects = one.Objects[:1]
 	assert.Contains(t, printed(t, Listing{Generations: []GenerationListing{ofGeneration(one, nil)}}), "segments 1 object, 1.0 MiB")
 	item := retention.Item{Kind: retention.Segments, Objects: 1, Revision: 9}
-	assert.Equal(t, "1 object of segments, starting at revision 9", describeItem(item))
+	assert.Equal(t, "segments in 1 object, starting at revision 9", describeItem(item))
 	var out bytes.Buffer
 	require.NoError(t, ExportResult{File: "out.db", Revision: 5, Full: "x", Rows: 1}.Print(&out))
-	assert.Contains(t, out.String(), "made of full x and 1 row;")
+	assert.Contains(t, out.String(), "built from full snapshot x and 1 row;")
 }
 
 func TestListing_encrypted(t *testing.T) {
@@ -136,11 +137,11 @@ func TestPruneResult_Print(t *testing.T) {
 	}
 	text := strings.Split(printed(t, pruned), "\n")
 	for _, line := range []string{
-		"goes the whole generation, 0 bytes: old",
-		"stays full x, 1.0 MiB, " + terminal.FormatTime(began) + ": in the point-in-time window",
-		"goes 3 objects of segments, starting at revision 9, 0 bytes: before",
-		"goes remains of 1 full, 0 bytes: never finished",
-		"deleted 2 objects, 1.0 MiB; 1 locked, to be deleted later",
+		"delete the entire generation, 0 bytes: old",
+		"keep full x, 1.0 MiB, " + terminal.FormatTime(began) + ": in the point-in-time window",
+		"delete segments in 3 objects, starting at revision 9, 0 bytes: before",
+		"delete remains of 1 incomplete full snapshot, 0 bytes: never finished",
+		"deleted 2 objects (1.0 MiB); 1 locked object will be deleted later",
 	} {
 		assert.Contains(t, text, line)
 	}
@@ -153,7 +154,7 @@ func TestPruneResult_Print(t *testing.T) {
 	}
 	pruned.FailedChecks = []string{"the clock is wrong"}
 	text = strings.Split(printed(t, pruned), "\n")
-	assert.Contains(t, text, "would go the whole generation, 0 bytes: old")
+	assert.Contains(t, text, "would delete the entire generation, 0 bytes: old")
 	assert.NotContains(t, strings.Join(text, " "), "deleted 2")
 }
 

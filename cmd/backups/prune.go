@@ -16,11 +16,11 @@ import (
 // ErrUnsafe reports that Prune deleted nothing because a safety check failed.
 var ErrUnsafe = errors.New("not deleting any backups")
 
-// ErrNoPolicy reports that --backup-keep is missing. Prune does not assume the default, because start-etcd may keep
-// more.
-var ErrNoPolicy = errors.New("--backup-keep: is missing: give it the value that start-etcd has, or leave out --backup-store, so that the wrapper on this host provides both")
+// ErrNoPolicy reports that --backup-keep is missing. Prune does not use the default policy, because start-etcd may
+// keep more.
+var ErrNoPolicy = errors.New("--backup-keep is required with --backup-store: set it to the value that start-etcd uses, or omit both to use the flags of the wrapper on this host")
 
-// PruneResult is the result of backup prune; -o json prints it.
+// PruneResult is the result of backup prune. The -o json flag prints it.
 type PruneResult struct {
 	Store        string             `json:"store"`
 	Policy       string             `json:"policy"`
@@ -32,15 +32,15 @@ type PruneResult struct {
 	Done         retention.Deletion `json:"done"`
 }
 
-// Prune deletes the backups that the policy no longer requires; with dryRun it only plans the deletions. It calls
-// deleted for each deleted item. The result is also valid with ErrUnsafe and if a deletion fails.
-// ErrNoPolicy is an error in the flags.
+// Prune deletes the backups that the policy no longer requires and calls deleted for each deleted item. With dryRun,
+// it only plans the deletions. A result returned with ErrUnsafe or with the error of a deletion is valid. ErrNoPolicy
+// reports an invalid command line.
 func Prune(ctx context.Context, settings Settings, dryRun bool, deleted func(retention.Item)) (PruneResult, error) {
 	if settings.Keep == "" && !dryRun {
 		return PruneResult{}, ErrNoPolicy
 	}
 	kept := settings.Archive()
-	history, err := kept.History(ctx) // names alone do not reveal a missing segment
+	history, err := kept.History(ctx) // object names alone do not reveal a missing segment
 	if err != nil {
 		return PruneResult{}, fmt.Errorf("cannot list the backups: %w", err)
 	}
@@ -65,7 +65,7 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, deleted func(ret
 func (p PruneResult) Print(to io.Writer) error {
 	var b strings.Builder
 	b.WriteString(printable.Line(p.Store) + "\n")
-	b.WriteString(terminal.Wrapped("", fmt.Sprintf("keeps %s, every revision since %s", p.policy(), terminal.FormatTime(p.From))) + "\n")
+	b.WriteString(terminal.Wrapped("", fmt.Sprintf("retention policy %s: keep every revision since %s", p.policy(), terminal.FormatTime(p.From))) + "\n")
 	var rows [][]string
 	for i, item := range p.Items {
 		rows = append(rows, []string{p.word(item), describeItem(item) + ", " + terminal.Size(item.Bytes) + timeSuffix(item.Time) + ": " + item.Why})
@@ -75,7 +75,7 @@ func (p PruneResult) Print(to io.Writer) error {
 		}
 	}
 	if !p.DryRun && len(p.FailedChecks) == 0 {
-		fmt.Fprintf(&b, "\ndeleted %s, %s; %d locked, to be deleted later\n", count(p.Done.Objects, "object"), terminal.Size(p.Done.Bytes), p.Done.Locked)
+		fmt.Fprintf(&b, "\ndeleted %s (%s); %s will be deleted later\n", count(p.Done.Objects, "object"), terminal.Size(p.Done.Bytes), count(p.Done.Locked, "locked object"))
 	}
 	_, err := io.WriteString(to, b.String())
 	return err
@@ -83,7 +83,7 @@ func (p PruneResult) Print(to io.Writer) error {
 
 func (p PruneResult) policy() string {
 	if p.Assumed {
-		return p.Policy + ", which is the default, since --backup-keep is not given"
+		return p.Policy + " (the default, because --backup-keep is not set)"
 	}
 	return p.Policy
 }
@@ -91,11 +91,11 @@ func (p PruneResult) policy() string {
 func (p PruneResult) word(item retention.Item) string {
 	switch {
 	case !item.Goes:
-		return "stays"
+		return "keep"
 	case len(p.FailedChecks) > 0:
-		return "would go"
+		return "would delete"
 	default:
-		return "goes"
+		return "delete"
 	}
 }
 
@@ -104,12 +104,12 @@ func describeItem(item retention.Item) string {
 	case retention.Full:
 		return "full " + printable.Line(item.Name)
 	case retention.Segments:
-		return fmt.Sprintf("%s of segments, starting at revision %d", count(item.Objects, "object"), item.Revision)
+		return fmt.Sprintf("segments in %s, starting at revision %d", count(item.Objects, "object"), item.Revision)
 	case retention.Remains:
-		return "remains of " + count(item.Objects, "full")
+		return "remains of " + count(item.Objects, "incomplete full snapshot")
 	case retention.Generation:
 	}
-	return "the whole generation"
+	return "the entire generation"
 }
 
 func timeSuffix(at time.Time) string {

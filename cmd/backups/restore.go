@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// RestoreResult is the result of restore; -o json prints it.
+// RestoreResult is the result of restore. The -o json flag prints it.
 type RestoreResult struct {
 	DataDir   string `json:"data_dir"`
 	Revision  int64  `json:"revision"`   // restored revision
@@ -30,15 +30,15 @@ type RestoreResult struct {
 
 // Print prints the result as text.
 func (r RestoreResult) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "%s holds revision %d from %s, %s, and continues at revision %d as cluster %s. The store does not know that cluster: "+
-		"start it with another --backup-store, or without one; to restore within the store, start with --restore-to\n%s",
+	_, err := fmt.Fprintf(to, "%s contains revision %d from %s (%s) and continues at revision %d as the new cluster %s. Existing stores reject a new cluster: "+
+		"start it with a different --backup-store or with none. To restore a cluster from its own store, use start-etcd --restore-to instead.\n%s",
 		r.DataDir, r.Revision, r.From, terminal.Size(r.Bytes), r.GoesOn, r.ClusterID, r.Gaps)
 	return err
 }
 
-// Restore builds a data directory from a kept revision, using our backups or those that etcd-backup-restore left in
-// the store. It returns archive.ErrNotKept if neither has the target, and ErrIncomplete if it restored the latest
-// readable revision although later ones were backed up.
+// Restore builds a data directory at a target from our own backups or from those of etcd-backup-restore in the same
+// store. Restore returns archive.ErrNotKept if neither contains the target, and ErrIncomplete if later revisions were
+// backed up but cannot be read.
 func Restore(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (RestoreResult, error) {
 	defer meter.Clear()
 	kept := settings.Archive()
@@ -64,8 +64,8 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 	return restored, err
 }
 
-// highestRevision returns an upper bound of all revisions that etcd ever handed out. If the newest full snapshot is
-// damaged, the names of objects show how far the backups reach.
+// highestRevision returns an upper bound of all revisions that etcd has ever assigned. If the newest full snapshot is
+// damaged, the bound is derived from object names.
 func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Path) (int64, error) {
 	reserved, err := kept.Reserved(ctx)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -84,14 +84,14 @@ func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Pa
 	case errors.Is(err, format.ErrDamaged):
 		reported, err := kept.LastNamed(ctx)
 		return archive.SafeRevision(reserved.Revision, max(reported, path.Revision)), err
-	case err != nil && !errors.Is(err, format.ErrUntrusted): // without a trusted signature, names prove nothing
+	case err != nil && !errors.Is(err, format.ErrUntrusted): // names are not evidence without a trusted signature
 		return 0, err
 	}
 	return archive.SafeRevision(reserved.Revision, max(head.Revision(), path.Revision)), nil
 }
 
-// restoreExported restores from a stock snapshot, because the sidecar's backups can only be exported. The snapshot
-// gets a directory with a random name: any other path next to the data directory may belong to the user.
+// restoreExported restores from a stock snapshot, because the sidecar's backups can only be exported. The snapshot is
+// stored in a directory with a random name, because any other path next to the data directory may belong to the user.
 func restoreExported(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (restored RestoreResult, err error) {
 	beside := filepath.Dir(plan.DataDir)
 	if err := os.MkdirAll(beside, 0o700); err != nil {
@@ -112,7 +112,7 @@ func restoreExported(ctx context.Context, settings Settings, target archive.Targ
 	return restored, err
 }
 
-// RestoreSnapshot restores a data directory from a file with a stock etcd snapshot.
+// RestoreSnapshot restores a data directory from a stock etcd snapshot.
 func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect Inspect, meter *Meter) (RestoreResult, error) {
 	defer meter.Clear()
 	if err := checkDigest(ctx, file); err != nil {

@@ -32,8 +32,8 @@ func planned(t *testing.T) seed.Seed {
 	}
 }
 
-// TestRestore restores a data directory from our store, from the sidecar's, and from a snapshot of either. No other
-// test restores without starting a member.
+// TestRestore restores a data directory from our own backups, from the sidecar's, and from a snapshot exported from
+// either. It is the only test that restores without starting a member.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	l := runSampleCluster(t)
@@ -70,7 +70,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// Opening a truncated snapshot would kill the process as soon as it reads a missing page.
+// Reading a missing page of a truncated snapshot would kill the process.
 func TestRestoreSnapshot_truncated(t *testing.T) {
 	t.Parallel()
 	l, file := runSampleCluster(t), filepath.Join(t.TempDir(), "snapshot")
@@ -94,7 +94,7 @@ func TestRestoreSnapshot_copiedDatabase(t *testing.T) {
 	assert.NoDirExists(t, plan.DataDir)
 }
 
-// Restore must not overwrite DIR.snapshot, a likely name for a user's own snapshot.
+// Restore must not overwrite DIR.snapshot, because users may choose that name for their own snapshots.
 func TestRestore_leavesOtherFiles(t *testing.T) {
 	t.Parallel()
 	l, plan := runSampleCluster(t), planned(t)
@@ -117,19 +117,19 @@ func TestRestore_damagedNewestFull(t *testing.T) {
 	l.addFullWithoutData(t, settings, 5)
 	restored, err := Restore(t.Context(), settings, archive.Target{}, plan, NewMeter(nil))
 	require.ErrorIs(t, err, ErrIncomplete)
-	require.ErrorContains(t, err, plan.DataDir+" is incomplete: 5 or more revisions")
+	require.ErrorContains(t, err, plan.DataDir+" is incomplete: at least 5 revisions")
 	assert.Equal(t, l.last, restored.Revision)
 	assert.Greater(t, restored.GoesOn, l.last+5+archive.Margin, "above what the full had")
 	assert.EqualValues(t, 5, restored.Lost)
 	assert.Len(t, restored.Damaged, 1)
 	var text bytes.Buffer
 	require.NoError(t, restored.Print(&text))
-	assert.Contains(t, text.String(), "5 or more later revisions cannot be read\n")
+	assert.Contains(t, text.String(), "at least 5 later revisions cannot be read\n")
 	_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
 	require.NoError(t, err)
 }
 
-// A damaged newest generation must not prevent the restore of an older one.
+// Damage in the newest generation must not prevent restoring an older one.
 func TestRestore_olderGeneration(t *testing.T) {
 	t.Parallel()
 	l, trusted := runSampleCluster(t), formattest.NewKeys(t)
@@ -154,8 +154,8 @@ func TestRestore_olderGeneration(t *testing.T) {
 	}
 }
 
-// secondGeneration adds a generation whose full snapshot is far above the revision that the generation was restored
-// from.
+// secondGeneration adds a generation whose full snapshot is far above the revision from which the generation was
+// restored.
 func (l sampleCluster) secondGeneration(t *testing.T, kept *archive.Archive, at time.Time) archive.Full {
 	revision := l.last + 500
 	full, err := archivetest.PutFull(t.Context(), kept, archive.Full{

@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-// A sampleCluster is the history of an etcd: a snapshot and the rows that followed it.
+// A sampleCluster is the history of an etcd cluster: a snapshot and the rows that follow it.
 type sampleCluster struct {
 	snapshot []byte // a stock snapshot
 	revision int64  // revision of the snapshot
@@ -34,7 +34,7 @@ type sampleCluster struct {
 	events   []sidecarstoretest.Event
 }
 
-// runSampleCluster runs an etcd and takes a snapshot between two series of writes.
+// runSampleCluster runs etcd and takes a snapshot between two series of writes.
 func runSampleCluster(t *testing.T) (l sampleCluster) {
 	dir := t.TempDir()
 	server, err := datadirtest.Start(dir)
@@ -73,7 +73,7 @@ func (l sampleCluster) rowsUpTo(revision int64) []format.Row {
 
 var noon = time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
 
-// store writes a store with one full snapshot and one segment.
+// store creates a store with one full snapshot and one segment.
 func (l sampleCluster) store(t *testing.T) Settings { return l.storeWith(t, &format.Keys{}) }
 
 func (l sampleCluster) storeWith(t *testing.T, keys *format.Keys) Settings {
@@ -99,7 +99,7 @@ func (l sampleCluster) storeWith(t *testing.T, keys *format.Keys) Settings {
 	return settings
 }
 
-// storeAsSidecar writes a store with a full and a delta snapshot in the format of etcd-backup-restore.
+// storeAsSidecar creates a store with a full snapshot and a delta snapshot in the format of etcd-backup-restore.
 func (l sampleCluster) storeAsSidecar(t *testing.T) Settings {
 	s := memory.New()
 	s.SetContent("v2/"+sidecarstoretest.Name("Full", 0, l.revision, noon, ""), l.snapshot)
@@ -111,7 +111,7 @@ func (l sampleCluster) storeAsSidecar(t *testing.T) Settings {
 	return Settings{Store: s, Keys: &format.Keys{}}
 }
 
-// requireSnapshot compares the snapshot in a file with the history up to a revision.
+// requireSnapshot compares a snapshot file with the history up to a revision.
 func (l sampleCluster) requireSnapshot(t *testing.T, path string, revision int64) {
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -126,7 +126,8 @@ func (l sampleCluster) requireSnapshot(t *testing.T, path string, revision int64
 	require.NoError(t, os.Remove(path+".db"))
 }
 
-// addFullWithoutData adds a full snapshot without its data, gap revisions after the end of the chain.
+// addFullWithoutData adds a full snapshot without its data. The snapshot's revision is gap revisions after the end of
+// the chain.
 func (l sampleCluster) addFullWithoutData(t *testing.T, settings Settings, gap int64) {
 	kept := settings.Archive()
 	head, err := kept.Head(t.Context(), 1)
@@ -144,7 +145,7 @@ func (l sampleCluster) addFullWithoutData(t *testing.T, settings Settings, gap i
 	require.NoError(t, settings.Store.Delete(t.Context(), archive.DataName(1, full.Name())))
 }
 
-// addMarker adds a segment that has only a marker.
+// addMarker adds a segment that contains only a marker.
 func (l sampleCluster) addMarker(t *testing.T, kept *archive.Archive, start format.Start) {
 	builder, err := format.NewSegmentBuilder(kept.Keys(), start)
 	require.NoError(t, err)

@@ -2,10 +2,10 @@
 // exports, copies, prunes and restores the backups in a store. Package main parses the command line and maps errors
 // to exit statuses.
 //
-// A command takes Settings and returns a result that prints itself, sometimes together with an error. A command never
-// overwrites anything, and leaves nothing behind when it fails. Copy writes only to a place that it has marked, and
-// only while the store and the copy have the same history. The package makes no backups: `backup now` sends a request
-// to the running wrapper, whose endpoints are in local.go.
+// A command takes Settings and returns a result that can print itself, sometimes together with an error. No command
+// overwrites anything, and a failed command leaves no files behind. Copy writes only to a location that it has
+// marked, and only while the store and the copy have the same history. The package does not make backups: `backup
+// now` sends a request to the running wrapper, whose endpoints are in local.go.
 package backups
 
 import (
@@ -27,25 +27,25 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// Settings are the flags about backups, parsed and checked.
+// Settings are the parsed and validated backup flags.
 type Settings struct {
 	Flags     commandline.StoreFlags // the parsed flags
-	VolumeDir string                 // volume of the running wrapper; empty if the flags contain the store
+	VolumeDir string                 // volume of the running wrapper; empty if the flags set the store
 	Store     store.Store            // nil without --backup-store
 	Keys      *format.Keys
 	Keep      string           // the value of --backup-keep; empty if it is not set
 	Policy    retention.Policy // parsed from Keep
 	Inspect   Inspect
-	// AcceptUnsigned is the value of --accept=unsigned: read backups of etcd-backup-restore, which have no signature,
-	// even if trusted keys are set.
+	// AcceptUnsigned is set by --accept=unsigned. It allows reading the unsigned backups of etcd-backup-restore even
+	// if trusted keys are set.
 	AcceptUnsigned bool
 }
 
-// Inspect opens a database for the first time, in a separate process: see restore.Options. It may be nil.
+// Inspect opens a database for the first time, in a separate process (see restore.Options). It may be nil.
 type Inspect = func(ctx context.Context, path string) error
 
-// Read checks the flags and the files that they name. It does not contact the store. The error is one sentence that
-// starts with the flag.
+// Read validates the flags and reads the files that they name, but does not contact the store. Its error starts with
+// the name of the flag.
 func Read(flags commandline.Backups) (Settings, error) {
 	settings := Settings{Flags: flags.StoreFlags, Keep: flags.Keep}
 	var err error
@@ -66,8 +66,8 @@ func Read(flags commandline.Backups) (Settings, error) {
 // Archive returns the archive in the store.
 func (s Settings) Archive() *archive.Archive { return archive.New(s.Store, s.Keys) }
 
-// FlagsOf returns the flags that commands adopt from the running wrapper. It makes paths absolute, because commands
-// run in other working directories.
+// FlagsOf returns the flags that commands get from the running wrapper. Paths are absolute, because commands run in
+// other working directories.
 func FlagsOf(flags commandline.Backups, volumeDir string) Flags {
 	return Flags{
 		Store: flags.Store, Keep: cmp.Or(flags.Keep, commandline.DefaultKeep), Identities: absolute(flags.Identities), SigningKey: absolute(flags.SigningKey),
@@ -82,18 +82,18 @@ func absolute(path string) string {
 	return path
 }
 
-// ErrNoStore reports that neither a flag nor a running wrapper names a store.
-var ErrNoStore = errors.New("--backup-store: is missing; set it, or ETCD_WRAPPER_BACKUP_STORE, as for start-etcd")
+// ErrNoStore reports that no store is set by a flag or by a running wrapper.
+var ErrNoStore = errors.New("--backup-store: missing; set it or ETCD_WRAPPER_BACKUP_STORE to the store that start-etcd uses")
 
-// Find parses the flags of a command. Without --backup-store it adopts the flags of the wrapper that runs on this
-// host, except those that are set. The error names the flag.
+// Find parses the flags of a command. If --backup-store is not set, Find completes the flags with those of the
+// wrapper on this host. The error names the flag.
 func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings, error) {
 	if flags.Store != "" {
 		return Read(flags)
 	}
 	running, err := NewClient(port).Flags(ctx)
 	if err != nil {
-		return Settings{}, fmt.Errorf("%w; asking a running wrapper failed: %w", ErrNoStore, err)
+		return Settings{}, fmt.Errorf("%w; cannot get the store from a running wrapper: %w", ErrNoStore, err)
 	}
 	flags.Keep = cmp.Or(flags.Keep, running.Keep)
 	flags.Store = running.Store
@@ -105,15 +105,15 @@ func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings
 }
 
 const (
-	redraw = 200 * time.Millisecond // shortest interval between updates
-	settle = time.Second            // before a rate is meaningful
+	redraw = 200 * time.Millisecond // minimum interval between updates
+	settle = time.Second            // time before a rate is meaningful
 )
 
-// clearLine moves to the start of a terminal's line and clears it (ECMA-48).
+// clearLine moves the cursor to the start of the line and clears it (ECMA-48).
 const clearLine = "\r\x1b[K"
 
-// A Meter shows the progress of a task in one line of a terminal, which it redraws: bytes, rate and time left. It
-// must be used by a single goroutine. The zero value shows nothing.
+// A Meter shows the progress of a task on one line of a terminal: bytes, rate and time left. It must be used by a
+// single goroutine. The zero value shows nothing.
 type Meter struct {
 	to    io.Writer // nil disables the display
 	now   func() time.Time
@@ -121,10 +121,10 @@ type Meter struct {
 	drawn time.Time
 }
 
-// NewMeter returns a meter that writes to a terminal; to is nil if there is none.
+// NewMeter returns a meter that writes to a terminal. If to is nil, the meter shows nothing.
 func NewMeter(to io.Writer) *Meter { return &Meter{to: to, now: time.Now} }
 
-// Show shows the number of bytes that are done. total is 0 if it is unknown.
+// Show shows the number of processed bytes. An unknown total is 0.
 func (m *Meter) Show(what string, done, total int64) {
 	if m.to == nil {
 		return
@@ -140,7 +140,8 @@ func (m *Meter) Show(what string, done, total int64) {
 	fmt.Fprint(m.to, clearLine, what, ": ", formatProgress(done, total, now.Sub(m.began))) //nolint:errcheck // nobody is left to tell
 }
 
-// TrackRestore wraps a restore to a file: while it runs, the meter shows how much of the database has been written.
+// TrackRestore wraps a function that restores to a file. While it runs, the meter shows how much of the database has
+// been written.
 func (m *Meter) TrackRestore(file string, restore RestoreFunc) RestoreFunc {
 	return func(ctx context.Context, path archive.Path) (archive.Result, error) {
 		ended, shown := make(chan struct{}), make(chan struct{})
@@ -164,7 +165,7 @@ func (m *Meter) TrackRestore(file string, restore RestoreFunc) RestoreFunc {
 	}
 }
 
-// Clear erases the line, so that other output can follow.
+// Clear erases the line to make room for other output.
 func (m *Meter) Clear() {
 	if m.to != nil && !m.drawn.IsZero() {
 		fmt.Fprint(m.to, clearLine) //nolint:errcheck // nobody is left to tell
@@ -187,7 +188,7 @@ func formatProgress(done, total int64, took time.Duration) string {
 	return text
 }
 
-// count returns a number and its noun, in the plural unless the number is 1.
+// count formats a number with its noun, in the plural unless the number is 1.
 func count[N int | int64](number N, word string) string {
 	if number == 1 {
 		return "1 " + word

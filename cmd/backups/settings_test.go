@@ -40,7 +40,7 @@ func TestDocuments_areDocumented(t *testing.T) {
 	}
 }
 
-// fields returns the JSON names of a document's fields, including the fields of documents inside it.
+// fields returns the JSON names of a document's fields, including nested fields.
 func fields(document reflect.Type) (names []string) {
 	for document.Kind() == reflect.Pointer || document.Kind() == reflect.Slice {
 		document = document.Elem()
@@ -86,7 +86,7 @@ func TestRead_defaults(t *testing.T) {
 // silent implements Backend for tests that never call it.
 type silent struct{ Backend }
 
-// wrapper starts a server that returns these flags, and returns its port.
+// wrapper starts a server that returns the flags, and returns the port of the server.
 func wrapper(t *testing.T, told Flags) uint16 {
 	mux := http.NewServeMux()
 	for pattern, handler := range Routes(told, silent{}, zerolog.Nop()) {

@@ -18,13 +18,13 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// since returns the time of the revision with that number: noon plus as many seconds.
+// since returns the time at which a revision was written, which is noon plus one second per revision.
 func since(seconds float64) time.Time {
 	return noon.Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// inPieces writes a store with the snapshot as a full snapshot, followed by two segments, a full snapshot between
-// them and one after the last.
+// inPieces creates a store with the snapshot as a full snapshot, followed by two segments with a full snapshot
+// between them and another one at the end.
 func (l sampleCluster) inPieces(t *testing.T, middle int64) Settings {
 	settings := l.keepUpTo(t, middle)
 	kept := settings.Archive()
@@ -48,7 +48,7 @@ func (l sampleCluster) inPieces(t *testing.T, middle int64) Settings {
 	return settings
 }
 
-// keepUpTo writes a store with the full snapshot and one segment that ends at a revision.
+// keepUpTo creates a store with the full snapshot and one segment that ends at a revision.
 func (l sampleCluster) keepUpTo(t *testing.T, last int64) Settings {
 	settings := Settings{Store: memory.New(), Keys: &format.Keys{}}
 	kept := settings.Archive()
@@ -62,7 +62,7 @@ func (l sampleCluster) keepUpTo(t *testing.T, last int64) Settings {
 	return settings
 }
 
-// ship uploads the next segment, which ends at a revision.
+// ship uploads the next segment, up to a revision.
 func (l sampleCluster) ship(t *testing.T, settings Settings, last int64) {
 	kept := settings.Archive()
 	head, err := kept.Head(t.Context(), 1)
@@ -80,7 +80,7 @@ func (l sampleCluster) ship(t *testing.T, settings Settings, last int64) {
 	require.NoError(t, archivetest.PutSegment(t.Context(), kept, object))
 }
 
-// A target at an edge of the kept revisions selects exactly that revision.
+// A target at an edge of the available revisions selects exactly that revision.
 func TestTargets_edges(t *testing.T) {
 	l := runSampleCluster(t)
 	first, middle, last := l.revision, l.revision+5, l.last

@@ -12,10 +12,10 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrNotVerified reports that a backup could not be restored, or that the restored data differs from etcd's.
+// ErrNotVerified reports that a backup cannot be restored, or that the restored data differs from etcd's.
 var ErrNotVerified = errors.New("the test restore failed")
 
-// VerifyResult is the result of backup verify; -o json prints it.
+// VerifyResult is the result of backup verify. The -o json flag prints it.
 type VerifyResult struct {
 	Generation int             `json:"generation"`
 	Full       string          `json:"full"`     // full snapshot that was restored
@@ -31,15 +31,14 @@ type VerifyResult struct {
 // A Selector selects a backup.
 type Selector struct {
 	archive.Target
-	Full bool // selects the newest full snapshot of the generation instead of a target; generation 0 means the newest
+	Full bool // select the newest full snapshot of Generation instead of a target; 0 is the newest generation
 }
 
 // A RestoreFunc restores the backup at a path and returns the result of the test.
 type RestoreFunc func(context.Context, archive.Path) (archive.Result, error)
 
-// Verify tests a backup by calling restore, and records the result in the store. The result is also valid with
-// ErrNotVerified, and with ErrIncomplete, which reports that the backup was restored but later revisions cannot be
-// read.
+// Verify tests a backup by calling restore and records the result in the store. A result returned with ErrNotVerified
+// or ErrIncomplete is valid. ErrIncomplete reports that the backup was restored, but later revisions cannot be read.
 func Verify(ctx context.Context, settings Settings, chosen Selector, restore RestoreFunc) (VerifyResult, error) {
 	kept := settings.Archive()
 	path, err := findSelected(ctx, kept, chosen)
@@ -54,7 +53,7 @@ func Verify(ctx context.Context, settings Settings, chosen Selector, restore Res
 		Generation: result.Generation, Full: result.Full, Revision: result.Revision, Segments: result.Segments, Outcome: result.Outcome,
 		Why: result.Why, Hash: result.Hash, Seconds: result.Seconds,
 	}
-	if settings.Keys.Signs() || !settings.Keys.Trusts() { // members with trusted keys would reject an unsigned result
+	if settings.Keys.Signs() || !settings.Keys.Trusts() { // members with trusted keys reject an unsigned result
 		err = kept.PutResult(ctx, result)
 		verified.Recorded = err == nil
 	}
@@ -96,18 +95,18 @@ func findSelected(ctx context.Context, kept *archive.Archive, chosen Selector) (
 
 // Print prints the result as text.
 func (v VerifyResult) Print(to io.Writer) error {
-	words := fmt.Sprintf("revision %d could be restored", v.Revision)
+	words := fmt.Sprintf("restored revision %d", v.Revision)
 	switch {
 	case v.Outcome != archive.Verified:
-		words = fmt.Sprintf("revision %d could not be restored", v.Revision)
+		words = fmt.Sprintf("failed to restore revision %d", v.Revision)
 	case v.Hash != nil:
-		words += fmt.Sprintf(", with etcd's own hash of revision %d", v.Hash.Revision)
+		words += fmt.Sprintf(" and verified it against etcd's hash of revision %d", v.Hash.Revision)
 	}
-	recorded := "the result is in the store"
+	recorded := "recorded the result in the store"
 	if !v.Recorded {
-		recorded = "the result is not in the store, as it would not be signed"
+		recorded = "the result is not recorded, because it cannot be signed"
 	}
 	took := terminal.Round(time.Duration(v.Seconds * float64(time.Second)))
-	_, err := fmt.Fprintf(to, "%s, from full %s of generation %d, in %v; %s\n", words, v.Full, v.Generation, took, recorded)
+	_, err := fmt.Fprintf(to, "%s (full snapshot %s of generation %d, %v); %s\n", words, v.Full, v.Generation, took, recorded)
 	return err
 }

@@ -26,7 +26,7 @@ func restores(outcome archive.Outcome) func(context.Context, archive.Path) (arch
 	}
 }
 
-// newest selects the newest full snapshot alone.
+// newest selects the newest full snapshot without segments.
 var newest = Selector{Full: true}
 
 func TestVerify_newestFull(t *testing.T) {
@@ -35,7 +35,7 @@ func TestVerify_newestFull(t *testing.T) {
 	verified, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
 	require.NoError(t, err)
 	assert.Equal(t, l.revision, verified.Revision)
-	assert.Regexp(t, "^revision 21 could be restored, from full .* the result is in the store\n$", printed(t, verified)+"\n")
+	assert.Regexp(t, "^restored revision 21 \\(full snapshot .* recorded the result in the store\n$", printed(t, verified)+"\n")
 	history, err := settings.Archive().History(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, archive.Verified, history.Newest().Fulls[0].Result.Outcome)
@@ -77,7 +77,7 @@ func TestVerify_gap(t *testing.T) {
 
 func TestVerifyResult_hash(t *testing.T) {
 	verified := VerifyResult{Revision: 9, Outcome: archive.Verified, Hash: &format.Hash{Revision: 7}}
-	assert.Contains(t, printed(t, verified), "revision 9 could be restored, with etcd's own hash of revision 7, from full")
+	assert.Contains(t, printed(t, verified), "restored revision 9 and verified it against etcd's hash of revision 7 (full snapshot")
 }
 
 func TestVerify_withSegments(t *testing.T) {
@@ -87,14 +87,14 @@ func TestVerify_withSegments(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotVerified)
 	require.ErrorContains(t, err, "it differs")
 	assert.True(t, verified.Segments)
-	assert.Contains(t, printed(t, verified), "revision 24 could not be restored")
+	assert.Contains(t, printed(t, verified), "failed to restore revision 24")
 	restoreTests, err := settings.Archive().RestoreTests(t.Context(), 1, time.Now().Add(-time.Hour))
 	require.NoError(t, err)
 	require.Len(t, restoreTests, 1)
 	assert.Equal(t, archive.Failed, restoreTests[0].Outcome)
 }
 
-// An unsigned result would make members with trusted keys reject the full snapshot, so Verify does not store it.
+// Members with trusted keys would reject a full snapshot that has an unsigned result.
 func TestVerify_unsignedResultIsNotStored(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	settings := runSampleCluster(t).storeWith(t, pair.Load(t))
@@ -102,7 +102,7 @@ func TestVerify_unsignedResultIsNotStored(t *testing.T) {
 	verified, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
 	require.NoError(t, err)
 	assert.False(t, verified.Recorded)
-	assert.Contains(t, printed(t, verified), "is not in the store")
+	assert.Contains(t, printed(t, verified), "the result is not recorded, because")
 	history, err := settings.Archive().History(t.Context())
 	require.NoError(t, err)
 	assert.Nil(t, history.Newest().Fulls[0].Result)

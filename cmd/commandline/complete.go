@@ -10,12 +10,12 @@ import (
 // Candidate is a possible next word of a command line, with its help text.
 type Candidate struct{ Word, Help string }
 
-// Complete returns the candidates for the last of words, which may be empty: commands, flags, or the allowed values
-// of a flag or an argument. words does not include the name of the program. Complete returns nothing where any word
-// is allowed, such as a path, and for etcd's own tools.
+// Complete returns the candidates for the last word: commands, flags, or the allowed values of a flag or an argument.
+// The last word may be empty, and words does not include the program name. Complete returns nothing for etcd's own
+// tools or if any word is allowed, such as a path.
 func Complete(parser *kong.Kong, words []string) []Candidate {
 	app, last := parser.Model, len(words)-1
-	traced, _ := kong.Trace(parser, words[:last]) // parses up to the first word that is wrong or lacks a value
+	traced, _ := kong.Trace(parser, words[:last]) // parsing stops at the first word that is invalid or lacks a value
 	node, arguments := app.Node, 0
 	for _, step := range traced.Path {
 		switch {
@@ -60,8 +60,8 @@ func Complete(parser *kong.Kong, words []string) []Candidate {
 	return slices.DeleteFunc(all, func(c Candidate) bool { return !strings.HasPrefix(c.Word, words[last]) })
 }
 
-// flagsOf returns the flags that the help of a command shows, except --help. Global flags are shown by the help of
-// the program only.
+// flagsOf returns the flags in the help of a command, except --help. Global flags appear only in the help of the
+// program.
 func flagsOf(app *kong.Application, node *kong.Node) []*kong.Flag {
 	return slices.DeleteFunc(slices.Concat(node.AllFlags(true)...), func(flag *kong.Flag) bool {
 		return flag == app.HelpFlag || node != app.Node && slices.Contains(app.Flags, flag)
@@ -77,8 +77,8 @@ func flagOf(app *kong.Application, node *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
-// values returns the allowed values of a flag or an argument that start with prefix, or nothing if any value is
-// allowed.
+// values returns the allowed values of a flag or an argument, each with prefix added. It returns nothing if any value
+// is allowed.
 func values(prefix string, of *kong.Value) (all []Candidate) {
 	for _, value := range of.EnumSlice() {
 		if value != "" {

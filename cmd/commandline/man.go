@@ -7,8 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// ManPage returns the manual page of the program in section 1, in roff. It has the flags and the manual of each
-// command.
+// ManPage returns the program's manual page (section 1) in roff, with the flags and the manual of each command.
 func ManPage(app *kong.Application, version string) string {
 	var page strings.Builder
 	name := roff(app.Name)
@@ -42,7 +41,7 @@ func writeFlags(page *strings.Builder, flags []*kong.Flag) {
 	}
 }
 
-// escaped replaces the characters that roff would interpret.
+// escaped escapes the characters that have a meaning in roff.
 var escaped = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'", "'", `\(aq`)
 
 // roff escapes plain text for a manual page.

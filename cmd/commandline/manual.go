@@ -2,8 +2,8 @@ package commandline
 
 import "github.com/alecthomas/kong"
 
-// Documented is implemented by command lines that have manuals. Help and the manual page show the text below the
-// flags of the command. A command is named by its words, such as "backup list".
+// Documented is implemented by command lines that have manuals. The text appears below the flags of a command, both
+// in its help and on the manual page. A command is identified by its words, such as "backup list".
 type Documented interface{ Manual(command string) string }
 
 // helpWidth is the width of help texts in columns.

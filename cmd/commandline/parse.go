@@ -1,8 +1,8 @@
 // Package commandline parses the command line. It accepts the syntax of Go's flag package, which
-// gardener/etcd-wrapper uses and the operator's pods rely on, and reads the settings of a pod from environment
-// variables as well. It owns the flags of start-etcd, their defaults and their validation.
+// gardener/etcd-wrapper uses and the operator's pods rely on, and also reads a pod's settings from environment
+// variables. The package defines the flags of start-etcd, their defaults and their validation.
 //
-// The caller passes its commands as a struct for kong and gets the chosen command. The package has no side effects,
+// The caller passes its commands as a struct for kong and gets the selected command. The package has no side effects,
 // except that it removes environment variables that must be ignored.
 package commandline
 
@@ -21,27 +21,27 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// prefix starts the name of every flag's environment variable.
+// prefix is the prefix of all environment variables that set flags.
 const prefix = "ETCD_WRAPPER"
 
-// Done is the error that Parse returns if nothing is left to do, for example after --help. Its value is the exit
-// status.
+// Done is the error that Parse returns if there is nothing left to do, for example after --help. The value is the
+// exit status.
 type Done int
 
 // Error implements error.
-func (d Done) Error() string { return fmt.Sprintf("done, with exit status %d", int(d)) }
+func (d Done) Error() string { return fmt.Sprintf("done (exit status %d)", int(d)) }
 
-// New returns a parser for commands, a pointer to a struct with kong tags. --help prints to out.
+// New returns a parser for commands, which is a pointer to a struct with kong tags. The parser prints help to out.
 func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error) {
 	parser, err := kong.New(commands, append(options,
 		kong.Name("etcd-wrapper"),
 		kong.Description("Run an etcd member that backs itself up, tests its backups and restores itself."),
 		kong.Help(help),
-		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // the help of the program explains environment variables once
+		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // the program's help explains environment variables once
 		kong.Vars{"home": os.Getenv("HOME"), "termination": DefaultTerminationPath, "keep": DefaultKeep},
 		kong.DefaultEnvars(prefix),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(duration)),
-		kong.Writers(out, io.Discard), // errors are returned instead
+		kong.Writers(out, io.Discard), // New's callers report errors
 	)...)
 	if err != nil {
 		return nil, fmt.Errorf("cannot build the command line: %w", err)
@@ -49,8 +49,8 @@ func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error
 	return parser, nil
 }
 
-// Parse parses args into commands and returns a pointer to the chosen command. The error is Done if nothing is left
-// to do, or one sentence that names the flag.
+// Parse parses args into commands and returns a pointer to the selected command. The error is Done if there is
+// nothing left to do. Otherwise it is a sentence that names the flag.
 func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	var done error
 	parser, err := New(commands, out, kong.Exit(func(status int) { done = Done(status) })) // kong continues after --help
@@ -66,7 +66,7 @@ func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	context, err := parser.Parse(read)
 	if err = cmp.Or(done, err); err != nil {
 		if flag, problem, _ := strings.Cut(err.Error(), ": "); strings.HasSuffix(problem, ` but got "EOL" (<EOL>)`) {
-			err = fmt.Errorf("%s: needs a value", flag)
+			err = fmt.Errorf("%s: missing value", flag)
 		}
 		return nil, err
 	}
@@ -83,20 +83,21 @@ func passthroughCommands(parser *kong.Kong) (names []string) {
 	return names
 }
 
-// longFlag matches a flag with one or two dashes. Go's flag package, and so gardener/etcd-wrapper, accepts both.
+// longFlag matches a flag with one or two dashes. Go's flag package accepts both, and therefore so does
+// gardener/etcd-wrapper.
 var longFlag = regexp.MustCompile(`^--?([a-z][a-z-]+)(=.*)?$`)
 
-// valued lists the operator's flags that take a value. Without "=" they take the next argument, even if it starts
-// with a dash.
+// valued lists the operator's flags that take a value. If such a flag is not followed by "=", its value is the next
+// argument, even if that argument starts with a dash.
 var valued = []string{
 	"etcd-wrapper-port", "etcd-client-port", "backup-restore-host-port", "backup-restore-ca-cert-bundle-path",
 	"etcd-server-name", "etcd-client-cert-path", "etcd-client-key-path", "etcd-ready-timeout",
 }
 
-// asGoReadsFlags rewrites flags with one dash as flags with two, and joins flags and values with "=", up to "--" or a
-// command in passing, whose arguments are not parsed. It also removes environment variables that are empty or whose
-// flag is given: Kubernetes creates variables from the names of Services, and an invalid one must not fail a start
-// that does not use it.
+// asGoReadsFlags converts flags with one dash to flags with two, and joins flags and values with "=". It stops at
+// "--" or at a command in passing, whose arguments are not parsed. It also removes environment variables that are
+// empty or whose flag is set: Kubernetes creates variables from the names of Services, and an invalid variable must
+// not fail a start that does not use it.
 func asGoReadsFlags(args, passing []string) (read []string) {
 	given := map[string]bool{}
 	for i := 0; i < len(args); i++ {
@@ -129,7 +130,7 @@ func booleanValue(name, value string) string {
 	return value
 }
 
-// forgetVariables removes environment variables that are empty or whose flag is given.
+// forgetVariables removes environment variables that are empty or whose flag is set.
 func forgetVariables(given map[string]bool) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
@@ -145,8 +146,8 @@ const startEtcd = "start-etcd"
 // servicePattern matches the variables that Kubernetes creates for a Service.
 var servicePattern = regexp.MustCompile(`^(\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// unknownVariable returns an error if an environment variable has the prefix of this program but is not the variable
-// of a flag. A pod with a misspelled variable would otherwise run without its backups.
+// unknownVariable returns an error if an environment variable has the program's prefix but does not belong to a flag.
+// Otherwise a pod with a misspelled variable could run without backups.
 func unknownVariable(parser *kong.Kong) error {
 	known := map[string]bool{}
 	for _, command := range parser.Model.Leaves(false) {
@@ -184,8 +185,8 @@ func isOfService(name string) bool {
 	return has
 }
 
-// EtcdVariables returns the sorted names of the environment variables that start with ETCD_, like those that
-// configure etcd. It skips empty variables, those of this program and those of Services.
+// EtcdVariables returns the sorted names of the environment variables with the prefix ETCD_, which configure plain
+// etcd. It skips empty variables, the program's own variables, and variables of Services.
 func EtcdVariables() (names []string) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
@@ -200,10 +201,9 @@ func EtcdVariables() (names []string) {
 // serviceURL matches the value of the _PORT variable that Kubernetes creates for each Service in the namespace.
 var serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
-// ForgetServices removes environment variables that Kubernetes created for a Service and that have the name of a flag
-// by accident, and returns their names. For a Service "etcd-wrapper-etcd-client", Kubernetes sets
-// ETCD_WRAPPER_ETCD_CLIENT_PORT to a URL, and also sets ETCD_WRAPPER_ETCD_CLIENT_SERVICE_HOST. Call it before
-// anything reads the environment.
+// ForgetServices removes environment variables that Kubernetes created for a Service and that happen to match a flag,
+// and returns their names. For example, a Service named "etcd-wrapper-etcd-client" sets ETCD_WRAPPER_ETCD_CLIENT_PORT
+// to a URL. ForgetServices must run before anything reads the environment.
 func ForgetServices() (forgotten []string) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
@@ -222,7 +222,7 @@ func variable(flag string) string {
 	return prefix + "_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// help prints the help of the program, or of a command without the global flags.
+// help prints the help of the program or of a command. The help of a command omits global flags.
 func help(options kong.HelpOptions, context *kong.Context) error {
 	options.WrapUpperBound = helpWidth
 	selected := context.Selected()
@@ -239,7 +239,7 @@ func help(options kong.HelpOptions, context *kong.Context) error {
 	return err
 }
 
-// helpFlag rewrites the command help as the flag: "help start-etcd" becomes "start-etcd --help".
+// helpFlag converts the help command to the flag: "help start-etcd" becomes "start-etcd --help".
 func helpFlag(args []string) []string {
 	if len(args) > 0 && args[0] == "help" {
 		return append(slices.Clone(args[1:]), "--help")

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// commands is a command line with a command that passes its arguments on.
+// commands is a command line that includes a passthrough command.
 type commands struct {
 	Start StartEtcd `cmd:"" name:"start-etcd"`
 	Tool  struct {
@@ -68,37 +68,37 @@ func TestParse_help(t *testing.T) {
 
 func TestParse_errorsNameTheFlag(t *testing.T) {
 	for flag, args := range map[string][]string{
-		"--etcd-wrapper-port":                                      {"--etcd-wrapper-port=0"},
-		"--root-password-file: only with --standalone":             {"--root-password-file=/password"},
-		"--etcd-client-port":                                       {"--etcd-client-port=70000"},
-		"--etcd-ready-timeout":                                     {"--etcd-ready-timeout=-1s"},
-		"--etcd-client-key-path":                                   {"--etcd-client-cert-path=x"},
-		"--etcd-config-file":                                       {"--etcd-config-file=x"},
-		"--volume-dir":                                             {"--volume-dir="},
-		"--stored-config-path":                                     {"--stored-config-path="},
-		"--etcd-data-version":                                      {"--etcd-data-version=3.4"},
-		"--defrag-threshold":                                       {"--defrag-threshold=free=45"},
-		`--defrag-threshold: "-1s" is not a duration`:              {"--defrag-threshold=free=45%,min=100Mi,pause=-1s"},
-		`--defrag-threshold: "5" is not a duration, such as`:       {"--defrag-threshold=free=45%,min=100Mi,pause=5"},
-		`--etcd-ready-timeout: "5" is not a duration, such as`:     {"--etcd-ready-timeout=5"},
-		"--log-level":                                              {"--log-level=loud"},
-		"--log-format: needs a value":                              {"--log-format"},
-		"--backup-interval: needs a value":                         {"--standalone", "--backup-interval"},
-		"--backup-restore-host-prt":                                {"--backup-restore-host-prt=:1"},
-		"--backup-store":                                           {"--backup-store=file:///b"},
-		"--adopt":                                                  {"--standalone", "--backup-store=file:///b", "--adopt=beef"},
-		`--adopt: "0a1b`:                                           {"--standalone", "--backup-store=file:///b", "--adopt=0a1b2c3d4e5f60718293a4b5c6d7e8f9/0"},
-		"--backup-interval":                                        {"--standalone", "--backup-interval=0s"},
-		"--backup-interval: 2h":                                    {"--standalone", "--backup-interval=2h"},
-		"--backup-interval: -1s":                                   {"--standalone", "--backup-store=file:///b", "--backup-ack=stored", "--backup-interval=-1s"},
-		"--backup-ack":                                             {"--standalone", "--backup-store=file:///b", "--backup-ack=always"},
-		"--backup-ack=stored: only with --backup-store":            {"--standalone", "--backup-ack=stored"},
-		"--backup-spool-limit":                                     {"--standalone", "--backup-spool-limit=much"},
-		"--backup-spool-limit: 1Mi is less than the minimum, 32Mi": {"--standalone", "--backup-spool-limit=1Mi"},
-		"--backup-recipients":                                      {"--standalone", "--backup-recipients=x"},
-		"--backup-identities":                                      {"--standalone", "--backup-identities=x"},
-		"--backup-signing-key":                                     {"--standalone", "--backup-signing-key=x"},
-		"--backup-trusted-keys":                                    {"--standalone", "--backup-trusted-keys=x"},
+		"--etcd-wrapper-port":                               {"--etcd-wrapper-port=0"},
+		"--root-password-file requires --standalone":        {"--root-password-file=/password"},
+		"--etcd-client-port":                                {"--etcd-client-port=70000"},
+		"--etcd-ready-timeout":                              {"--etcd-ready-timeout=-1s"},
+		"--etcd-client-key-path":                            {"--etcd-client-cert-path=x"},
+		"--etcd-config-file":                                {"--etcd-config-file=x"},
+		"--volume-dir":                                      {"--volume-dir="},
+		"--stored-config-path":                              {"--stored-config-path="},
+		"--etcd-data-version":                               {"--etcd-data-version=3.4"},
+		"--defrag-threshold":                                {"--defrag-threshold=free=45"},
+		`--defrag-threshold: "-1s" is not a valid duration`: {"--defrag-threshold=free=45%,min=100Mi,pause=-1s"},
+		`--defrag-threshold: "5" is not a valid duration (examples:`:   {"--defrag-threshold=free=45%,min=100Mi,pause=5"},
+		`--etcd-ready-timeout: "5" is not a valid duration (examples:`: {"--etcd-ready-timeout=5"},
+		"--log-level":                                 {"--log-level=loud"},
+		"--log-format: missing value":                 {"--log-format"},
+		"--backup-interval: missing value":            {"--standalone", "--backup-interval"},
+		"--backup-restore-host-prt":                   {"--backup-restore-host-prt=:1"},
+		"--backup-store":                              {"--backup-store=file:///b"},
+		"--adopt":                                     {"--standalone", "--backup-store=file:///b", "--adopt=beef"},
+		`--adopt: "0a1b`:                              {"--standalone", "--backup-store=file:///b", "--adopt=0a1b2c3d4e5f60718293a4b5c6d7e8f9/0"},
+		"--backup-interval":                           {"--standalone", "--backup-interval=0s"},
+		"--backup-interval: 2h":                       {"--standalone", "--backup-interval=2h"},
+		"--backup-interval: -1s":                      {"--standalone", "--backup-store=file:///b", "--backup-ack=stored", "--backup-interval=-1s"},
+		"--backup-ack":                                {"--standalone", "--backup-store=file:///b", "--backup-ack=always"},
+		"--backup-ack=stored requires --backup-store": {"--standalone", "--backup-ack=stored"},
+		"--backup-spool-limit":                        {"--standalone", "--backup-spool-limit=much"},
+		"--backup-spool-limit: 1Mi is less than the minimum of 32Mi": {"--standalone", "--backup-spool-limit=1Mi"},
+		"--backup-recipients":   {"--standalone", "--backup-recipients=x"},
+		"--backup-identities":   {"--standalone", "--backup-identities=x"},
+		"--backup-signing-key":  {"--standalone", "--backup-signing-key=x"},
+		"--backup-trusted-keys": {"--standalone", "--backup-trusted-keys=x"},
 	} {
 		_, err := Parse(&commands{}, append([]string{"start-etcd"}, args...), io.Discard)
 		require.ErrorContains(t, err, flag)
@@ -137,7 +137,7 @@ func TestBytes(t *testing.T) {
 	}
 	for _, text := range []string{"", "Gi", "-1", "1.5Gi", "1 Gi", "1gi", "8388608Ti", "1Pi", "0x10"} {
 		var size Bytes
-		assert.ErrorContains(t, size.UnmarshalText([]byte(text)), "is not a size", text)
+		assert.ErrorContains(t, size.UnmarshalText([]byte(text)), "is not a valid size", text)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestForgetServices(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_HOST", "10.0.0.1")
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_PORT", "9095")
 	t.Setenv("ETCD_WRAPPER_BACKUP_RESTORE_HOST_PORT", "tcp://sidecar:8080") // a user's mistake: no such Service exists
-	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_PORT", "2380")                       // not removed, because the user has set it although a Service with this name exists
+	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_PORT", "2380")                       // the user's variable must be kept even if a Service with this name exists
 	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_SERVICE_HOST", "10.0.0.2")
 	assert.Equal(t, []string{"ETCD_WRAPPER_ETCD_WRAPPER_PORT"}, ForgetServices())
 	var line commands
@@ -212,7 +212,7 @@ func TestParse_serviceVariables(t *testing.T) {
 	require.ErrorContains(t, err, "ETCD_WRAPPER_OTHER_PORT", "there is no such Service")
 }
 
-// The home directory is the one in the documentation, so that defaults are equal.
+// The documentation uses this home directory in its defaults.
 func TestStartEtcd_flagsAreDocumented(t *testing.T) {
 	t.Setenv("HOME", "$HOME")
 	rows := docs.Table(t, "flag", "default", "meaning")
@@ -239,7 +239,7 @@ func TestStartEtcd_flagsAreDocumented(t *testing.T) {
 	}
 }
 
-// goFlags are the operator's flags as Go's flag package parses them, like gardener/etcd-wrapper.
+// goFlags holds the operator's flags as parsed by Go's flag package, which gardener/etcd-wrapper uses.
 type goFlags struct {
 	wrapperPort, clientPort           int
 	tls                               bool
@@ -263,14 +263,14 @@ func readAsGo(args []string) (flags goFlags, rest int, err error) {
 	return flags, set.NArg(), err
 }
 
-// usable reports whether the values are valid. Go's flag package accepts any string.
+// usable reports whether the values are valid. The check is needed because Go's flag package accepts any string.
 func (g goFlags) usable() bool {
 	port := func(n int) bool { return n >= 0 && n <= math.MaxUint16 }
 	return port(g.wrapperPort) && g.wrapperPort != 0 && port(g.clientPort) && g.readyTimeout >= 0 && (g.cert == "") == (g.certKey == "")
 }
 
-// FuzzCommandLine checks that Parse never panics, that errors are one sentence, and that every command line that Go's
-// flag package accepts is parsed to the same values.
+// FuzzCommandLine checks that Parse never panics, that an error is a single sentence, and that Parse and Go's flag
+// package agree on the values of every command line that both accept.
 func FuzzCommandLine(f *testing.F) {
 	for _, line := range []string{
 		"", "--etcd-client-port=0x50", "-etcd-wrapper-port\n1_000", "--backup-restore-tls-enabled", "-backup-restore-tls-enabled=F",

@@ -12,19 +12,19 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Target selects a state of etcd by its revision or by a time. The zero value selects the latest state. It can be
+// Target selects a state of etcd by revision or time. The zero value selects the latest state. A Target can be
 // converted to archive.Target.
 type Target struct {
-	Revision   int64     // 0 if not given
-	Time       time.Time // zero if not given
+	Revision   int64     // 0 if not set
+	Time       time.Time // zero if not set
 	Generation int       // not part of the text
 }
 
-// clockAhead is the maximum time that another clock may be ahead of this machine's clock.
+// clockAhead limits how far another clock may be ahead of the local clock.
 const clockAhead = time.Minute
 
-// UnmarshalText is called by kong, which prefixes the error with the flag. A time in the future is an error because
-// it is always a mistake.
+// UnmarshalText is called by kong, which prefixes the error with the flag. Times in the future are rejected, because
+// they are always mistakes.
 func (t *Target) UnmarshalText(text []byte) error {
 	kind, value, _ := strings.Cut(string(text), ":")
 	now := time.Now()
@@ -32,21 +32,21 @@ func (t *Target) UnmarshalText(text []byte) error {
 	case "revision":
 		revision, err := strconv.ParseInt(value, 10, 64)
 		if err != nil || revision <= 0 {
-			return fmt.Errorf("%q is not a revision, such as revision:12345", text)
+			return fmt.Errorf("%q is not a valid revision (example: revision:12345)", text)
 		}
 		*t = Target{Revision: revision}
 	case "time":
 		at, err := parseTime(value, now)
 		if err != nil || at.IsZero() {
-			return fmt.Errorf("%q is not a time with its zone, such as time:2026-11-22T12:00:00Z, nor one in this machine's, such as time:2026-11-22 12:00, nor how long ago, such as time:-15m", text)
+			return fmt.Errorf("%q is not a valid time (examples: time:2026-11-22T12:00:00Z, time:2026-11-22 12:00 in local time, time:-15m)", text)
 		}
 		if at.After(now.Add(clockAhead)) {
-			return fmt.Errorf("%q is in the future: it is %s here", text, now.UTC().Format(time.RFC3339))
+			return fmt.Errorf("%q is in the future: the local clock shows %s", text, now.UTC().Format(time.RFC3339))
 		}
 		*t = Target{Time: at}
 	default:
 		if string(text) != "latest" {
-			return fmt.Errorf("%q is not latest, revision:N or time:T, such as time:2026-11-22T12:00:00Z", text)
+			return fmt.Errorf("%q is not latest, revision:N or time:T (example: time:2026-11-22T12:00:00Z)", text)
 		}
 		*t = Target{}
 	}
@@ -69,14 +69,15 @@ func parseTime(value string, now time.Time) (time.Time, error) {
 	return at, err
 }
 
-// Threshold is the value of --defrag-threshold, such as "free=45%,min=100Mi,pause=15s". Free is 0 for "never".
+// Threshold is the value of --defrag-threshold, such as "free=45%,min=100Mi,pause=15s". A Threshold with Free 0 means
+// "never".
 type Threshold struct {
-	Free  float64       // minimum free fraction of the file, from 0 to 1
+	Free  float64       // minimum free fraction of the database file, from 0 to 1
 	Min   Bytes         // minimum number of free bytes
 	Pause time.Duration // maximum expected pause of a defragmentation
 }
 
-// defaultPause is the pause of a threshold that does not set one.
+// defaultPause is the default pause of a threshold.
 const defaultPause = 15 * time.Second
 
 // UnmarshalText is called by kong, which prefixes the error with the flag.
@@ -85,11 +86,11 @@ func (t *Threshold) UnmarshalText(text []byte) error {
 	if string(text) != "never" {
 		for part := range strings.SplitSeq(string(text), ",") {
 			if err := read.set(part); err != nil {
-				return fmt.Errorf("%w; write free=45%%,min=100Mi,pause=15s, or never", err)
+				return fmt.Errorf("%w; use a value such as free=45%%,min=100Mi,pause=15s, or never", err)
 			}
 		}
 		if read.Free == 0 || read.Min == 0 {
-			return errors.New("free and min must both be given, as in free=45%,min=100Mi, and be more than 0; never turns it off")
+			return errors.New("free and min must both be greater than 0, as in free=45%,min=100Mi; never disables defragmentation")
 		}
 	}
 	*t = read
@@ -105,10 +106,10 @@ func (t *Threshold) set(part string) (err error) {
 		err = t.Min.UnmarshalText([]byte(value))
 	case "pause":
 		if t.Pause, err = time.ParseDuration(value); err != nil || t.Pause < 0 {
-			err = fmt.Errorf("%q is not a duration, such as 500ms or 15s", value)
+			err = fmt.Errorf("%q is not a valid duration (examples: 500ms, 15s)", value)
 		}
 	default:
-		err = fmt.Errorf("%q is neither free=…, min=… nor pause=…", part)
+		err = fmt.Errorf("%q is not free=…, min=… or pause=…", part)
 	}
 	return err
 }
@@ -118,12 +119,12 @@ func percentage(text string) (float64, error) {
 	number, is := strings.CutSuffix(text, "%")
 	percent, err := strconv.ParseUint(number, 10, 8)
 	if err != nil || !is || percent < 1 || percent > 99 {
-		return 0, fmt.Errorf("%q is not a percentage from 1%% to 99%%", text)
+		return 0, fmt.Errorf("%q is not a percentage between 1%% and 99%%", text)
 	}
 	return float64(percent) / 100, nil
 }
 
-// duration parses a duration like kong does, but its error quotes an invalid value.
+// duration parses a duration like kong, but its error quotes the invalid value.
 func duration(line *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := line.Scan.PopValueInto("duration", &text); err != nil {
@@ -131,14 +132,14 @@ func duration(line *kong.DecodeContext, target reflect.Value) error {
 	}
 	read, err := time.ParseDuration(text)
 	if err != nil {
-		return fmt.Errorf("%q is not a duration, such as 500ms, 30s or 1h30m", text)
+		return fmt.Errorf("%q is not a valid duration (examples: 500ms, 30s, 1h30m)", text)
 	}
 	target.SetInt(int64(read))
 	return nil
 }
 
-// Bytes is a size in bytes, written as a Kubernetes quantity: a whole number, with or without one of the suffixes Ki,
-// Mi, Gi, Ti, k, M, G and T.
+// Bytes is a size in bytes in the format of a Kubernetes quantity: a whole number with an optional suffix Ki, Mi, Gi,
+// Ti, k, M, G or T.
 type Bytes int64
 
 var units = []struct {
@@ -148,7 +149,7 @@ var units = []struct {
 	{"Ti", 1 << 40}, {"Gi", 1 << 30}, {"Mi", 1 << 20}, {"Ki", 1 << 10}, {"T", 1e12}, {"G", 1e9}, {"M", 1e6}, {"k", 1e3}, {"", 1},
 }
 
-// String returns the size in the largest unit of which it is a whole number.
+// String formats the size in the largest unit that divides it.
 func (b Bytes) String() string {
 	for _, unit := range units {
 		if b != 0 && int64(b)%unit.bytes == 0 {
@@ -172,7 +173,7 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 		*b = Bytes(n * unit.bytes)
 		return nil
 	}
-	return fmt.Errorf("%q is not a size, such as 1Gi or 500M", text)
+	return fmt.Errorf("%q is not a valid size (examples: 1Gi, 500M)", text)
 }
 
 // Port is a TCP port.
@@ -182,7 +183,7 @@ type Port uint16
 func (p *Port) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseInt(string(text), 0, 0)
 	if err != nil || n < 0 || n > math.MaxUint16 {
-		return fmt.Errorf("%q is not a port", text)
+		return fmt.Errorf("%q is not a valid port", text)
 	}
 	*p = Port(n)
 	return nil
@@ -195,7 +196,7 @@ type Generation int
 func (g *Generation) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 10, 31)
 	if err != nil || n == 0 {
-		return fmt.Errorf("%q is not a generation, such as 1; backup list shows those of a store", text)
+		return fmt.Errorf("%q is not a valid generation (example: 1); backup list shows the generations of a store", text)
 	}
 	*g = Generation(n)
 	return nil

@@ -44,16 +44,16 @@ func TestTarget_invalid(t *testing.T) {
 		"12":                            `"12" is not latest, revision:N or time:T`,
 		"latest:":                       `" is not latest, revision:N or time:T`,
 		"latest:12":                     `" is not latest, revision:N or time:T`,
-		"revision:":                     "not a revision",
-		"revision:0":                    "not a revision",
-		"revision:-1":                   "not a revision",
-		"revision:1e3":                  "not a revision",
-		"time:12:00":                    "not a time",
-		"time:2026-11-22T12:00:00":      "not a time with its zone",
-		"time:0001-01-01T00:00:00Z":     "not a time",
+		"revision:":                     "not a valid revision",
+		"revision:0":                    "not a valid revision",
+		"revision:-1":                   "not a valid revision",
+		"revision:1e3":                  "not a valid revision",
+		"time:12:00":                    "not a valid time",
+		"time:2026-11-22T12:00:00":      "not a valid time",
+		"time:0001-01-01T00:00:00Z":     "not a valid time",
 		"yesterday:2026-11-22":          `" is not latest, revision:N or time:T`,
 		"Revision:3":                    `" is not latest, revision:N or time:T`,
-		"revision:99999999999999999999": "not a revision",
+		"revision:99999999999999999999": "not a valid revision",
 		"time:2999-11-22T12:00:00Z":     "in the future",
 	} {
 		var target Target
@@ -80,18 +80,18 @@ func TestThreshold(t *testing.T) {
 
 func TestThreshold_invalid(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                    "neither",
+		"":                    "is not free=…, min=… or pause=…",
 		"free=45%":            "both",
 		"min=1Mi":             "both",
 		"free=45,min=1Mi":     "not a percentage",
 		"free=0%,min=1Mi":     "not a percentage",
 		"free=100%,min=1Mi":   "not a percentage",
-		"free=45%,min=-1":     "not a size",
-		"free=45%,min=1Pi":    "not a size",
-		"free=45%,min=0Mi":    "more than 0",
-		"free=45%,most=100Mi": "neither",
-		"pause=15s":           "both",
-		"free=1%,min=1,pause": "not a duration",
+		"free=45%,min=-1":     "not a valid size",
+		"free=45%,min=1Pi":    "not a valid size",
+		"free=45%,min=0Mi":    "greater than 0",
+		"free=45%,most=100Mi": "is not free=…, min=… or pause=…",
+		"pause=15s":           "must both be greater than 0",
+		"free=1%,min=1,pause": "not a valid duration",
 	} {
 		read := Threshold{Min: 7}
 		err := read.UnmarshalText([]byte(text))

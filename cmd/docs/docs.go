@@ -1,8 +1,8 @@
-// Package docs reads README.md and docs/ for tests that compare them with the program: a flag, metric, check or
-// status without a description fails the test next to its code.
+// Package docs reads README.md and docs/ for tests that compare the documentation with the program. A flag, metric,
+// check or exit status without a description fails the test next to its code.
 //
-// Only tests import it. A table may move from one file to another without a change here. The package's own tests
-// check what the pages name themselves: links, paths, make targets and packages.
+// Only tests import the package. Tables may be moved between files without a change here. The package's own tests
+// check what the pages refer to: links, paths, make targets and packages.
 package docs
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Row is a row of a table, cell by cell.
+// Row is the list of cells in a table row.
 type Row []string
 
 // Text returns the content of README.md and docs/*.md.
@@ -30,7 +30,7 @@ func Text(t testing.TB) string {
 	return text.String()
 }
 
-// Pages yields README.md and docs/*.md, in this order, with their paths from the root.
+// Pages yields the paths and contents of README.md and docs/*.md, in this order.
 func Pages(t testing.TB) iter.Seq2[string, string] {
 	t.Helper()
 	root := root(t)
@@ -49,7 +49,7 @@ func Pages(t testing.TB) iter.Seq2[string, string] {
 	}
 }
 
-// root returns the directory of go.mod. Tests run in the directory of their package.
+// root returns the directory that contains go.mod. Tests run in the directories of their packages.
 func root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -63,7 +63,7 @@ func root(t testing.TB) string {
 	}
 }
 
-// Table returns the rows of the table whose header has these cells. There must be exactly one.
+// Table returns the rows of the table with this header. Exactly one such table must exist.
 func Table(t testing.TB, header ...string) (rows []Row) {
 	t.Helper()
 	inside, found := false, 0
@@ -83,7 +83,7 @@ func Table(t testing.TB, header ...string) (rows []Row) {
 	return rows
 }
 
-// A Block is a code block of a page: commands to type, or the content of a file.
+// A Block is a code block on a page: commands to type, or the content of a file.
 type Block struct {
 	Page, Text string
 	Language   string // language of a fenced block; empty for an indented block
@@ -123,7 +123,7 @@ func Blocks(t testing.TB) (blocks []Block) {
 	return blocks
 }
 
-// Commands returns the lines of a block as a shell reads them: without comments, and with continuation lines joined.
+// Commands returns the commands in a block, without comments and with continuation lines joined.
 func (b Block) Commands() (commands []string) {
 	for line := range strings.Lines(strings.ReplaceAll(b.Text, "\\\n", " ")) {
 		line, _, _ = strings.Cut(strings.TrimSpace(line), " #")
@@ -148,7 +148,7 @@ func cells(line string) (Row, bool) {
 
 var quoted = regexp.MustCompile("`([^`]*)`")
 
-// Quoted returns the words in backquotes in a text.
+// Quoted returns the backquoted words in a text.
 func Quoted(text string) (names []string) {
 	for _, match := range quoted.FindAllStringSubmatch(text, -1) {
 		names = append(names, match[1])
@@ -156,7 +156,7 @@ func Quoted(text string) (names []string) {
 	return names
 }
 
-// Named returns the words in backquotes in the first cells of rows.
+// Named returns the backquoted words in the first cells of rows.
 func Named(rows []Row) (names []string) {
 	for _, row := range rows {
 		names = append(names, Quoted(row[0])...)
@@ -164,7 +164,7 @@ func Named(rows []Row) (names []string) {
 	return names
 }
 
-// Find returns the row whose first cell has name in backquotes, or nil.
+// Find returns the row whose first cell contains name in backquotes, or nil.
 func Find(rows []Row, name string) Row {
 	for _, row := range rows {
 		if slices.Contains(Quoted(row[0]), name) {

@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/cmd/commandline"
 )
 
-// stores returns the packages below backup/store that implement store.Store, and whether their tests run the
-// contract.
+// stores returns the packages below backup/store that implement store.Store, and whether their tests run the contract
+// tests.
 func stores(t *testing.T, folder string) (contract map[string]bool) {
 	t.Helper()
 	contract = map[string]bool{}
@@ -54,10 +54,10 @@ func TestStores_missingContract(t *testing.T) {
 	assert.Equal(t, map[string]bool{"ftp": false}, stores(t, folder))
 }
 
-// kept lists flags that have no effect but that the operator's pods set.
+// kept lists flags without an effect that the operator's pods set.
 var kept = []string{"EtcdServerName", "EtcdClientPort"}
 
-// unread returns the fields of flags that no code uses.
+// unread returns the flags' fields that no code uses.
 func unread(flags reflect.Type, code string) (fields []string) {
 	for field := range flags.Fields() {
 		switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pages returns all pages by their path from the root.
+// pages maps the paths of all pages to their contents.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	found, top := map[string]string{}, root(t)
@@ -35,7 +35,7 @@ func pages(t *testing.T) map[string]string {
 // link matches a Markdown link, with its text and its target.
 var link = regexp.MustCompile(`\[([^\]]*)\]\(([^)\s]+)\)`)
 
-// linksOf returns the targets of a page's links within this project: files and anchors, by path from the root.
+// linksOf returns the files and anchors in this project that a page links to, by path from the root.
 func linksOf(name, content string) (files, anchors []string) {
 	for _, match := range link.FindAllStringSubmatch(content, -1) {
 		if strings.Contains(match[2], "://") {
@@ -50,7 +50,7 @@ func linksOf(name, content string) (files, anchors []string) {
 	return files, anchors
 }
 
-// anchorsOf returns the anchors that GitHub makes of a page's headings.
+// anchorsOf returns the anchors that GitHub generates for a page's headings.
 func anchorsOf(content string) (anchors []string) {
 	fenced := false
 	for line := range strings.Lines(content) {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// longest returns the maximum number of words of a page. References, such as the backup format and the list of
-// metrics, may be longer because they are read in parts.
+// longest returns the maximum number of words on a page. Reference pages, such as the backup format and the list of
+// metrics, may be longer because they are not read from start to end.
 func longest(page string) int {
 	switch page {
 	case "README.md":
@@ -22,7 +22,7 @@ func longest(page string) int {
 	}
 }
 
-// generated matches a diagram. Its words do not count, because it grows with its table.
+// generated matches a generated diagram, whose words do not count because it grows with its table.
 var generated = regexp.MustCompile("(?s)```mermaid\n.*?```\n")
 
 func TestPages_length(t *testing.T) {
@@ -31,7 +31,7 @@ func TestPages_length(t *testing.T) {
 	}
 }
 
-// Each of these questions is answered on a page that the README links to.
+// The README links to a page that answers each of these questions.
 func TestReadme_linksToEveryAnswer(t *testing.T) {
 	files, anchors := linksOf("README.md", pages(t)["README.md"])
 	var links []string

@@ -18,8 +18,7 @@ import (
 
 const module = "etcd-wrapper/"
 
-// arrows are the imports between rooms: from one room to another, with an example of the importing and the imported
-// package.
+// arrows maps the imports between rooms, from room to room, to an example of the importing and the imported package.
 type arrows map[string]map[string]string
 
 func (a arrows) add(from, to, example string) {
@@ -29,7 +28,7 @@ func (a arrows) add(from, to, example string) {
 	a[from][to] = example
 }
 
-// leads returns the rooms on a path of imports from one room to another, or nil if there is none.
+// leads returns the rooms on an import path between two rooms, or nil if there is none.
 func (a arrows) leads(from, to string) []string {
 	seen := map[string]bool{}
 	var walk func(string) []string
@@ -50,7 +49,7 @@ func (a arrows) leads(from, to string) []string {
 	return walk(from)
 }
 
-// circle returns a sentence about rooms that import each other, or "" if there are none.
+// circle describes rooms that import each other. It returns an empty string if there are none.
 func (a arrows) circle() string {
 	for _, room := range slices.Sorted(maps.Keys(a)) {
 		if way := a.leads(room, room); way != nil {
@@ -64,7 +63,7 @@ func (a arrows) circle() string {
 	return ""
 }
 
-// reduced returns the arrows without those that others imply.
+// reduced returns the arrows that are not implied by others.
 func (a arrows) reduced() arrows {
 	kept := arrows{}
 	for from, all := range a {
@@ -96,7 +95,7 @@ func (a arrows) mermaid() string {
 	return b.String()
 }
 
-// roomOf returns the top-level folder of a package. The folders below backup count as rooms.
+// roomOf returns the room of a package: its top-level directory, or a directory below backup.
 func roomOf(folder string) string {
 	parts := strings.Split(folder, "/")
 	if parts[0] == "backup" && len(parts) > 1 {
@@ -105,7 +104,7 @@ func roomOf(folder string) string {
 	return parts[0]
 }
 
-// imports returns the imports of all packages of the program.
+// imports returns the imports of all packages in the program.
 func imports(t *testing.T) arrows {
 	t.Helper()
 	top, found, seen := root(t), arrows{}, map[string]bool{}

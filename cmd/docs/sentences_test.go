@@ -18,8 +18,8 @@ var (
 	verb     = regexp.MustCompile(`%[sdqv]`)
 )
 
-// Each warning and each error about backups, recovery and certificates has a row in a table, and each row explains a
-// message that exists.
+// Each warning or error about backups, recovery and certificates must have a row in a table, and each row must
+// explain an existing message.
 func TestWarnings_areDocumented(t *testing.T) {
 	program := sources(t)
 	var said, explained []string
@@ -47,7 +47,7 @@ func TestWarnings_areDocumented(t *testing.T) {
 // check matches the results of retention's safety checks.
 var check = regexp.MustCompile(`\breturn (?:\[\]string\{|fmt\.Sprintf\()"([^"]+)"|\breturn "([^"]+ [^"]+)"`)
 
-// Each reason to keep backups has a row in a table.
+// Each reason to keep backups must have a row in a table.
 func TestProblems_areDocumented(t *testing.T) {
 	program, err := os.ReadFile("../../backup/archive/retention/checks.go")
 	require.NoError(t, err)
@@ -64,12 +64,12 @@ func TestProblems_areDocumented(t *testing.T) {
 	assert.Greater(t, len(said), 10)
 }
 
-// quotes reports whether a row quotes a sentence. An ellipsis in the row matches any text.
+// quotes reports whether a row quotes a sentence. Ellipses in the row match any text.
 func quotes(row, sentence string) bool {
 	return !slices.ContainsFunc(parts(row), func(part string) bool { return !strings.Contains(sentence, part) })
 }
 
-// parts returns the words of a row without ellipses and without parts that are too short to compare.
+// parts splits a row at ellipses, and omits parts that are too short to compare.
 func parts(row string) (all []string) {
 	for part := range strings.SplitSeq(places.Replace(row), "…") {
 		if part = strings.Trim(part, " ,:;"); len(part) > 4 {
@@ -79,10 +79,10 @@ func parts(row string) (all []string) {
 	return all
 }
 
-// places replaces the values in the pages' quotations with ellipses.
+// places replaces placeholders in the pages' quotations with ellipses.
 var places = strings.NewReplacer(" N", " …", " M ", " … ", "something of", "something … of")
 
-// Problems that the pages quote are messages of the program. An ellipsis in a quotation matches any text.
+// Problems that the pages quote must be messages of the program. Ellipses in quotations match any text.
 func TestQuotedProblems_exist(t *testing.T) {
 	program, checked := sources(t), 0
 	rows := slices.Concat(Table(t, "problem", "meaning", "what to do"), Table(t, "failed check", "meaning", "what to do"))

@@ -29,8 +29,8 @@ func wrapperVersion() string {
 	return versionOf(version, info)
 }
 
-// versionOf returns the version that the Makefile has set, or else the version of the main module, which go install and
-// go build record from the module's tag or commit.
+// versionOf returns the version set by the Makefile. Without one, it returns the version of the main module, which go
+// install and go build take from the module's tag or commit.
 func versionOf(set string, info *debug.BuildInfo) string {
 	if set == "" && info != nil {
 		set = info.Main.Version
@@ -60,7 +60,7 @@ func (c *versionCommand) execute(s streams) exitcode.Code {
 // drawing is the value of --dump-fsm: a state machine as text.
 type drawing string
 
-// IsBool makes kong accept the flag without a value.
+// IsBool allows the flag without a value.
 func (*drawing) IsBool() bool { return true }
 
 // Decode is called by kong, which prefixes the error with the flag.
@@ -71,7 +71,7 @@ func (d *drawing) Decode(line *kong.DecodeContext) error {
 	}
 	name, format, _ := strings.Cut(what, ".")
 	if machines[name] == nil || formats[format] == nil {
-		return fmt.Errorf("%q is not lifecycle, recovery or backup with .dot, .svg, .mermaid or .json", what)
+		return fmt.Errorf("%q is not lifecycle, recovery or backup followed by .dot, .svg, .mermaid or .json", what)
 	}
 	*d = drawing(formats[format](machines[name]))
 	return nil
@@ -79,7 +79,7 @@ func (d *drawing) Decode(line *kong.DecodeContext) error {
 
 func (d drawing) execute(s streams) exitcode.Code { return s.print(string(d)) }
 
-// machines holds the state machines that --dump-fsm can print, by name.
+// machines maps the names that --dump-fsm accepts to state machines.
 var machines = map[string]*statemachine.Diagram{"lifecycle": &lifecycle.Diagram, "recovery": &recovery.Diagram, "backup": &writer.Diagram}
 
 var formats = map[string]func(*statemachine.Diagram) string{
@@ -98,7 +98,7 @@ var (
 
 // completionCommand prints the completion script of a shell. The script runs completeCommand for each word.
 type completionCommand struct {
-	Shell string `arg:"" enum:"bash,zsh,fish" help:"The shell: bash, zsh or fish."`
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"Shell: bash, zsh or fish."`
 }
 
 func (c *completionCommand) execute(s streams) exitcode.Code {
@@ -107,7 +107,7 @@ func (c *completionCommand) execute(s streams) exitcode.Code {
 }
 
 // completeCommand completes the last word for the completion scripts. It prints one line per candidate: the word, a
-// tab and its help.
+// tab and the help text.
 type completeCommand struct {
 	Words []string `arg:"" optional:""`
 }
@@ -115,7 +115,7 @@ type completeCommand struct {
 func (c *completeCommand) execute(s streams) exitcode.Code {
 	parser, err := commandline.New(&commandLine{}, io.Discard)
 	if err != nil || len(c.Words) == 0 {
-		return exitcode.NotTold // an error message would disturb the command line that the user types
+		return exitcode.NotTold // an error message would garble the user's command line
 	}
 	if len(c.Words) > 1 && (c.Words[0] == "etcdctl" || c.Words[0] == "etcdutl") {
 		completeTool(c.Words[0], c.Words[1:], s.out)
@@ -133,7 +133,7 @@ type manCommand struct{}
 func (*manCommand) execute(s streams) exitcode.Code {
 	parser, err := commandline.New(&commandLine{}, io.Discard)
 	if err != nil {
-		return s.logError("cannot make the manual page", err, exitcode.NotTold)
+		return s.logError("cannot generate the manual page", err, exitcode.NotTold)
 	}
 	return s.print(commandline.ManPage(parser.Model, wrapperVersion()))
 }

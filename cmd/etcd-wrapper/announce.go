@@ -15,9 +15,9 @@ type announcer struct {
 	end   func() // waits until all reports are sent
 }
 
-// announce logs how to use the member when it becomes ready. If systemd started this process, it is notified when the
-// member becomes ready and when it stops. A goroutine sends the notifications, because a service manager that does
-// not read them must not delay a stop.
+// announce logs how to use the member when it becomes ready. It also notifies systemd, if systemd started the
+// process, when the member becomes ready and when it stops. The notifications are sent by a goroutine, because a
+// service manager that does not read them must not delay the stop.
 func (p *parts) announce(log zerolog.Logger, forUsers bool) announcer {
 	ready, stopping := make(chan struct{}), make(chan struct{})
 	var announcing sync.WaitGroup
@@ -40,7 +40,7 @@ func (p *parts) announce(log zerolog.Logger, forUsers bool) announcer {
 	}}
 }
 
-// logUsage logs how to use the member: three lines for users, one line otherwise.
+// logUsage logs how to use the member: in three lines for users, otherwise in one line.
 func (p *parts) logUsage(log zerolog.Logger, forUsers bool) {
 	endpoint, page := p.runtime.Usage()
 	put := os.Args[0] + " etcdctl --endpoints=" + endpoint + " put greeting hello"
@@ -49,8 +49,8 @@ func (p *parts) logUsage(log zerolog.Logger, forUsers bool) {
 		return
 	}
 	log.Info().Msg("to write a key: " + put)
-	log.Info().Msg("to see its status: " + page)
-	log.Info().Msg("to stop: Ctrl-C, or kill -TERM its process")
+	log.Info().Msg("to see the status: " + page)
+	log.Info().Msg("to stop it: press Ctrl-C, or run kill -TERM PID")
 }
 
 func notifySystemd(log zerolog.Logger, state string) {

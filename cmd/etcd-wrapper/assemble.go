@@ -44,12 +44,12 @@ type parts struct {
 	runtime   *runtime.Runtime
 	report    *report.Report
 	announcer announcer
-	outcome   lifecycle.Outcome // why the run cannot start
+	outcome   lifecycle.Outcome // reason why the run cannot start
 	end       []func()          // cleanup functions, in the order of creation
 }
 
-// assemble creates the components in the order of their dependencies. When it returns, the wrapper's own server
-// answers requests. It does not contact other processes and does not change the volume; parts.run does.
+// assemble creates the components in dependency order and starts the wrapper's own server. It does not contact other
+// processes or change the volume: parts.run does.
 func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err := bootstrap.NewVolume(c.VolumeDir).Check(); errors.Is(err, syscall.EROFS) {
 		return failed(exitcode.BadRecord, err)
@@ -102,7 +102,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	return p
 }
 
-// readFiles reads the files that flags name. Its errors name the flag.
+// readFiles reads the files that flags name. Its errors name the flags.
 func (c *startCommand) readFiles() (settings backups.Settings, schedule backup.Schedule, rootPassword string, err error) {
 	settings, err = backups.Read(c.Backups)
 	if err == nil {
@@ -117,10 +117,10 @@ func (c *startCommand) readFiles() (settings backups.Settings, schedule backup.S
 	return settings, schedule, rootPassword, err
 }
 
-// maxPassword is the maximum length of a password in bytes, which bcrypt limits.
+// maxPassword is bcrypt's limit for the length of a password in bytes.
 const maxPassword = 72
 
-// readRootPassword returns the content of --root-password-file without a trailing line break, or an empty string if
+// readRootPassword returns the content of --root-password-file without the trailing line break, or an empty string if
 // the flag is not set.
 func readRootPassword(path string) (string, error) {
 	if path == "" {
@@ -129,7 +129,7 @@ func readRootPassword(path string) (string, error) {
 	content, err := disk.Read(path, maxPassword+2)
 	password := strings.TrimRight(string(content), "\r\n")
 	if err == nil && (password == "" || len(password) > maxPassword) {
-		err = fmt.Errorf("it has %d bytes; etcd takes passwords of 1 to %d", len(password), maxPassword)
+		err = fmt.Errorf("the password has %d bytes, but etcd accepts 1 to %d", len(password), maxPassword)
 	}
 	if err != nil {
 		return "", fmt.Errorf("--root-password-file: %s: %w", path, err)
@@ -137,16 +137,16 @@ func readRootPassword(path string) (string, error) {
 	return password, nil
 }
 
-// sidecar returns the component that validates the data directory, and a function that closes it.
+// sidecar returns the component that validates the data directory and a function that closes the component.
 func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar, func(), error) {
 	if recoverer != nil {
 		document, err := c.etcdConfig().Load()
-		if err == nil && c.Backups.Ack == commandline.AckStored { // otherwise recovery would wait for the other members
+		if err == nil && c.Backups.Ack == commandline.AckStored { // otherwise recovery would wait for other members
 			if checked, failed := etcdconf.Parse(document.YAML); failed == nil { // the certificates may not exist yet
 				err = runtime.CheckAck(c.Backups.Ack, checked.Etcd)
 			}
 		}
-		if err != nil { // the configuration file is invalid, so waiting does not help
+		if err != nil { // retrying does not help if the configuration file is invalid
 			return nil, nil, fmt.Errorf("--etcd-config-file: %w", err)
 		}
 		return recoverer, recoverer.Close, nil
@@ -157,14 +157,15 @@ func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar,
 	return client, func() {}, err
 }
 
-// watch updates the log and the termination message, and announces when the member is ready, until end is called.
+// watch keeps the log and the termination message up to date and announces when the member is ready, until end is
+// called.
 func (c *startCommand) watch(log zerolog.Logger, p *parts, happened func(status.TimelineEvent)) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		p.report.Watch(ctx, log, func() {
 			if err := c.message.Prepare(p.report.KilledMessage(c.CrashNotePath())); err != nil {
-				log.Debug().Err(err).Msg("cannot prepare the termination message for a kill")
+				log.Debug().Err(err).Msg("cannot prepare the termination message in case the process is killed")
 			}
 		}, func(h status.TimelineEvent) {
 			if h.Kind == "readiness" && h.Health == status.HealthOK {
@@ -179,8 +180,7 @@ func (c *startCommand) watch(log zerolog.Logger, p *parts, happened func(status.
 	}
 }
 
-// podName returns POD_NAME or the host name. The host name of a pod is the name of the pod, unless the pod uses the
-// network of the host.
+// podName returns POD_NAME or the host name. In a pod without host networking, the host name is the pod's name.
 func podName() string {
 	name := os.Getenv("POD_NAME")
 	if name == "" {
@@ -193,7 +193,7 @@ func failed(status exitcode.Code, err error) *parts {
 	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
 }
 
-// configStatus returns the exit status of an error, depending on whether the configuration or a flag is invalid.
+// configStatus returns the exit status for an invalid configuration or an invalid flag.
 func configStatus(err error) exitcode.Code {
 	if errors.Is(err, etcdconf.ErrUnusable) {
 		return exitcode.BadConfig
@@ -206,8 +206,8 @@ func shortMessage(outcome lifecycle.Outcome) string {
 	return fmt.Sprintf("%s: %s\n", outcome.Status, outcome.Reason)
 }
 
-// cutOff describes what happens to requests that are open when the process ends.
-const cutOff = "requests may be cut off before their end"
+// cutOff describes the fate of requests that are open when the process exits.
+const cutOff = "open requests may be cut off"
 
 // serve starts the wrapper's own server, with TLS if etcd is expected to use it.
 func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
@@ -217,7 +217,7 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Par
 		Routes:     routes, Log: log,
 	}, p.runtime.Monitor())
 	if err != nil {
-		return nil, exitcode.ServerTaken, fmt.Errorf("%w; end the process that listens there, or give another --etcd-wrapper-port", err)
+		return nil, exitcode.ServerTaken, fmt.Errorf("%w; stop the process that is using the port, or set another --etcd-wrapper-port", err)
 	}
 	connected.Server, connected.Crash = server, p.driver.Crash
 	p.runtime.Connect(connected)
@@ -242,13 +242,13 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Par
 	}, exitcode.Clean, nil
 }
 
-// stop starts an orderly stop, like a signal.
+// stop starts a graceful stop, like a signal.
 func (p *parts) stop() {
 	p.announcer.stop()
 	p.driver.Stop()
 }
 
-// routes returns handlers for the wrapper's server in addition to its own endpoints.
+// routes returns the handlers of the wrapper's server that are not its own endpoints.
 func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kept *backup.Backups, log zerolog.Logger) map[string]http.Handler {
 	states := make([]string, len(lifecycle.States))
 	for i, state := range lifecycle.States {
@@ -268,7 +268,7 @@ func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kep
 	return served
 }
 
-// Directories for backups on the volume: the spool of segments to upload, and the directory for restore tests.
+// Directories on the volume: the spool of segments to upload, and the scratch directory of restore tests.
 const (
 	spoolDir  = "backup.spool"
 	verifyDir = "backup.verify"
@@ -290,7 +290,7 @@ func (c *startCommand) backups(settings backups.Settings, schedule backup.Schedu
 	})
 }
 
-// pod returns the service account and the pod that --kubernetes needs. The error names the flag.
+// pod returns the service account and the pod for --kubernetes. The error names the flag.
 func (c *startCommand) pod() (account kubernetes.Account, pod kubernetes.Pod, err error) {
 	if len(c.Kubernetes) == 0 {
 		return account, pod, nil
@@ -299,26 +299,26 @@ func (c *startCommand) pod() (account kubernetes.Account, pod kubernetes.Pod, er
 		return account, pod, fmt.Errorf("--kubernetes: %w", err)
 	}
 	pod, err = kubernetes.ParsePod(podName())
-	if err != nil && !slices.Equal(c.Kubernetes, []string{"events"}) { // posting Events needs no StatefulSet
+	if err != nil && !slices.Equal(c.Kubernetes, []string{"events"}) { // posting Events does not require a StatefulSet
 		return account, pod, fmt.Errorf("--kubernetes: %w; set POD_NAME", err)
 	}
 	return account, pod, nil
 }
 
-// replicaCheck returns a function that reports whether the StatefulSet no longer includes this member.
+// replicaCheck returns a function that reports whether the StatefulSet was scaled down below this member.
 func replicaCheck(account kubernetes.Account, pod kubernetes.Pod, log zerolog.Logger) func(context.Context) bool {
 	server := kubernetes.NewServer(account)
 	return func(ctx context.Context) bool {
 		removed, err := server.IsScaledDown(ctx, pod)
 		if err != nil {
-			log.Warn().Err(err).Str("statefulset", pod.Set).Msg("cannot read the number of wanted members; this one stays in its cluster")
+			log.Warn().Err(err).Str("statefulset", pod.Set).Msg("cannot read the StatefulSet's replicas; this member stays in the cluster")
 		}
 		return removed
 	}
 }
 
-// recovery returns the component that restores damaged or lost data from a store or from other members. It is nil
-// with a sidecar, which restores the data itself.
+// recovery returns the component that restores damaged or lost data from a store or from other members. It returns
+// nil in a pod with a sidecar, because the sidecar restores the data.
 func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups, died func() string, reach peers.Options, counts *metrics.Metrics, log zerolog.Logger) *recovery.Recovery {
 	if !c.Standalone {
 		return nil
@@ -328,7 +328,7 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: verifyInChild(), Inspect: inspectInChild(), Log: log,
 		Died: died,
 		Lost: func(dataDir string) bool {
-			last, _ := exitcode.ReadLastRun(c.LastRunPath()) // an unreadable record counts as a missing one
+			last, _ := exitcode.ReadLastRun(c.LastRunPath()) // an unreadable record counts as missing
 			return last.Lost(dataDir, func(string) bool { return true })
 		},
 		Ended: func(o recovery.Result) { counts.Recovered(o.Cause, o.Ended, o.Lost) },
@@ -350,7 +350,7 @@ func (c *startCommand) etcdConfig() etcdconf.Source {
 	return etcdconf.Source{File: c.EtcdConfigFile, DataDir: c.DataDir(), PodName: podName(), Namespace: os.Getenv("POD_NAMESPACE")}
 }
 
-// request returns the restore that --restore-to requests, or nil without the flag.
+// request returns the restore requested by --restore-to, or nil.
 func (c *startCommand) request() *recovery.Request {
 	if c.Recovery.RestoreTo == nil {
 		return nil
@@ -358,8 +358,8 @@ func (c *startCommand) request() *recovery.Request {
 	return &recovery.Request{Target: archive.Target(*c.Recovery.RestoreTo), ID: c.Recovery.RestoreID}
 }
 
-// events returns a function that posts timeline events to Kubernetes, and one that stops posting. Without
-// --kubernetes=events both do nothing.
+// events returns a function that posts timeline events to Kubernetes and a function that stops posting. Both do
+// nothing without --kubernetes=events.
 func (c *startCommand) events(account kubernetes.Account, log zerolog.Logger) (tell func(status.TimelineEvent), end func()) {
 	if !slices.Contains(c.Kubernetes, "events") {
 		return func(status.TimelineEvent) {}, func() {}
@@ -372,8 +372,8 @@ func (c *startCommand) events(account kubernetes.Account, log zerolog.Logger) (t
 	}, recorder.Stop
 }
 
-// reasons holds the reasons of Events by the kind of timeline event, for healthy members and for others. An empty
-// reason posts no Event, because Kubernetes itself shows which pods are ready.
+// reasons maps the kinds of timeline events to the reasons of Kubernetes Events, for healthy and for unhealthy
+// members. No Event is posted for an empty reason: Kubernetes itself shows which pods are ready.
 var reasons = map[string]struct{ well, not string }{
 	"start":           {"", "LastRunFailed"},
 	"restore_test":    {"", "RestoreTestFailed"},
@@ -384,7 +384,7 @@ var reasons = map[string]struct{ well, not string }{
 	"restore":         {"Restored", ""},
 }
 
-// eventOf returns the Kubernetes Event for a timeline event. worth is false if there is none.
+// eventOf converts a timeline event to a Kubernetes Event. worth is false if the event is not posted.
 func eventOf(h status.TimelineEvent) (event kubernetes.Event, worth bool) {
 	well := h.Health == status.HealthOK
 	reason := reasons[h.Kind].not

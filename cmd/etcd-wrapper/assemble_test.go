@@ -66,7 +66,7 @@ func TestReadRootPassword(t *testing.T) {
 		read, err := readRootPassword(file)
 		assert.Equal(t, password, read)
 		if password == "" {
-			require.ErrorContains(t, err, "--root-password-file: "+file+": it has ")
+			require.ErrorContains(t, err, "--root-password-file: "+file+": the password has ")
 			assert.NotContains(t, err.Error(), "xx")
 		}
 	}

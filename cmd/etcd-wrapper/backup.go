@@ -22,27 +22,27 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// backupCommand groups the commands about backups.
+// backupCommand groups the backup commands.
 type backupCommand struct {
-	List   backupListCommand   `cmd:"" name:"list" help:"List the backups: full snapshots, restore points and the last restore test."`
-	Now    backupNowCommand    `cmd:"" name:"now" help:"Make the wrapper that runs on this host take a full snapshot, and wait for it."`
+	List   backupListCommand   `cmd:"" name:"list" help:"List the backups: full snapshots, restore points and the latest restore test."`
+	Now    backupNowCommand    `cmd:"" name:"now" help:"Make the wrapper on this host take a full snapshot, and wait until it is uploaded."`
 	Verify backupVerifyCommand `cmd:"" name:"verify" help:"Test a backup by restoring it, and record the result."`
-	Export backupExportCommand `cmd:"" name:"export" help:"Export a revision as a stock etcd snapshot, for etcdutl snapshot restore."`
-	Get    backupGetCommand    `cmd:"" name:"get" help:"Print a key, or all keys below a prefix, as they were."`
-	Diff   backupDiffCommand   `cmd:"" name:"diff" help:"List the keys that changed between two moments."`
-	Copy   backupCopyCommand   `cmd:"" name:"copy" help:"Copy the store to another place, once or continuously."`
+	Export backupExportCommand `cmd:"" name:"export" help:"Export a revision as a stock etcd snapshot for etcdutl snapshot restore."`
+	Get    backupGetCommand    `cmd:"" name:"get" help:"Print a key, or all keys with a prefix, as of a revision or time."`
+	Diff   backupDiffCommand   `cmd:"" name:"diff" help:"List the keys that changed between two revisions or times."`
+	Copy   backupCopyCommand   `cmd:"" name:"copy" help:"Copy the store to another location, once or continuously."`
 	Prune  backupPruneCommand  `cmd:"" name:"prune" help:"Delete backups that --backup-keep no longer requires."`
 }
 
-// storeCommand holds the flags of every command that uses a store. They are named like those of start-etcd, so the
-// environment of a pod sets them.
+// storeCommand holds the flags of all commands that use a store. The flags have the same names as those of
+// start-etcd, which allows setting them by the environment of a pod.
 type storeCommand struct {
 	commandline.StoreFlags `embed:""`
-	WrapperPort            commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Ask the wrapper on this port of this host for its store if --backup-store is not set. --port for short."`
+	WrapperPort            commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Without --backup-store: use the store of the wrapper on this port of this host. Alias: --port."`
 	output                 `embed:""`
 }
 
-// run opens the store, calls do, and prints its result and its error, if any. own holds flags that not all commands
+// run opens the store, calls do, and prints the result and the error. own holds the flags that only some commands
 // have.
 func (f *storeCommand) run(s streams, own commandline.Backups, do func(context.Context, backups.Settings) (document, error)) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -63,7 +63,7 @@ func (f *storeCommand) run(s streams, own commandline.Backups, do func(context.C
 // backupListCommand is `backup list`.
 type backupListCommand struct {
 	storeCommand `embed:""`
-	Verbose      bool `name:"verbose" env:"-" short:"v" help:"Show the names of full snapshots in the store."`
+	Verbose      bool `name:"verbose" env:"-" short:"v" help:"Show the object names of full snapshots."`
 }
 
 func (c *backupListCommand) execute(s streams) exitcode.Code {
@@ -83,7 +83,7 @@ func (c *backupListCommand) execute(s streams) exitcode.Code {
 type backupPruneCommand struct {
 	storeCommand          `embed:""`
 	commandline.KeepFlags `embed:""`
-	DryRun                bool `name:"dry-run" env:"-" help:"Only show what would be deleted, and why."`
+	DryRun                bool `name:"dry-run" env:"-" help:"Show what would be deleted and why, without deleting it."`
 }
 
 func (c *backupPruneCommand) execute(s streams) exitcode.Code {
@@ -104,15 +104,15 @@ func (c *backupPruneCommand) execute(s streams) exitcode.Code {
 // backupExportCommand is `backup export`.
 type backupExportCommand struct {
 	storeCommand `embed:""`
-	To           commandline.Target     `name:"to" env:"-" default:"latest" help:"Export this state: latest, revision:N, time:T as in time:2026-11-22T12:00:00Z, or time:-15m."`
-	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. Default is the newest that has the state."`
+	To           commandline.Target     `name:"to" env:"-" default:"latest" help:"Export this state: latest, revision:N, time:2026-11-22T12:00:00Z or time:-15m."`
+	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. The default is the newest one that contains the state."`
 	acceptFlags  `embed:""`
-	File         string `arg:"" name:"file" help:"Name of the snapshot. The file must not exist. Put -- before a name that starts with a dash."`
+	File         string `arg:"" name:"file" help:"File to create. It must not exist. Put -- before a name that starts with a dash."`
 }
 
 func (c *backupExportCommand) execute(s streams) exitcode.Code {
 	if c.File == "-" {
-		return s.failed(errors.New("<file>: a snapshot is not written to standard output: give the name of a file; ./- is one"), exitcode.Usage)
+		return s.failed(errors.New("<file>: cannot write a snapshot to standard output; use ./- for a file named -"), exitcode.Usage)
 	}
 	if err := checkDirectory("<file>", filepath.Dir(c.File)); err != nil {
 		return s.failed(err, exitcode.Usage)
@@ -124,11 +124,11 @@ func (c *backupExportCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// checkDirectory rejects a directory that does not exist, so that a mistyped path does not create one.
+// checkDirectory returns an error if a directory does not exist. Creating it could hide a typo in a path.
 func checkDirectory(flag, dir string) error {
 	switch info, err := os.Stat(dir); {
 	case errors.Is(err, os.ErrNotExist):
-		return fmt.Errorf("%s: there is no directory %s; create it, or correct the path", flag, dir)
+		return fmt.Errorf("%s: the directory %s does not exist; create it, or correct the path", flag, dir)
 	case err != nil:
 		return fmt.Errorf("%s: %w", flag, err)
 	case !info.IsDir():
@@ -137,7 +137,7 @@ func checkDirectory(flag, dir string) error {
 	return nil
 }
 
-// runInScratch is like run, but for commands that rebuild a database. do gets a temporary directory.
+// runInScratch is like run, but for commands that rebuild a database. It passes a temporary directory to do.
 func (f *storeCommand) runInScratch(s streams, own commandline.Backups, do func(context.Context, backups.Settings, string) (document, error)) exitcode.Code {
 	return f.run(s, own, func(ctx context.Context, settings backups.Settings) (document, error) {
 		dir := cmp.Or(os.Getenv("TMPDIR"), settings.VolumeDir, os.TempDir())
@@ -151,12 +151,12 @@ func (f *storeCommand) runInScratch(s streams, own commandline.Backups, do func(
 // backupGetCommand is `backup get`.
 type backupGetCommand struct {
 	storeCommand `embed:""`
-	Accept       []string               `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
-	At           commandline.Target     `name:"at" env:"-" default:"latest" help:"Read this state: latest, revision:N, time:T as in time:2026-11-22T12:00:00Z or time:\"2026-11-22 12:00\", or time:-15m."`
-	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. Default is the newest that has the state."`
+	Accept       []string               `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups of etcd-backup-restore, which are never signed, even if --backup-trusted-keys is set."`
+	At           commandline.Target     `name:"at" env:"-" default:"latest" help:"Read this state: latest, revision:N, time:2026-11-22T12:00:00Z, time:\"2026-11-22 12:00\" or time:-15m."`
+	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. The default is the newest one that contains the state."`
 	Prefix       bool                   `name:"prefix" env:"-" help:"Print all keys that start with KEY."`
-	Script       bool                   `name:"script" env:"-" help:"Print shell commands that put the keys back, without their leases."`
-	Key          string                 `arg:"" name:"key" help:"The key. Put -- before one that starts with a dash."`
+	Script       bool                   `name:"script" env:"-" help:"Print shell commands that write the keys again, without their leases."`
+	Key          string                 `arg:"" name:"key" help:"Key to read. Put -- before a key that starts with a dash."`
 }
 
 func (c *backupGetCommand) execute(s streams) exitcode.Code {
@@ -176,10 +176,10 @@ func (c *backupGetCommand) execute(s streams) exitcode.Code {
 // backupDiffCommand is `backup diff`.
 type backupDiffCommand struct {
 	storeCommand `embed:""`
-	Accept       []string           `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
-	From         commandline.Target `name:"from" env:"-" required:"" help:"Start at revision:N, time:T as in time:2026-11-22T12:00:00Z or time:\"2026-11-22 12:00\", or time:-15m."`
-	To           commandline.Target `name:"to" env:"-" default:"latest" help:"End at this state, in the same form, or latest."`
-	Prefix       string             `name:"prefix" env:"-" help:"List only keys that start with this."`
+	Accept       []string           `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups of etcd-backup-restore, which are never signed, even if --backup-trusted-keys is set."`
+	From         commandline.Target `name:"from" env:"-" required:"" help:"Start at this state: revision:N, time:2026-11-22T12:00:00Z, time:\"2026-11-22 12:00\" or time:-15m."`
+	To           commandline.Target `name:"to" env:"-" default:"latest" help:"End at this state: latest, or a state in the format of --from."`
+	Prefix       string             `name:"prefix" env:"-" help:"List only the keys with this prefix."`
 }
 
 func (c *backupDiffCommand) execute(s streams) exitcode.Code {
@@ -193,13 +193,13 @@ func (c *backupDiffCommand) execute(s streams) exitcode.Code {
 // backupCopyCommand is `backup copy`.
 type backupCopyCommand struct {
 	storeCommand `embed:""`
-	ToStore      string        `name:"to-store" env:"-" required:"" placeholder:"URL" help:"Copy to this place, written like --backup-store."`
-	Follow       time.Duration `name:"follow" env:"-" help:"Run until SIGTERM or Ctrl-C, and copy what is new after each pause of this length. 0 copies once."`
+	ToStore      string        `name:"to-store" env:"-" required:"" placeholder:"URL" help:"Copy to this URL, in the format of --backup-store."`
+	Follow       time.Duration `name:"follow" env:"-" help:"Keep copying new objects at this interval until SIGTERM or Ctrl-C. 0 copies once."`
 }
 
 func (c *backupCopyCommand) execute(s streams) exitcode.Code {
 	if c.Follow < 0 {
-		return s.failed(fmt.Errorf("--follow: %s is negative", c.Follow), exitcode.Usage)
+		return s.failed(fmt.Errorf("--follow must not be negative: %s", c.Follow), exitcode.Usage)
 	}
 	to, err := locate.Open(c.ToStore)
 	if err != nil {
@@ -214,14 +214,14 @@ func (c *backupCopyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// acceptFlags holds the flag that accepts incomplete or unsigned backups.
+// acceptFlags holds the flag that accepts incomplete and unsigned backups.
 type acceptFlags struct {
-	Accept []string `name:"accept" env:"-" enum:"loss,unsigned" help:"loss: if the latest backups cannot be read, use what can be read, and exit with 0 instead of 70. unsigned: read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
+	Accept []string `name:"accept" env:"-" enum:"loss,unsigned" help:"loss: if the latest backups cannot be read, use the latest readable revision and exit with 0 instead of 70. unsigned: read backups of etcd-backup-restore, which are never signed, even if --backup-trusted-keys is set."`
 }
 
 func (a acceptFlags) accepts(what string) bool { return slices.Contains(a.Accept, what) }
 
-// result returns the document, if there is one, and the error unless the user accepted it.
+// result returns the document, if any, and the error unless the user accepted it.
 func (a acceptFlags) result(made document, err error) (document, error) {
 	switch {
 	case err == nil:
@@ -260,8 +260,8 @@ func (c *backupNowCommand) execute(s streams) exitcode.Code {
 type backupVerifyCommand struct {
 	storeCommand             `embed:""`
 	commandline.SigningFlags `embed:""`
-	To                       *commandline.Target    `name:"to" env:"-" placeholder:"TARGET" help:"Restore this state: latest, revision:N or time:T. Default is the newest full snapshot alone."`
-	Generation               commandline.Generation `name:"generation" env:"-" help:"Use this generation. Default is the newest, or with --to the newest that has the state."`
+	To                       *commandline.Target    `name:"to" env:"-" placeholder:"TARGET" help:"Restore this state: latest, revision:N or time:T. The default is the newest full snapshot without later segments."`
+	Generation               commandline.Generation `name:"generation" env:"-" help:"Use this generation. The default is the newest one, or with --to the newest one that contains the state."`
 }
 
 func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
@@ -276,7 +276,7 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// targetIn returns a target in a generation. A nil target selects the latest state.
+// targetIn returns a target within a generation. A nil target selects the latest state.
 func targetIn(generation commandline.Generation, target *commandline.Target) archive.Target {
 	if target == nil {
 		return archive.Target{Generation: int(generation)}

@@ -29,14 +29,14 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// visit runs a command with a log that is not a terminal, and returns its output and log.
+// visit runs a command whose log is not a terminal, and returns its output and log.
 func visit(args ...string) (status exitcode.Code, out, log string) {
 	var printed, logged bytes.Buffer
 	status = run(append([]string{"backup"}, args...), streams{out: &printed, log: &logged})
 	return status, printed.String(), logged.String()
 }
 
-// kept returns the flag for a store with one full snapshot that is not verified.
+// kept returns the flag for a store with one unverified full snapshot.
 func kept(t *testing.T) string {
 	dir := t.TempDir()
 	opened, err := folder.New(dir)
@@ -51,7 +51,7 @@ func kept(t *testing.T) string {
 	return "--backup-store=file://" + dir
 }
 
-// nobody returns the flag for a port that nobody listens on.
+// nobody returns the flag for a port on which no process listens.
 func nobody() string {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
@@ -80,28 +80,28 @@ func TestBackupCommands_exitStatuses(t *testing.T) {
 		status  exitcode.Code
 		message string
 	}{
-		{[]string{"list", nobody()}, exitcode.Usage, "--backup-store: is missing"},
+		{[]string{"list", nobody()}, exitcode.Usage, "--backup-store: missing"},
 		{[]string{"list", "--backup-store=ftp://x"}, exitcode.Usage, "--backup-store: must be"},
 		{[]string{"list", flag, "--backup-trusted-keys=/nowhere"}, exitcode.Usage, "--backup-trusted-keys"},
 		{[]string{"list", flag, "-o", "yaml"}, exitcode.Usage, "--output"},
 		{[]string{"list", "--backup-store=file:///nowhere/at/all"}, exitcode.StoreAway, "/nowhere/at/all"},
 		{[]string{"prune", flag, "--backup-keep=points=24h"}, exitcode.ChecksFailed, "no backup of generation 1 has been verified yet"},
-		{[]string{"prune", flag}, exitcode.Usage, "--backup-keep: is missing"},
+		{[]string{"prune", flag}, exitcode.Usage, "--backup-keep is required"},
 		{[]string{"prune", flag, "--dry-run"}, exitcode.ChecksFailed, "no backup of generation 1 has been verified yet"},
 		{[]string{"export", flag, "--to=tomorrow", file}, exitcode.Usage, "--to"},
 		{[]string{"export", flag, "--to=revision:8", file}, exitcode.NotKept, "revisions 7 to 7"},
-		{[]string{"export", flag, file + ".there"}, exitcode.Usage, "exists already"},
+		{[]string{"export", flag, file + ".there"}, exitcode.Usage, "already exists"},
 		{[]string{"export", flag, file}, exitcode.BackupFailed, "invalid size for a snapshot"},
 		{[]string{"now", nobody()}, exitcode.NoAnswer, "no answer"},
 		{[]string{"now", flag}, exitcode.Usage, "unknown flag --backup-store"},
 		{[]string{"list", flag, "--backup-interval=5s"}, exitcode.Usage, "unknown flag --backup-interval"},
-		{[]string{"export", flag, "-"}, exitcode.Usage, "a snapshot is not written to standard output"},
-		{[]string{"export", flag, "/no/such/directory/out.db"}, exitcode.Usage, "there is no directory /no/such/directory; create it, or correct the path"},
-		{[]string{"export", flag, "--generation=-1", file}, exitcode.Usage, `--generation: "-1" is not a generation`},
-		{[]string{"export", flag, "--generation=0", file}, exitcode.Usage, `--generation: "0" is not a generation`},
+		{[]string{"export", flag, "-"}, exitcode.Usage, "cannot write a snapshot to standard output"},
+		{[]string{"export", flag, "/no/such/directory/out.db"}, exitcode.Usage, "the directory /no/such/directory does not exist; create it, or correct the path"},
+		{[]string{"export", flag, "--generation=-1", file}, exitcode.Usage, `--generation: "-1" is not a valid generation`},
+		{[]string{"export", flag, "--generation=0", file}, exitcode.Usage, `--generation: "0" is not a valid generation`},
 		{[]string{"export", flag, "--generation=5", file}, exitcode.NotKept, "is not available"},
-		{[]string{"get", flag, "--generation=x", "key"}, exitcode.Usage, `--generation: "x" is not a generation`},
-		{[]string{"copy", flag, "--to-store=" + strings.TrimPrefix(flag, "--backup-store="), "--follow=-1s"}, exitcode.Usage, "--follow: -1s is negative"},
+		{[]string{"get", flag, "--generation=x", "key"}, exitcode.Usage, `--generation: "x" is not a valid generation`},
+		{[]string{"copy", flag, "--to-store=" + strings.TrimPrefix(flag, "--backup-store="), "--follow=-1s"}, exitcode.Usage, "--follow must not be negative: -1s"},
 		{[]string{"copy", flag, "--to-store=elsewhere"}, exitcode.Usage, "--to-store: must be"},
 		{[]string{"copy", flag, "--to-store=file:///nowhere/at/all"}, exitcode.StoreAway, "/nowhere/at/all"},
 	} {
@@ -116,7 +116,7 @@ func TestBackupCommands_exitStatuses(t *testing.T) {
 
 func TestBackupCommands_temporaryDirectory(t *testing.T) {
 	flag := kept(t)
-	for dir, want := range map[string]string{"/no/such/directory": "TMPDIR: there is no directory /no/such/directory", "/dev/null": "TMPDIR: /dev/null is not a directory"} {
+	for dir, want := range map[string]string{"/no/such/directory": "TMPDIR: the directory /no/such/directory does not exist", "/dev/null": "TMPDIR: /dev/null is not a directory"} {
 		t.Setenv("TMPDIR", dir)
 		for _, args := range [][]string{{"get", flag, "key"}, {"diff", flag, "--from=revision:7"}, {"verify", flag}} {
 			status, _, log := visit(args...)
@@ -129,7 +129,7 @@ func TestBackupCommands_temporaryDirectory(t *testing.T) {
 func TestBackupPrune_assumedPolicy(t *testing.T) {
 	flag := kept(t)
 	_, out, _ := visit("prune", flag, "--dry-run")
-	assert.Contains(t, strings.Join(strings.Fields(out), " "), "keeps points=24h,hourly=24,daily=7,weekly=4, which is the default, since --backup-keep is not given")
+	assert.Contains(t, strings.Join(strings.Fields(out), " "), "retention policy points=24h,hourly=24,daily=7,weekly=4 (the default, because --backup-keep is not set): keep every")
 	_, out, _ = visit("prune", flag, "--dry-run", "-o", "json")
 	assert.Contains(t, out, `"assumed": true`)
 	for _, flags := range [][]string{{"--backup-keep=points=24h,hourly=24,daily=7,weekly=4"}, nil} {
@@ -158,8 +158,8 @@ func TestErrors_nameTheCommand(t *testing.T) {
 	}
 }
 
-// A command with a target that cannot be restored fails with one sentence: with status 64 if the target is invalid,
-// and 78 if the store does not have it.
+// A command whose target cannot be restored fails with a single sentence, and with status 64 if the target is invalid
+// or 78 if it is not in the store.
 func TestTargets_thatAreNotKept(t *testing.T) {
 	store := kept(t) // current revision 7
 	empty := "--backup-store=file://" + t.TempDir()
@@ -169,11 +169,11 @@ func TestTargets_thatAreNotKept(t *testing.T) {
 		status  exitcode.Code
 		message string
 	}{
-		{"revision:0", exitcode.Usage, "is not a revision"},
-		{"revision:-3", exitcode.Usage, "is not a revision"},
-		{"revision:seven", exitcode.Usage, "is not a revision"},
-		{"revision:99999999999999999999", exitcode.Usage, "is not a revision"},
-		{"time:noon", exitcode.Usage, "is not a time"},
+		{"revision:0", exitcode.Usage, "is not a valid revision"},
+		{"revision:-3", exitcode.Usage, "is not a valid revision"},
+		{"revision:seven", exitcode.Usage, "is not a valid revision"},
+		{"revision:99999999999999999999", exitcode.Usage, "is not a valid revision"},
+		{"time:noon", exitcode.Usage, "is not a valid time"},
 		{at(time.Now().Add(time.Hour)), exitcode.Usage, "is in the future"},
 		{"revision:1", exitcode.NotKept, "revisions 7 to 7"},
 		{"revision:6", exitcode.NotKept, "revisions 7 to 7"},
@@ -213,11 +213,11 @@ func TestRestore_directoryThatDoesNotExist(t *testing.T) {
 	var log bytes.Buffer
 	dir := filepath.Join(t.TempDir(), "mistyped", "new.etcd")
 	assert.Equal(t, exitcode.Usage, run([]string{"restore", kept(t), "--data-dir=" + dir}, streams{out: io.Discard, log: &log}))
-	assert.Contains(t, log.String(), "--data-dir: there is no directory "+filepath.Dir(dir))
+	assert.Contains(t, log.String(), "--data-dir: the directory "+filepath.Dir(dir)+" does not exist")
 	assert.NoDirExists(t, filepath.Dir(dir))
 }
 
-// Status 70 is used for damaged backups only.
+// Status 70 is only used for damaged backups.
 func TestBackupStatus_damageAlone(t *testing.T) {
 	for err, want := range map[error]exitcode.Code{
 		format.ErrDamaged: exitcode.BackupFailed, archive.ErrHole: exitcode.BackupFailed, backups.ErrNotVerified: exitcode.BackupFailed,

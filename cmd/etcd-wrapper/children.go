@@ -21,22 +21,22 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// The hidden commands below run as child processes of this program, because they may panic on damaged data in
-// goroutines of etcd or bbolt, or must leave resources to etcd.
+// The hidden commands below run as child processes of this program. They may panic on damaged data in goroutines of
+// etcd or bbolt, or must run at a low priority.
 
-// verifyCommand validates a data directory. With -o json it is the child process of a validation, because the checks
-// of etcd and bbolt may panic on corrupt data in their own goroutines.
+// verifyCommand validates a data directory. With -o json, it is the child process of a validation, because etcd and
+// bbolt may panic on corrupt data in their own goroutines.
 type verifyCommand struct {
 	output  `embed:""`
 	DataDir string `name:"data-dir" env:"-" required:"" help:"etcd's data directory."`
-	Mode    string `name:"mode" env:"-" enum:"sanity,full" default:"full" help:"How deeply to validate."`
+	Mode    string `name:"mode" env:"-" enum:"sanity,full" default:"full" help:"Depth of the validation: sanity or full."`
 }
 
 func (c *verifyCommand) execute(s streams) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	if _, err := os.Stat(c.DataDir); errors.Is(err, fs.ErrNotExist) {
-		return s.logError("there is no data directory to validate", err, exitcode.Usage)
+		return s.logError("the data directory does not exist", err, exitcode.Usage)
 	}
 	switch empty := datadir.IsEmpty(c.DataDir); {
 	case empty && c.json():
@@ -80,9 +80,9 @@ func verifyInChild() datadir.Validation {
 	}
 }
 
-// inspectCommand is the child process that opens the database of a backup for the first time.
+// inspectCommand is the child process that is the first to open the database of a backup.
 type inspectCommand struct {
-	Database string `arg:"" name:"database" help:"The database's file."`
+	Database string `arg:"" name:"database" help:"Path of the database file."`
 }
 
 func (c *inspectCommand) execute(streams) exitcode.Code {
@@ -98,13 +98,13 @@ func inspectInChild() backups.Inspect {
 func inspectArgs(path string) []string { return []string{"inspect-database", "--", path} }
 
 // verifyBackupCommand is the child process of a restore test. It runs at a low priority, and a panic counts as a
-// result.
+// failed test.
 type verifyBackupCommand struct {
 	commandline.StoreFlags `embed:""`
 	Generation             int    `name:"generation" env:"-" required:"" help:"Generation of the full snapshot."`
 	Full                   string `name:"full" env:"-" required:"" help:"Name of the full snapshot."`
 	Revision               int64  `name:"revision" env:"-" required:"" help:"Revision to restore."`
-	Scratch                string `name:"scratch" env:"-" required:"" help:"A directory that is emptied first and removed in the end."`
+	Scratch                string `name:"scratch" env:"-" required:"" help:"Temporary directory, which is emptied first and removed at the end."`
 }
 
 func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
@@ -118,8 +118,8 @@ func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
 	return exitcode.Code(verification.RunChild(ctx, settings.Archive(), job, c.Scratch, s.out))
 }
 
-// verifyBackupInChild returns a function that runs verifyBackupCommand with the flags for a store. scratch must not
-// be used by another process.
+// verifyBackupInChild returns a function that runs verifyBackupCommand with the flags of a store. No other process
+// may use scratch.
 func verifyBackupInChild(flags commandline.StoreFlags, scratch string) backups.RestoreFunc {
 	return verification.InChild(self(), func(job verification.Job) []string {
 		return append([]string{

@@ -12,8 +12,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// ours matches a call of this program in a code block of the docs: at the start, after another command, in a pod, or
-// within <(…).
+// ours matches a call of this program in a code block: at the start, after another command, in a pod, or in <(…).
 var ours = regexp.MustCompile(`(?:^|&& |-- /|<\()(?:bin/)?etcd-wrapper ([^|)&>]*)`)
 
 func TestDocumentation_commandsParse(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// etcd's tools etcdctl and etcdutl are part of this program, because a distroless image has no other place for them.
-// Both may exit the process when they fail, as their own main functions do.
+// This program includes etcd's tools etcdctl and etcdutl, because a distroless image has no other place for them.
+// Like their own main functions, both may exit the process on failure.
 
 // etcdctlCommand runs etcd's client.
 type etcdctlCommand struct {
@@ -31,7 +31,7 @@ func (c *etcdctlCommand) execute(s streams) exitcode.Code {
 	return ofTool(runEtcdctl(c.Args, s))
 }
 
-// etcdutlCommand runs etcd's tool for files.
+// etcdutlCommand runs etcd's tool for snapshots and data directories.
 type etcdutlCommand struct {
 	Args []string `arg:"" optional:"" help:"Arguments for etcdutl."`
 }
@@ -40,7 +40,7 @@ func (c *etcdutlCommand) execute(s streams) exitcode.Code {
 	return ofTool(runEtcdutl(c.Args, s.out))
 }
 
-// ofTool returns the exit status of a tool, which has printed its error.
+// ofTool returns the exit status of a tool. The tool has already printed its error.
 func ofTool(err error) exitcode.Code {
 	if err != nil {
 		return exitcode.ToolFailed
@@ -48,19 +48,19 @@ func ofTool(err error) exitcode.Code {
 	return exitcode.Clean
 }
 
-// runEtcdctl runs etcdctl with its arguments, and adds the member's endpoint and certificates unless they are set.
-// etcdctl has printed the returned error.
+// runEtcdctl runs etcdctl with args and adds the member's endpoint and certificates unless they are set. The returned
+// error has already been printed by etcdctl.
 func runEtcdctl(args []string, s streams) error {
 	known, err := etcdctlSettings()
 	toldWhere := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
 	if err != nil && !toldWhere && needsMember(args) {
-		s.report(zerolog.WarnLevel, "etcdctl runs without this member's endpoint and certificates", err)
+		s.report(zerolog.WarnLevel, "running etcdctl without the endpoint and certificates of this member", err)
 	}
 	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // etcdctl reads its arguments only from os.Args
 	return ctlv3.Start()
 }
 
-// needsMember reports whether the arguments show that etcdctl will connect to etcd.
+// needsMember reports whether etcdctl will connect to etcd with these arguments.
 func needsMember(args []string) bool {
 	command := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
 	asksForHelp := slices.ContainsFunc(args, func(arg string) bool { return arg == "-h" || arg == "--help" })
@@ -80,7 +80,7 @@ type clientAccess struct {
 	} `json:"client-transport-security"`
 }
 
-// etcdctlSettings returns the flags for etcdctl. Environment variables of the wrapper take precedence over the stored
+// etcdctlSettings returns flags for etcdctl. The wrapper's environment variables take precedence over the stored
 // configuration.
 func etcdctlSettings() ([]toolFlag, error) {
 	var access clientAccess
@@ -89,21 +89,21 @@ func etcdctlSettings() ([]toolFlag, error) {
 		err = yaml.Unmarshal(content, &access)
 	}
 	if err != nil {
-		err = fmt.Errorf("cannot read the stored configuration: %w; name it with ETCD_WRAPPER_STORED_CONFIG_PATH, or set --endpoints", err)
+		err = fmt.Errorf("cannot read the stored configuration: %w; set ETCD_WRAPPER_STORED_CONFIG_PATH to its path, or set --endpoints", err)
 	}
 	known := []toolFlag{{"endpoints", access.endpoints()}}
 	if !strings.HasPrefix(known[0].value, "http:") {
 		known = append(known,
 			toolFlag{"cacert", access.Security.TrustedCAFile},
-			// By default, etcdctl uses etcd's own certificate.
+			// etcdctl uses etcd's own certificate by default.
 			toolFlag{"cert", wrapperSetting("ETCD_CLIENT_CERT_PATH", access.Security.CertFile)},
 			toolFlag{"key", wrapperSetting("ETCD_CLIENT_KEY_PATH", access.Security.KeyFile)})
 	}
 	return known, err
 }
 
-// wrapperSetting returns the environment variable of a flag of start-etcd, or otherwise if it is not set. All flags
-// on the command line belong to etcdctl.
+// wrapperSetting returns the environment variable of a start-etcd flag, or otherwise if it is not set. Flags on the
+// command line are not considered, because they belong to etcdctl.
 func wrapperSetting(name, otherwise string) string {
 	return cmp.Or(os.Getenv("ETCD_WRAPPER_"+name), otherwise)
 }
@@ -120,8 +120,8 @@ func (a clientAccess) endpoints() string {
 	return scheme + net.JoinHostPort(name, wrapperSetting("ETCD_CLIENT_PORT", "2379"))
 }
 
-// missingFlags returns the settings that neither the arguments nor the environment of etcdctl set. etcdctl rejects a
-// setting that is set twice.
+// missingFlags returns the settings that are set neither by arguments nor by etcdctl's environment. A setting that is
+// set twice is rejected by etcdctl.
 func missingFlags(known []toolFlag, args []string) []string {
 	var flags []string
 	for _, s := range known {
@@ -134,11 +134,11 @@ func missingFlags(known []toolFlag, args []string) []string {
 	return flags
 }
 
-// runEtcdutl runs etcdutl, which prints its errors itself.
+// runEtcdutl runs etcdutl, which prints its own errors.
 func runEtcdutl(args []string, out io.Writer) error {
 	root := &cobra.Command{Use: "etcdutl", Short: "An administrative command line tool for etcd3.", SilenceUsage: true}
 	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple", "set the output format (fields, json, protobuf, simple, table)")
-	// These commands are those of etcdutl's main package, which cannot be imported.
+	// etcdutl's main package has the same commands, but cannot be imported.
 	root.AddCommand(
 		etcdutl.NewDefragCommand(),
 		etcdutl.NewSnapshotCommand(),
@@ -147,8 +147,8 @@ func runEtcdutl(args []string, out io.Writer) error {
 		etcdutl.NewCompletionCommand(),
 		etcdutl.NewMigrateCommand(),
 	)
-	root.SetArgs(append([]string{}, args...)) // nil would select the arguments of the process
-	root.SetOut(out)                          // requested output only; the usage after an error goes to standard error
+	root.SetArgs(append([]string{}, args...)) // with nil, cobra would use the arguments of the process
+	root.SetOut(out)                          // only requested output; usage after an error goes to standard error
 	root.SetErr(os.Stderr)
 	command, err := root.ExecuteC()
 	if err != nil {
@@ -157,12 +157,12 @@ func runEtcdutl(args []string, out io.Writer) error {
 	return err
 }
 
-// completeTool prints the candidates for the last of words, the arguments of one of etcd's tools, one per line,
-// followed by cobra's directive. The completion scripts skip the directive.
+// completeTool completes the last of words, which are the arguments of one of etcd's tools. It prints one candidate
+// per line, followed by cobra's directive, which the completion scripts skip.
 func completeTool(tool string, words []string, out io.Writer) {
 	words = append([]string{cobra.ShellCompRequestCmd}, words...)
 	if tool == "etcdutl" {
-		_ = runEtcdutl(words, out) // an error message would disturb the command line that the user types
+		_ = runEtcdutl(words, out) // an error message would garble the user's command line
 		return
 	}
 	os.Args = append([]string{tool}, words...)

@@ -9,24 +9,24 @@ import (
 	"etcd-wrapper/cmd/commandline"
 )
 
-// warnOfEtcdVariables logs the environment variables that configure plain etcd or its images and charts, and that
-// have no effect here, where one file configures a member.
+// warnOfEtcdVariables logs environment variables that configure plain etcd or its images and charts. They have no
+// effect here, because a member is configured by a single file.
 func warnOfEtcdVariables(log zerolog.Logger) {
 	var unknown []string
 	for _, name := range commandline.EtcdVariables() {
 		if instead := replacement(name); instead != "" {
-			log.Warn().Str("variable", name).Msgf("environment variable %s is ignored: set %s instead", name, instead)
+			log.Warn().Str("variable", name).Msgf("ignoring environment variable %s; set %s instead", name, instead)
 		} else {
 			unknown = append(unknown, name)
 		}
 	}
 	if len(unknown) > 0 {
-		log.Warn().Strs("variables", unknown).Msg("environment variables are ignored: neither etcd's configuration nor etcd-wrapper has settings of these names")
+		log.Warn().Strs("variables", unknown).Msg("ignoring environment variables that match no setting of etcd or etcd-wrapper")
 	}
 }
 
 // replacement returns the flag or the configuration key that replaces an environment variable of etcd, or an empty
-// string if there is none.
+// string.
 func replacement(variable string) string {
 	name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(variable, "ETCD_"), "_", "-"))
 	if name == "config-file" {

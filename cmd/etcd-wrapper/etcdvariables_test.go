@@ -18,7 +18,7 @@ import (
 func TestEtcdVariables_namedWithWhatReplacesThem(t *testing.T) {
 	for _, entry := range os.Environ() {
 		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "ETCD_") {
-			t.Setenv(name, value) // restores the variable at the end
+			t.Setenv(name, value) // restores the variable after the test
 			require.NoError(t, os.Unsetenv(name))
 		}
 	}
@@ -40,19 +40,19 @@ func TestEtcdVariables_namedWithWhatReplacesThem(t *testing.T) {
 		messages = append(messages, message)
 	}
 	assert.Equal(t, []string{
-		"environment variable ETCD_CERT_FILE is ignored: set client-transport-security.cert-file in etcd's configuration instead",
-		"environment variable ETCD_CONFIG_FILE is ignored: set --etcd-config-file instead",
-		"environment variable ETCD_INITIAL_CLUSTER_STATE is ignored: set initial-cluster-state in etcd's configuration instead",
-		"environment variable ETCD_LISTEN_CLIENT_URLS is ignored: set listen-client-urls in etcd's configuration instead",
-		"environment variable ETCD_NAME is ignored: set name in etcd's configuration instead",
-		"environment variable ETCD_PEER_CERT_ALLOWED_CN is ignored: set peer-transport-security.allowed-cn in etcd's configuration instead",
-		"environment variable ETCD_PEER_TRUSTED_CA_FILE is ignored: set peer-transport-security.trusted-ca-file in etcd's configuration instead",
-		"environment variables are ignored: neither etcd's configuration nor etcd-wrapper has settings of these names",
+		"ignoring environment variable ETCD_CERT_FILE; set client-transport-security.cert-file in etcd's configuration instead",
+		"ignoring environment variable ETCD_CONFIG_FILE; set --etcd-config-file instead",
+		"ignoring environment variable ETCD_INITIAL_CLUSTER_STATE; set initial-cluster-state in etcd's configuration instead",
+		"ignoring environment variable ETCD_LISTEN_CLIENT_URLS; set listen-client-urls in etcd's configuration instead",
+		"ignoring environment variable ETCD_NAME; set name in etcd's configuration instead",
+		"ignoring environment variable ETCD_PEER_CERT_ALLOWED_CN; set peer-transport-security.allowed-cn in etcd's configuration instead",
+		"ignoring environment variable ETCD_PEER_TRUSTED_CA_FILE; set peer-transport-security.trusted-ca-file in etcd's configuration instead",
+		"ignoring environment variables that match no setting of etcd or etcd-wrapper",
 	}, messages)
 	assert.NotContains(t, log.String(), "secret", "values stay private")
 }
 
-// etcd accepts any known key without a value, so the test does not need the types of the keys.
+// etcd accepts every known key without a value, so the types of the keys are not needed.
 func TestReplacement_isAKeyThatEtcdKnows(t *testing.T) {
 	flags := flag.NewFlagSet("etcd", flag.ContinueOnError)
 	embed.NewConfig().AddFlags(flags)

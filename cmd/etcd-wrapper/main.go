@@ -1,5 +1,5 @@
-// Command etcd-wrapper is the entrypoint of an etcd pod. It makes sure that the data directory can be opened safely,
-// runs an embedded etcd, and records for the next start how it ended.
+// Command etcd-wrapper is the entrypoint of an etcd pod. It ensures that the data directory can be opened safely,
+// runs an embedded etcd, and records for the next start how etcd ended.
 package main
 
 import (
@@ -34,33 +34,33 @@ type command interface {
 	execute(s streams) exitcode.Code
 }
 
-// commandLine is the command line that kong parses. Flags that configure a pod can be set by an environment variable,
-// ETCD_WRAPPER_ and the name in capitals. The others have env:"-".
+// commandLine is the command line that kong parses. Flags that configure a pod can also be set by an environment
+// variable: ETCD_WRAPPER_ and the name in capitals. All other flags have env:"-".
 type commandLine struct {
 	ShowVersion bool    `name:"version" env:"-" help:"Print the versions of the wrapper, etcd and Go."`
-	DumpFSM     drawing `name:"dump-fsm" env:"-" help:"Print the state machine of the lifecycle for Graphviz and exit. --dump-fsm=MACHINE.FORMAT prints lifecycle, recovery or backup as dot, svg, mermaid or json."`
+	DumpFSM     drawing `name:"dump-fsm" env:"-" help:"Print the lifecycle's state machine in Graphviz format and exit. --dump-fsm=MACHINE.FORMAT prints lifecycle, recovery or backup as dot, svg, mermaid or json."`
 
 	Start        startCommand        `cmd:"" name:"start-etcd" help:"Run an etcd member."`
 	Status       statusCommand       `cmd:"" name:"status" help:"Show the status of the wrapper on this host. Exits 0 if it is ready."`
-	Defrag       defragCommand       `cmd:"" name:"defrag" help:"Defragment the database of the member on this host now."`
-	Backup       backupCommand       `cmd:"" name:"backup" help:"List, make, test, export, copy and prune backups."`
+	Defrag       defragCommand       `cmd:"" name:"defrag" help:"Defragment the database of the member on this host."`
+	Backup       backupCommand       `cmd:"" name:"backup" help:"List, create, test, export, copy and prune backups."`
 	Restore      restoreCommand      `cmd:"" name:"restore" help:"Restore a data directory from a backup or snapshot."`
-	Etcdctl      etcdctlCommand      `cmd:"" name:"etcdctl" passthrough:"" help:"Run etcd's client, with endpoint and certificates of this member unless set."`
+	Etcdctl      etcdctlCommand      `cmd:"" name:"etcdctl" passthrough:"" help:"Run etcd's client, by default with the endpoint and certificates of this member."`
 	Etcdutl      etcdutlCommand      `cmd:"" name:"etcdutl" passthrough:"" help:"Run etcd's tool for snapshots and data directories."`
 	Version      versionCommand      `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
 	Completion   completionCommand   `cmd:"" name:"completion" help:"Print the completion script of a shell."`
 	Man          manCommand          `cmd:"" name:"man" help:"Print the manual page."`
-	Verify       verifyCommand       `cmd:"" name:"verify-data" help:"Validate the data directory of an etcd that is not running. Changes nothing."`
-	Inspect      inspectCommand      `cmd:"" name:"inspect-database" hidden:"" help:"Open a database to see whether that makes a process crash; restores run it as a process of its own."`
-	VerifyBackup verifyBackupCommand `cmd:"" name:"verify-backup" hidden:"" help:"Restore a backup to see whether that works; backup verify and start-etcd run it as a process of its own."`
-	Complete     completeCommand     `cmd:"" name:"__complete" hidden:"" passthrough:"" help:"Complete a word; the shells' completion scripts run it."`
+	Verify       verifyCommand       `cmd:"" name:"verify-data" help:"Validate the data directory of a stopped etcd without changing it."`
+	Inspect      inspectCommand      `cmd:"" name:"inspect-database" hidden:"" help:"Open a database to check whether that crashes the process. Restores run this command as a child process."`
+	VerifyBackup verifyBackupCommand `cmd:"" name:"verify-backup" hidden:"" help:"Test whether a backup can be restored. backup verify and start-etcd run this command as a child process."`
+	Complete     completeCommand     `cmd:"" name:"__complete" hidden:"" passthrough:"" help:"Complete a word. The shells' completion scripts run this command."`
 	None         noCommand           `cmd:"" name:"none" hidden:"" default:"1"`
 }
 
 func run(args []string, s streams) exitcode.Code {
 	if forgotten := commandline.ForgetServices(); len(forgotten) > 0 && slices.Contains(args, "start-etcd") {
 		log := logstream.New(s.log, zerolog.InfoLevel)
-		log.Info().Strs("variables", forgotten).Msg("environment variables that Kubernetes sets for a Service are not flags; ignored")
+		log.Info().Strs("variables", forgotten).Msg("ignoring environment variables that Kubernetes created for a Service")
 	}
 	chosen, err := parse(args, s.out)
 	if done := commandline.Done(0); errors.As(err, &done) {
@@ -69,7 +69,7 @@ func run(args []string, s streams) exitcode.Code {
 	if err != nil {
 		s.json = !s.terminal && slices.Contains(args, "start-etcd")
 		defer writeUsageMessage(args, err)
-		return s.logError("wrong command line (see etcd-wrapper --help)", err, exitcode.Usage)
+		return s.logError("invalid command line (see etcd-wrapper --help)", err, exitcode.Usage)
 	}
 	if visitor, is := chosen.(interface{ json() bool }); is {
 		s.json = visitor.json()
@@ -96,8 +96,7 @@ func parse(args []string, out io.Writer) (command, error) {
 	return selected, nil
 }
 
-// writeUsageMessage writes the termination message of a container whose command line is invalid. It writes nothing
-// for other commands than start-etcd.
+// writeUsageMessage writes the termination message of a start-etcd container whose command line is invalid.
 func writeUsageMessage(args []string, cause error) {
 	if !slices.Contains(args, "start-etcd") {
 		return
@@ -106,7 +105,7 @@ func writeUsageMessage(args []string, cause error) {
 	_ = exitcode.WriteMessage(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the log already contains the error
 }
 
-// terminationPath returns the path of the termination message, as far as it can be read from a rejected command line.
+// terminationPath returns the path of the termination message from an invalid command line, or an empty string.
 func terminationPath(args []string) string {
 	for _, arg := range args {
 		if name, path, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); name == "termination-message-path" {

@@ -111,7 +111,7 @@ func TestHelp_ofACommand(t *testing.T) {
 	}
 }
 
-// Errors may contain the certificate of an unknown server, or a URL with a password.
+// Errors may contain an unknown server's certificate or a URL with a password.
 func TestReport_hidesPasswordsAndControlCharacters(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		var out bytes.Buffer
@@ -124,7 +124,8 @@ func TestReport_hidesPasswordsAndControlCharacters(t *testing.T) {
 	}
 }
 
-// The log of a pod is for programs. The output of a command is for users, even with kubectl exec without a terminal.
+// The log of a pod is for programs. The output of a command is for users, even without a terminal, as in kubectl
+// exec.
 func TestErrors_sentencesOrJSON(t *testing.T) {
 	for _, c := range []struct {
 		atTerminal bool
@@ -169,12 +170,12 @@ func TestVersionOf(t *testing.T) {
 	assert.Equal(t, "unknown", versionOf("", nil), "the program has no build information")
 }
 
-// All commands share the environment variable of the port.
+// All commands use the same environment variable for the port.
 func TestCommands_wrapperPort(t *testing.T) {
 	for _, command := range [][]string{{"start-etcd"}, {"status"}, {"defrag"}, {"backup", "list"}} {
 		_, log, status := runCommand(t, true, append(command, "--etcd-wrapper-port=70000")...)
 		assert.Equal(t, exitcode.Usage, status, command)
-		assert.Contains(t, log, `--etcd-wrapper-port: "70000" is not a port`, command)
+		assert.Contains(t, log, `--etcd-wrapper-port: "70000" is not a valid port`, command)
 	}
 }
 
@@ -192,7 +193,7 @@ func TestFlags_environmentVariables(t *testing.T) {
 	}
 }
 
-// A pod that restarts again and again shows the reason in its status.
+// The status of a pod in a crash loop shows the reason.
 func TestStatus_afterTheProcessEnded(t *testing.T) {
 	volume := t.TempDir()
 	_, log, status := runCommand(t, false, "status", "--port=1", "--volume-dir", volume)
@@ -201,20 +202,20 @@ func TestStatus_afterTheProcessEnded(t *testing.T) {
 	run := exitcode.LastRun{Began: time.Now()}
 	require.NoError(t, run.Keep(filepath.Join(volume, "exit_code.last")))
 	_, log, _ = runCommand(t, false, "status", "--port=1", "--volume-dir", volume)
-	assert.Contains(t, log, "recorded no end")
+	assert.Contains(t, log, "did not record")
 	run.Ended, run.Status, run.Reason = time.Now(), exitcode.Crashed, "panic: by the test"
 	require.NoError(t, run.Keep(filepath.Join(volume, "exit_code.last")))
 	_, log, status = runCommand(t, false, "status", "--port=1", "--volume-dir", volume)
-	assert.Contains(t, log, " with 2: panic: by the test")
+	assert.Contains(t, log, " with status 2: panic: by the test")
 	assert.Equal(t, exitcode.NoAnswer, status)
 }
 
-// The runbook asks users to run this command.
+// The runbook tells users to run this command.
 func TestVerifyData_missingDirectory(t *testing.T) {
 	dir := t.TempDir()
 	_, log, status := runCommand(t, false, "verify-data", "--data-dir", filepath.Join(dir, "missing"))
 	assert.Equal(t, exitcode.Usage, status)
-	assert.Contains(t, log, "there is no data directory")
+	assert.Contains(t, log, "the data directory does not exist")
 	out, _, status := runCommand(t, false, "verify-data", "--data-dir", dir)
 	assert.Equal(t, exitcode.Clean, status)
 	assert.Equal(t, dir+" is empty\n", out)

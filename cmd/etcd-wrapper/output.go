@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// streams are the output streams of a command: results and log.
+// streams are the output streams of a command.
 type streams struct {
 	out      io.Writer
 	log      io.Writer
@@ -29,7 +29,7 @@ type streams struct {
 	shown    bool   // results are written to a terminal
 	colour   bool   // the log may use colors
 	json     bool   // a program reads the log
-	command  string // name of the command in its errors; empty for backup
+	command  string // name of the command in error messages; empty for backup
 }
 
 // print prints a result in plain text.
@@ -46,7 +46,7 @@ func (s streams) logError(message string, err error, status exitcode.Code) exitc
 	return status
 }
 
-// report logs an error as a sentence for users, or as a JSON line for programs.
+// report logs an error as a sentence for users or as a JSON line for programs.
 func (s streams) report(level zerolog.Level, message string, err error) {
 	if s.json {
 		log := logstream.New(s.log, zerolog.InfoLevel)
@@ -60,7 +60,7 @@ func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
 	return s.logError(cmp.Or(s.command, "backup")+" has failed", err, status)
 }
 
-// meter returns a meter that shows progress if the log is a terminal.
+// meter returns a meter that shows progress if the log goes to a terminal.
 func (s streams) meter() *backups.Meter {
 	if !s.terminal {
 		return backups.NewMeter(nil)
@@ -68,9 +68,9 @@ func (s streams) meter() *backups.Meter {
 	return backups.NewMeter(s.log)
 }
 
-// output holds the flag that selects the format of results.
+// output holds the flag that selects the output format.
 type output struct {
-	Output string `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"Print text, or json. With json, errors are a line of JSON, too."`
+	Output string `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"Output format: text or json. With json, errors are also printed as JSON."`
 }
 
 func (o output) json() bool { return o.Output == "json" }
@@ -87,7 +87,7 @@ func (o output) print(to io.Writer, text string, document any) error {
 // document is the result of a command.
 type document interface{ Print(to io.Writer) error }
 
-// finish prints a command's result and error, if any.
+// finish prints the result and the error of a command.
 func (s streams) finish(how output, result document, err error) exitcode.Code {
 	if result != nil {
 		print := result.Print
@@ -105,10 +105,10 @@ func (s streams) finish(how output, result document, err error) exitcode.Code {
 }
 
 // errInterrupted reports that a signal interrupted the command.
-var errInterrupted = errors.New("interrupted; nothing was left behind")
+var errInterrupted = errors.New("interrupted; temporary files were removed")
 
-// backupStatus returns the exit status of an error. Damaged backups have their own status, because they cannot be
-// repaired on this machine.
+// backupStatus returns the exit status for an error. Damaged backups have a status of their own, because they cannot
+// be repaired locally.
 func backupStatus(err error) exitcode.Code {
 	if store.FailureOf(err) != "" {
 		return exitcode.StoreAway

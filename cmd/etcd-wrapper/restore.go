@@ -17,15 +17,15 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// restoreCommand is `restore`, which requires that etcd is stopped.
+// restoreCommand is `restore`. etcd must not be running.
 type restoreCommand struct {
 	storeCommand   `embed:""`
-	To             commandline.Target `name:"to" env:"-" default:"latest" help:"Restore this state: latest, revision:N, time:T as in time:2026-11-22T12:00:00Z, or time:-15m."`
+	To             commandline.Target `name:"to" env:"-" default:"latest" help:"Restore this state: latest, revision:N, time:2026-11-22T12:00:00Z or time:-15m."`
 	acceptFlags    `embed:""`
-	Snapshot       string `name:"snapshot" env:"-" placeholder:"FILE" help:"Restore this stock etcd snapshot instead of a store."`
-	DataDir        string `name:"data-dir" env:"-" required:"" placeholder:"DIR" help:"Create this data directory. It must be empty or absent."`
-	EtcdConfigFile string `name:"etcd-config-file" env:"-" placeholder:"PATH" help:"Read etcd's configuration from this file. Default is a single member on loopback."`
-	Token          string `name:"token" env:"-" help:"Set the token of the restored cluster. Members that each restore the same revision need the same token, one that no cluster has had. Default is a new one."`
+	Snapshot       string `name:"snapshot" env:"-" placeholder:"FILE" help:"Restore from this stock etcd snapshot instead of a store."`
+	DataDir        string `name:"data-dir" env:"-" required:"" placeholder:"DIR" help:"Data directory to create. It must be empty or not exist."`
+	EtcdConfigFile string `name:"etcd-config-file" env:"-" placeholder:"PATH" help:"Read etcd's configuration from this file. The default is a single member on loopback."`
+	Token          string `name:"token" env:"-" help:"Token of the restored cluster. Members that restore the same revision separately need the same token, which no other cluster may have used. The default is a random token."`
 }
 
 func (c *restoreCommand) execute(s streams) exitcode.Code {
@@ -48,10 +48,10 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 	return s.finish(c.output, made, err)
 }
 
-// plan returns the plan of the data directory. Its error is about the command line.
+// plan returns the plan for the data directory. Its errors refer to the command line.
 func (c *restoreCommand) plan() (seed.Seed, error) {
 	if c.Snapshot != "" && (c.Store != "" || c.To != (commandline.Target{})) {
-		return seed.Seed{}, errors.New("--snapshot: not with --backup-store or --to; a snapshot has one revision")
+		return seed.Seed{}, errors.New("--snapshot cannot be combined with --backup-store or --to: a snapshot has only one revision")
 	}
 	dir, err := filepath.Abs(c.DataDir)
 	if err != nil {

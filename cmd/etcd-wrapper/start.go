@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// farewell limits how long the wrapper's server finishes requests after the lifecycle has ended.
+	// farewell limits how long the wrapper's server may finish requests after the lifecycle has ended.
 	farewell = lifecycle.TakingDown * 4 / 5
-	// saying limits the time for writing the termination message.
+	// saying limits how long writing the termination message may take.
 	saying = lifecycle.TakingDown * 2 / 5
 )
 
@@ -33,12 +33,13 @@ type startCommand struct {
 	message *exitcode.Message
 }
 
-// execute runs the whole lifecycle and returns its exit status.
+// execute runs the lifecycle and returns its exit status.
 func (c *startCommand) execute(s streams) exitcode.Code {
 	signals := make(chan os.Signal, 4)
-	// Until the process ends: a second SIGTERM must not kill it with another status shortly before the end.
+	// Signals are handled until the process exits: a second SIGTERM must not kill the process with a different status
+	// near the end.
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	// etcd must not end because a terminal or the pipe of the log is closed.
+	// etcd must keep running when a terminal or the log's pipe is closed.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 	syscall.Umask(0o077)
 
@@ -52,7 +53,7 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	return outcome.Status
 }
 
-// live runs the lifecycle until it ends. Reading files in assemble may hang; a signal ends that as well.
+// live runs the lifecycle until it ends. A signal also stops assemble, which may hang while it reads files.
 func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecycle.Outcome {
 	ready := make(chan *parts, 1)
 	go func() { ready <- c.assemble(log) }()
@@ -66,8 +67,8 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	}
 }
 
-// run runs the lifecycle, reports how it ended and stops the components. It reports first and limits the rest, so
-// that a hanging disk delays neither the report nor the end of the process.
+// run runs the lifecycle, reports how it ended and stops the components. The report comes first and the rest has a
+// time limit, because a hanging disk must not delay the report or the exit.
 func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
 	if p.driver == nil {
 		tell(p.outcome, shortMessage(p.outcome))
@@ -81,7 +82,7 @@ func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(life
 	outcome := p.driver.Run()
 	close(driven)
 	p.announcer.stop()
-	if outcome.Status == exitcode.Clean { // the exit record is final, so the last acknowledged writes can now be uploaded
+	if outcome.Status == exitcode.Clean { // the exit record is final, so the last acknowledged writes can be uploaded
 		p.runtime.Flush(hurry)
 	}
 	tell(outcome, p.report.TerminationMessage(outcome))
@@ -99,11 +100,11 @@ func (p *parts) takeDown(log zerolog.Logger, outcome lifecycle.Outcome) {
 		return nil
 	})
 	if err != nil {
-		log.Info().Msg("the process ends before all of its parts have; " + cutOff)
+		log.Info().Msg("not all components stopped in time; " + cutOff)
 	}
 }
 
-// logOutcome logs how a run ended, and writes the longer termination message.
+// logOutcome logs how a run ended and writes the longer termination message.
 func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome, words string) {
 	line := log.Info()
 	if outcome.Status != exitcode.Clean {
@@ -116,7 +117,7 @@ func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome,
 	}
 }
 
-// bounded calls do and waits for it at most for the limit, because operations on files may hang.
+// bounded calls do and waits for the result no longer than limit, because file operations may hang.
 func bounded(limit time.Duration, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
@@ -124,11 +125,11 @@ func bounded(limit time.Duration, do func() error) error {
 	case err := <-done:
 		return err
 	case <-time.After(limit):
-		return fmt.Errorf("no answer within %s", limit)
+		return fmt.Errorf("timed out after %s", limit)
 	}
 }
 
-// newLog returns the logger, in the format of --log-format.
+// newLog returns a logger with the format of --log-format.
 func (c *startCommand) newLog(s streams) zerolog.Logger {
 	to := s.log
 	if c.LogFormat == "console" {
@@ -137,11 +138,12 @@ func (c *startCommand) newLog(s streams) zerolog.Logger {
 	return logstream.New(to, c.Level())
 }
 
-// echo is the time within which two equal signals count as one. timeout(1) signals its child and then its process
-// group, which would otherwise count as a second signal and force the end.
+// echo is the interval within which two equal signals count as one. timeout(1) signals both its child and its process
+// group: without this interval, the child would see two signals and exit immediately.
 const echo = 20 * time.Millisecond
 
-// forward passes signals to the state machine. A signal after the machine has ended cancels the final upload as well.
+// forward passes signals to the state machine. A signal that arrives after the state machine has ended cancels the
+// final upload.
 func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge func(), ended <-chan struct{}) {
 	var last os.Signal
 	var at time.Time
@@ -165,13 +167,13 @@ func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge f
 	}
 }
 
-// limitMemory sets the memory limit of the Go runtime below that of the container, at which the kernel kills the
-// process without a message.
+// limitMemory sets the memory limit of the Go runtime below the container's limit. A process that reaches the
+// container's limit is killed by the kernel without a message.
 func limitMemory(log zerolog.Logger) {
 	switch limit, err := memlimit.Set(); {
-	case err != nil: // no containers on macOS
-		log.Warn().Err(err).Msg("the container's memory limit is not known")
+	case err != nil: // macOS has no containers
+		log.Warn().Err(err).Msg("cannot read the container's memory limit")
 	case limit < math.MaxInt64:
-		log.Info().Int64("bytes", limit).Msg("the memory limit of Go is set")
+		log.Info().Int64("bytes", limit).Msg("set the memory limit of the Go runtime")
 	}
 }

@@ -20,7 +20,7 @@ func TestUsageError_isTheTerminationMessage(t *testing.T) {
 	assert.Equal(t, exitcode.Usage, run([]string{"statsu"}, streams{out: &log, log: &log}))
 	assert.Empty(t, read(t, path), "a visitor's mistake")
 	assert.Equal(t, exitcode.Usage, run([]string{"start-etcd", "--etcd-wrapper-port=0"}, streams{out: &log, log: &log}))
-	assert.Contains(t, read(t, path), "--etcd-wrapper-port: 0 is not a port")
+	assert.Contains(t, read(t, path), "--etcd-wrapper-port must not be 0")
 }
 
 func TestUsageError_keepsThePathOfTheMessage(t *testing.T) {
@@ -32,16 +32,16 @@ func TestUsageError_keepsThePathOfTheMessage(t *testing.T) {
 	assert.Contains(t, read(t, path), "unknown flag --bakup")
 }
 
-// On macOS the limit is always unknown, which is not an error.
+// The limit is always unknown on macOS, which is not an error.
 func TestUnknownMemoryLimit_isAWarning(t *testing.T) {
-	t.Setenv("GOMEMLIMIT", "") // restores the variable at the end
+	t.Setenv("GOMEMLIMIT", "") // restores the variable after the test
 	require.NoError(t, os.Unsetenv("GOMEMLIMIT"))
 	t.Setenv("AUTOMEMLIMIT", "unknown")
 	t.Setenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH", "")
 	var log bytes.Buffer
 	run([]string{"start-etcd", "--volume-dir=" + filepath.Join(t.TempDir(), "absent")}, streams{out: &log, log: &log})
 	assert.Contains(t, log.String(), `{"level":"warn","error":"cannot parse AUTOMEMLIMIT: unknown"`)
-	assert.Contains(t, log.String(), "the container's memory limit is not known")
+	assert.Contains(t, log.String(), "cannot read the container's memory limit")
 }
 
 func read(t *testing.T, path string) string {

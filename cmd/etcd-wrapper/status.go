@@ -23,15 +23,15 @@ import (
 
 // wrapperPort holds the flag of commands that contact the wrapper on this host.
 type wrapperPort struct {
-	WrapperPort commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Ask the wrapper on this port of this host. --port for short."`
+	WrapperPort commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Port of the wrapper on this host. Alias: --port."`
 }
 
 // statusCommand shows the status of the wrapper on this host.
 type statusCommand struct {
 	wrapperPort `embed:""`
-	VolumeDir   string `name:"volume-dir" default:"/var/etcd/data" help:"Read how the last run ended from this volume if no wrapper answers."`
-	Watch       bool   `name:"watch" env:"-" short:"w" help:"Print every change until the wrapper ends."`
-	Verbose     bool   `name:"verbose" env:"-" short:"v" help:"Show everything: checks, the last hours, the latest steps."`
+	VolumeDir   string `name:"volume-dir" default:"/var/etcd/data" help:"If no wrapper answers, read from this volume how the last run ended."`
+	Watch       bool   `name:"watch" env:"-" short:"w" help:"Print every change until the wrapper exits."`
+	Verbose     bool   `name:"verbose" env:"-" short:"v" help:"Also show the checks, the last hours and the latest transitions."`
 	Cluster     bool   `name:"cluster" env:"-" help:"Show all members of the cluster in one table."`
 	output      `embed:""`
 }
@@ -99,7 +99,7 @@ func answerStatus(err error) exitcode.Code {
 	return exitcode.NotTold
 }
 
-// defragCommand requests a defragmentation from the wrapper on this host and waits until it has ended.
+// defragCommand requests a defragmentation from the wrapper on this host and waits for its end.
 type defragCommand struct {
 	wrapperPort `embed:""`
 	output      `embed:""`
@@ -119,16 +119,16 @@ func (c *defragCommand) execute(s streams) exitcode.Code {
 		return s.logError("not defragmented", err, exitcode.ToolFailed)
 	}
 	if err != nil {
-		return s.logError("cannot find out whether the database was defragmented", err, answerStatus(err))
+		return s.logError("cannot determine whether the database was defragmented", err, answerStatus(err))
 	}
-	_ = c.print(s.out, "defragmented "+terminal.DefragmentationResult(last)+"\n", last) // an error means that the reader closed the stream
+	_ = c.print(s.out, "defragmented "+terminal.DefragmentationResult(last)+"\n", last) // fails only if the reader has closed the stream
 	return exitcode.Clean
 }
 
-// watchInterval is the interval at which defragment polls its progress.
+// watchInterval is the polling interval of defragment.
 const watchInterval = 200 * time.Millisecond
 
-// defragment requests a defragmentation and shows its progress until it has ended.
+// defragment requests a defragmentation and shows its progress until the end.
 func (c *defragCommand) defragment(to io.Writer) (*state.Defragmentation, error) {
 	ctx, client := context.Background(), status.NewClient(uint16(c.WrapperPort))
 	before, err := client.Fetch(ctx)
@@ -146,7 +146,7 @@ func (c *defragCommand) defragment(to io.Writer) (*state.Defragmentation, error)
 		}
 		if now.Maintenance != nil && now.Maintenance.Busy() && now.Maintenance.Reason != shown {
 			shown = now.Maintenance.Reason
-			_, _ = fmt.Fprintln(to, now.Maintenance.Phase+": "+shown) // an error means that the reader closed the stream
+			_, _ = fmt.Fprintln(to, now.Maintenance.Phase+": "+shown) // fails only if the reader has closed the stream
 		}
 		if last := ended(now, before); last != nil {
 			return last, nil
@@ -155,8 +155,8 @@ func (c *defragCommand) defragment(to io.Writer) (*state.Defragmentation, error)
 	}
 }
 
-// ended returns the result of the defragmentation that was requested after the document before was read, or nil while
-// it runs.
+// ended returns the result of a defragmentation that was requested after before was fetched, or nil while the
+// defragmentation is running.
 func ended(now, before status.Document) *state.Defragmentation {
 	last := func(d status.Document) *state.Defragmentation {
 		if d.Maintenance == nil || d.Maintenance.Busy() {
@@ -171,7 +171,7 @@ func ended(now, before status.Document) *state.Defragmentation {
 	return is
 }
 
-// executeCluster shows the status of all members that the wrapper on this host lists.
+// executeCluster shows the status of all members known to the wrapper on this host.
 func (c *statusCommand) executeCluster(s streams) exitcode.Code {
 	fail := func(err error, code exitcode.Code) exitcode.Code {
 		return s.logError("cannot show the status of the cluster", err, code)
@@ -181,7 +181,7 @@ func (c *statusCommand) executeCluster(s streams) exitcode.Code {
 		return fail(err, answerStatus(err))
 	}
 	if len(known.Peers) == 0 {
-		return fail(fmt.Errorf("this member does not know its cluster yet: %s", known.Headline.Summary), exitcode.MemberNotReady)
+		return fail(fmt.Errorf("the members of the cluster are not known yet: %s", known.Headline.Summary), exitcode.MemberNotReady)
 	}
 	secured, err := tlsConfigOf(known.Certificates)
 	if err != nil {
@@ -198,7 +198,8 @@ func (c *statusCommand) executeCluster(s streams) exitcode.Code {
 }
 
 // tlsConfigOf returns the TLS configuration for requests to the wrappers of other members, or nil if this member has
-// no server certificate. It trusts the authority of etcd's certificates, or the system's roots if there is none.
+// no server certificate. The configuration trusts the CA of etcd's certificates, or the system's roots if there is
+// none.
 func tlsConfigOf(files []status.Certificate) (*tls.Config, error) {
 	path := map[string]string{}
 	for _, file := range files {

@@ -16,10 +16,10 @@ import (
 // ConsoleOptions configures the log on a terminal.
 type ConsoleOptions struct {
 	Colour bool // use colors
-	All    bool // show etcd's info lines as well
+	All    bool // also show etcd's own info lines
 }
 
-// Console returns a writer that formats the lines of a logger for a terminal.
+// Console returns a writer that formats log lines for a terminal.
 func Console(to io.Writer, look ConsoleOptions) io.Writer {
 	console := zerolog.ConsoleWriter{
 		Out: to, NoColor: !look.Colour, TimeFormat: "2006-01-02 15:04:05.000 MST", TimeLocation: time.UTC, FormatPrepare: prepareLine,
@@ -41,7 +41,7 @@ func prepareLine(line map[string]any) error {
 	}
 	said, _ := line[zerolog.MessageFieldName].(string)
 	if cause, is := line[zerolog.ErrorFieldName].(string); is && strings.Contains(said, cause) {
-		delete(line, zerolog.ErrorFieldName) // the message already contains it
+		delete(line, zerolog.ErrorFieldName) // the message already contains the error
 	}
 	return prepareTransition(line)
 }
@@ -62,7 +62,7 @@ func printableValue(value any) any {
 	return value
 }
 
-// prepareTransition writes a step of the state machine as "Query → Wait: reason".
+// prepareTransition formats a transition of the state machine as "Query → Wait: reason".
 func prepareTransition(line map[string]any) error {
 	if line["event"] == nil || line["from"] == nil || line["to"] == nil {
 		return nil
@@ -78,7 +78,7 @@ func prepareTransition(line map[string]any) error {
 	return nil
 }
 
-// inMilliseconds is the suffix of durations' names.
+// inMilliseconds is the name suffix of durations.
 const inMilliseconds = "_ms"
 
 func formatDuration(number json.Number) string {
@@ -89,10 +89,10 @@ func formatDuration(number json.Number) string {
 	return terminal.Round(time.Duration(count * float64(time.Millisecond))).String()
 }
 
-// infoFilter drops etcd's info lines, which are about forty at each start.
+// infoFilter drops etcd's own info lines, which are about 40 per start.
 type infoFilter struct{ to io.Writer }
 
-// Write implements io.Writer. line is one line of the log.
+// Write implements io.Writer for a single log line.
 func (w infoFilter) Write(line []byte) (int, error) {
 	var fields struct{ Level, Component string }
 	if err := json.Unmarshal(line, &fields); err == nil && fields.Component == "etcd" && fields.Level == "info" {

@@ -1,5 +1,5 @@
-// Package logstream owns the log stream of the program: JSON lines, or text on a terminal. Writers never wait for the
-// reader of the stream, and libraries log to it as well.
+// Package logstream provides the log stream of the program: JSON lines, or text on a terminal. Writers never wait for
+// the reader of the stream. The output of libraries goes to the same stream.
 //
 // The command opens the stream, redirects libraries to it and creates the loggers of all other packages.
 package logstream
@@ -14,13 +14,13 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// writeTimes sets zerolog's global time format. It does so once, because active loggers read it.
+// writeTimes sets zerolog's global time format. It runs only once, because active loggers read the format.
 var writeTimes = sync.OnceFunc(func() {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
 	zerolog.TimestampFunc = func() time.Time { return time.Now().UTC() }
 })
 
-// New returns a logger that writes one JSON object per line, with times in UTC. level is the minimum level.
+// New returns a logger that writes one JSON object per line, with times in UTC.
 func New(to io.Writer, level zerolog.Level) zerolog.Logger {
 	writeTimes()
 	return zerolog.New(printable.Log(to)).Level(level).With().Timestamp().Logger()

@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// TerminationMessage returns the message that `kubectl describe pod` shows after a run: how and why it ended, in
+// TerminationMessage returns the message that `kubectl describe pod` shows after a run: how and why the run ended, in
 // which state, what the next start will find, and how long each phase took.
 func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	run := r.run.Snapshot()
@@ -18,14 +18,14 @@ func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	fmt.Fprintf(&b, "%s: %s\n", outcome.Status, firstLine(outcome.Reason))
 	if i := slices.IndexFunc(run.History, isStop); i >= 0 {
 		left := run.History[i]
-		fmt.Fprintf(&b, "state: %s, left after %s\n", left.From, format(time.Duration(left.AfterSeconds*float64(time.Second))))
+		fmt.Fprintf(&b, "state before the stop: %s, for %s\n", left.From, format(time.Duration(left.AfterSeconds*float64(time.Second))))
 	}
 	fmt.Fprintf(&b, "exit record: %s\n", r.recordLeft())
 	fmt.Fprintf(&b, "durations: %s\n", r.durations())
 	if missing := r.runtime.FlushError(); missing != nil {
-		fmt.Fprintf(&b, "backups: %s; the next start continues there\n", firstLine(missing.Error()))
+		fmt.Fprintf(&b, "backups: %s; the next start resumes the upload\n", firstLine(missing.Error()))
 	}
-	if trouble := run.Condition; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // otherwise the first line already contains it
+	if trouble := run.Condition; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // otherwise the first line already contains the text
 		fmt.Fprintf(&b, "last problem: %s, %s ago%s: %s\n", trouble.Class, format(time.Since(trouble.At)), endedSuffix(trouble), firstLine(trouble.Text))
 	}
 	return b.String()
@@ -34,64 +34,64 @@ func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 // isStop reports whether a transition started the stop.
 func isStop(t lifecycle.Transition) bool { return t.To == lifecycle.Terminating && t.From != t.To }
 
-// recordPatience limits the time for reading the exit record, because a hanging volume must not delay the message.
+// recordPatience limits the time for reading the exit record. A hanging volume must not delay the message.
 const recordPatience = 200 * time.Millisecond
 
-// recordLeft reads the exit record again and returns what the next start will find.
+// recordLeft reads the exit record again and describes what the next start will find.
 func (r *Report) recordLeft() string {
 	left := make(chan string, 1)
 	go func() {
 		word, err := r.runtime.Record()
 		if err != nil {
-			left <- "none, so the next start validates in full"
+			left <- "none, so the next start runs a full validation"
 			return
 		}
-		left <- string(word) + ", so the next start validates in sanity mode"
+		left <- string(word) + ", so the next start runs a sanity validation"
 	}()
 	select {
 	case record := <-left:
 		return record
 	case <-time.After(recordPatience):
-		return "unknown: the volume does not answer"
+		return "unknown: the volume is not responding"
 	}
 }
 
-// durations lists how long each phase took.
+// durations describes how long each phase took.
 func (r *Report) durations() string {
 	start, stop, drain := r.runtime.Durations()
 	listed := "run " + format(time.Since(r.started))
 	if start > 0 {
-		listed += ", etcd's start " + format(start)
+		listed += ", etcd start " + format(start)
 	}
 	if stop > 0 {
-		listed += ", its close " + format(stop)
+		listed += ", etcd stop " + format(stop)
 	}
 	if drain > 0 {
-		listed += ", of that draining " + format(drain)
+		listed += " (draining " + format(drain) + ")"
 	}
 	return listed
 }
 
-// endedSuffix returns a note if the condition had ended before the run did.
+// endedSuffix returns a suffix for a condition that ended before the run.
 func endedSuffix(trouble lifecycle.Condition) string {
 	if trouble.Ended.IsZero() {
 		return ""
 	}
-	return ", over since"
+	return ", resolved since"
 }
 
-// KilledMessage returns the message that `kubectl describe pod` shows if the process is killed or panics now.
+// KilledMessage returns the message that `kubectl describe pod` shows if the process is killed or panics.
 func (r *Report) KilledMessage(crashNote string) string {
 	run := r.run.Snapshot()
-	return fmt.Sprintf(`etcd-wrapper recorded no end: it was killed (SIGKILL, out of memory) or it crashed.
-where to look: the container's exit code and reason here (137, OOMKilled), the last lines of its log (kubectl logs --previous), and, if it could leave one, the trace of a crash in %s on the volume
-last seen: %s; since %s: %s
+	return fmt.Sprintf(`etcd-wrapper did not record how it ended: it was killed (SIGKILL, out of memory) or it crashed.
+where to look: the container's exit code and reason (137, OOMKilled), the end of its log (kubectl logs --previous), and the stack trace of a crash in %s on the volume, if there is one
+last status: %s; since %s: %s
 `, crashNote, firstLine(r.Document().Headline.Summary), run.PhaseSince.UTC().Format(time.RFC3339), firstLine(r.reason(run)))
 }
 
 func format(d time.Duration) string { return terminal.Round(d).String() }
 
-// firstLine removes the stack trace of a panic.
+// firstLine returns the first line of text, without the stack trace of a panic.
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	return line

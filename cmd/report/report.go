@@ -1,9 +1,9 @@
-// Package report describes a run: the status document, the phase that /readyz shows, and the termination message that
-// Kubernetes keeps. It reads the lifecycle, the runtime and the readiness monitor.
+// Package report describes a run: it provides the status document, the phase for /readyz, and the termination message
+// for Kubernetes. Its inputs are the lifecycle, the runtime and the readiness monitor.
 //
-// The command creates one Report per run and serves it; the page, the metrics and `etcd-wrapper status` use its
-// document. A Report changes nothing. It answers from memory, except that it reads certificates, and the exit record
-// at the end.
+// The command creates one Report per run and serves it. The status page, the metrics and `etcd-wrapper status` use
+// the document of the Report. A Report changes nothing and answers from memory, but reads certificate files and, at
+// the end, the exit record.
 package report
 
 import (
@@ -24,14 +24,14 @@ import (
 // Lifecycle is the state machine of the run.
 type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
 
-// Runtime is the part of the running member that a report reads.
+// Runtime is the part of the running member that a Report reads.
 type Runtime interface {
 	Document() status.Document // returns the document without the lifecycle, the checks and the timeline
 	Progress() string          // returns the progress of etcd's start or close as a clause, or "" before
 	RecoveryProgress() string  // returns what recovery is waiting for, and since when, as a clause; "" if it is not waiting
 	Readiness() *readiness.Report
 	Requests() (writes, reads state.Requests)
-	FlushError() error // returns what the stop could not upload; nil before the stop, and if everything was uploaded
+	FlushError() error // returns the error of the final upload; nil before the stop or if everything was uploaded
 	Durations() (start, stop, drain time.Duration)
 	Record() (exitcode.Word, error)
 }
@@ -47,7 +47,7 @@ type Report struct {
 	history   *history.History
 }
 
-// New returns a report on a run. version is the wrapper's version, and pod the name of the pod.
+// New returns a report on a run. version is the version of the wrapper, and pod is the name of the pod.
 func New(run Lifecycle, runtime Runtime, version, pod string) *Report {
 	started := runtime.Document().Started
 	return &Report{
@@ -72,7 +72,8 @@ func (r *Report) Phase() readiness.Phase {
 	}
 }
 
-// reason returns the reason of the state and, while etcd starts, closes or recovers, what it waits for.
+// reason returns the reason for the state and, while etcd is starting, stopping or recovering, what it is waiting
+// for.
 func (r *Report) reason(run *lifecycle.Snapshot) string {
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
 		if progress := r.runtime.Progress(); progress != "" {
@@ -96,7 +97,8 @@ func (r *Report) Document() status.Document {
 	return document
 }
 
-// snapshot returns the document without transitions, trends and timeline. The watcher calls it four times a second.
+// snapshot returns the document without transitions, trends and timeline. The watcher calls snapshot four times a
+// second.
 func (r *Report) snapshot() status.Document {
 	run, found, now := r.run.Snapshot(), r.runtime.Readiness(), time.Now()
 	document := r.runtime.Document()
@@ -105,15 +107,15 @@ func (r *Report) snapshot() status.Document {
 	document.Since, document.PhaseSince, document.NextRetry = run.Since, run.PhaseSince, run.NextRetry
 	document.Ready, document.ReadySince = run.State == lifecycle.Serving && found.Ready(now), r.readySince(run, found, now)
 	document.LastError, document.Validation, document.Checks = lastError(run.Condition), validation(run.Validation), found.Checks(now)
-	if !document.Standalone { // without a sidecar, this process answers the requests itself
+	if !document.Standalone { // without a sidecar, the wrapper itself answers the requests
 		document.SidecarStatus = string(run.Word)
 	}
 	document.Headline = status.HeadlineOf(document)
 	return document
 }
 
-// readySince returns when the ready field of the document last changed. A member is ready if both the lifecycle and
-// etcd are.
+// readySince returns when the document's ready field last changed. A member is ready if the lifecycle is serving and
+// etcd is ready.
 func (r *Report) readySince(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) time.Time {
 	ofEtcd := found.ReadySince(now)
 	if run.State == lifecycle.Serving {
@@ -148,14 +150,14 @@ func validation(v lifecycle.Validation) *status.Validation {
 	return &status.Validation{Mode: string(v.Mode), Reason: v.Why}
 }
 
-// maxChanges limits the changes of readiness that are kept, so that a member that flaps leaves room for the
-// lifecycle's transitions.
+// maxChanges limits the recorded changes of readiness. A flapping member must leave room for the transitions of the
+// lifecycle.
 const maxChanges = 16
 
-// maxSteps limits the transitions in a document, as the lifecycle does.
+// maxSteps limits the transitions in a document to the same number as the lifecycle.
 const maxSteps = 64
 
-// readinessHistory records when and why the member became ready and unready.
+// readinessHistory records when and why the member became ready or not ready.
 type readinessHistory struct {
 	mu      sync.Mutex
 	ready   bool
@@ -163,7 +165,7 @@ type readinessHistory struct {
 	changes []status.Transition
 }
 
-// note records a change at the time of readySince. It returns false if there is none.
+// note records a change of readiness. It returns false if nothing has changed.
 func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State, since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -179,7 +181,7 @@ func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State
 	return true
 }
 
-// mergeInto inserts the changes into the lifecycle's transitions, sorted by time.
+// mergeInto merges the changes into the transitions of the lifecycle, sorted by time.
 func (h *readinessHistory) mergeInto(steps []status.Transition) []status.Transition {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -188,7 +190,7 @@ func (h *readinessHistory) mergeInto(steps []status.Transition) []status.Transit
 	return all[max(0, len(all)-maxSteps):]
 }
 
-// notReadyReason returns why the member is not ready, as a clause.
+// notReadyReason returns a clause with the reason why the member is not ready.
 func notReadyReason(run *lifecycle.Snapshot, is status.Document) string {
 	if run.State != lifecycle.Serving {
 		return run.Reason

@@ -29,7 +29,8 @@ func document(t *testing.T, run *lifecycle.Snapshot) string {
 	return string(text)
 }
 
-// The test clears one field after the other. If the document does not change, it lacks the field.
+// If the document does not change after a field of the lifecycle is cleared, the document does not contain that
+// field.
 func TestDocument_hasEveryFieldOfTheLifecycle(t *testing.T) {
 	complete := document(t, full())
 	for _, part := range []func(*lifecycle.Snapshot) any{
@@ -52,7 +53,7 @@ func TestDocument_hasEveryFieldOfTheLifecycle(t *testing.T) {
 	}
 }
 
-// The document knows the states of the lifecycle by name only.
+// The document refers to the states of the lifecycle only by name.
 func TestBeforeResult_equalsTheLifecycles(t *testing.T) {
 	var names []string
 	for _, state := range lifecycle.BeforeResult {
@@ -137,19 +138,19 @@ func TestTerminationMessage(t *testing.T) {
 		there := &fakeRuntime{began: time.Now().Add(-time.Hour), record: exitcode.Terminated}
 		about := New(newFakeLifecycle(run), there, "v1", "etcd-main-0")
 		assert.Equal(t, `clean stop: stop requested (terminated)
-state: Serving, left after 1m0s
-exit record: terminated, so the next start validates in sanity mode
-durations: run 1h0m0s, etcd's start 2s, its close 2s, of that draining 70ms
-last problem: etcd, 3s ago, over since: etcd stopped
+state before the stop: Serving, for 1m0s
+exit record: terminated, so the next start runs a sanity validation
+durations: run 1h0m0s, etcd start 2s, etcd stop 2s (draining 70ms)
+last problem: etcd, 3s ago, resolved since: etcd stopped
 `, about.TerminationMessage(lifecycle.Outcome{Reason: "stop requested (terminated)\nand a trace"}))
 		there.flushError = errors.New("revisions 8 to 9 are not in the store: store unavailable")
-		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "\nbackups: revisions 8 to 9 are not in the store: store unavailable; the next start continues there\n")
+		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "\nbackups: revisions 8 to 9 are not in the store: store unavailable; the next start resumes the upload\n")
 		there.record = ""
-		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "exit record: none, so the next start validates in full\n")
+		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "exit record: none, so the next start runs a full validation\n")
 	})
 }
 
-// hungRuntime is a runtime whose volume hangs.
+// hungRuntime is a runtime with a hanging volume.
 type hungRuntime struct {
 	fakeRuntime
 	forever chan struct{}
@@ -167,7 +168,7 @@ func TestTerminationMessage_hungVolume(t *testing.T) {
 		words := New(newFakeLifecycle(full()), runtime, "v1", "etcd-main-0").TerminationMessage(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
 		assert.LessOrEqual(t, time.Since(start), 200*time.Millisecond)
 		assert.Contains(t, words, "the disk hangs")
-		assert.Contains(t, words, "exit record: unknown: the volume does not answer")
+		assert.Contains(t, words, "exit record: unknown: the volume is not responding")
 		close(runtime.forever)
 	})
 }
@@ -192,7 +193,7 @@ type fakeRuntime struct {
 	progress   string
 	awaits     string
 	recovery   *status.Recovery       // nil if no recovery is running
-	later      atomic.Pointer[string] // progress that replaces the first one
+	later      atomic.Pointer[string] // replaces progress if set
 	record     exitcode.Word
 	flushError error
 }

@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// pollInterval and healthyInterval are the intervals for polling values that change without notification:
-	// readiness, and what etcd waits for. A healthy member is polled less often to save CPU time.
+	// pollInterval and healthyInterval are the polling intervals for values that change without notification, such as
+	// readiness. Healthy members are polled less often to save CPU time.
 	pollInterval    = 250 * time.Millisecond
 	healthyInterval = time.Second
 	// logDelay is the minimum duration of a wait of etcd that is logged.
 	logDelay = time.Second
-	// firstReminder and lastReminder limit the pauses between reminders of a lasting problem. Each pause is twice as
-	// long as the previous one.
+	// firstReminder and lastReminder are the minimum and maximum intervals between reminders of a lasting problem.
+	// The interval doubles after each reminder.
 	firstReminder = 30 * time.Second
 	lastReminder  = 5 * time.Minute
 )
 
-// Watch observes a run until ctx is done. It logs reminders of lasting conditions and changes of readiness, and keeps
-// the timeline. It calls lost when the termination message of a killed process changes, and happened for each
-// timeline event. Neither may block.
+// Watch observes a run until ctx is done. It logs changes of readiness and reminders of lasting conditions, and
+// updates the timeline. Watch calls lost when the message of a killed process changes, and happened for each timeline
+// event. Neither callback may block.
 func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), happened func(status.TimelineEvent)) {
 	w := &watcher{Report: r, log: log, lost: lost, happened: happened, pause: firstReminder}
 	for ctx.Err() == nil {
@@ -48,14 +48,14 @@ type watcher struct {
 	lost     func()
 	happened func(status.TimelineEvent)
 
-	latest   string // message of the last call of lost
-	health   string // health that was logged last
-	warned   bool   // the reason for not being ready was logged
-	waits    string // what etcd waits for
+	latest   string // message of the last lost call
+	health   string // last logged health
+	warned   bool   // the reason for the missing readiness was logged
+	waits    string // what etcd is waiting for
 	since    time.Time
-	logged   bool      // that etcd is waiting was logged
-	degraded time.Time // when the member became degraded
-	subject  time.Time // start of the condition that is repeated
+	logged   bool      // the wait of etcd was logged
+	degraded time.Time // time at which the member became degraded
+	subject  time.Time // start of the condition in the reminders
 	reminded time.Time
 	pause    time.Duration // time until the next reminder
 }
@@ -93,7 +93,7 @@ func (w *watcher) noteReadiness(run *lifecycle.Snapshot, is status.Document, now
 	}
 }
 
-// noteHealth logs the problems of a member that is ready, and their end.
+// noteHealth logs when a ready member becomes degraded, and when it recovers.
 func (w *watcher) noteHealth(is status.Headline, now time.Time) {
 	was := w.health
 	if is.Health == was {
@@ -109,7 +109,7 @@ func (w *watcher) noteHealth(is status.Headline, now time.Time) {
 	}
 }
 
-// noteProgress logs what etcd's start or close waits for if it takes long.
+// noteProgress logs what a slow start or stop of etcd is waiting for.
 func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 	waits := ""
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
@@ -125,7 +125,7 @@ func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 	w.log.Info().Str("state", string(run.State)).Msg("etcd is " + waits)
 }
 
-// logCondition repeats a lasting condition with growing pauses.
+// logCondition logs reminders of a lasting condition at increasing intervals.
 func (w *watcher) logCondition(run *lifecycle.Snapshot, is status.Document, now time.Time) {
 	subject, quiet := w.conditionSince(run, is)
 	if subject != w.subject {
@@ -150,8 +150,8 @@ func (w *watcher) conditionSince(run *lifecycle.Snapshot, is status.Document) (s
 	return run.PhaseSince, false
 }
 
-// conditionLevel returns warn if something is wrong. A long start usually lacks a quorum, and a long recovery gets no
-// answer, but a validation may just be slow.
+// conditionLevel returns warn if something is wrong. A slow start usually means a missing quorum and a slow recovery
+// means a missing answer, but a slow validation is normal.
 func conditionLevel(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
 	waits := recovery != nil && (recovery.State == "AskPeers" || recovery.State == "AskStore")
 	if isActive(run.Condition) || waits || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {
@@ -168,7 +168,7 @@ func (w *watcher) describeCondition(run *lifecycle.Snapshot, is status.Document)
 		return "not ready: " + notReadyReason(run, is)
 	}
 	if isActive(run.Condition) && w.runtime.RecoveryProgress() == "" {
-		return string(run.State) + ": " + run.Condition.Message // the state without its reason, which changes with each attempt
+		return string(run.State) + ": " + run.Condition.Message // omit the reason for the state, which changes with each attempt
 	}
 	return string(run.State) + ": " + w.reason(run)
 }

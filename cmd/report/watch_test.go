@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// runWatch calls do while Watch runs, and returns the logged lines and the number of calls of lost.
+// runWatch calls do while Watch is running. It returns the logged lines and the number of calls to lost.
 func runWatch(t *testing.T, now *lifecycle.Snapshot, there *fakeRuntime, do func(*fakeLifecycle)) (lines []map[string]any, calls int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -48,7 +48,7 @@ func runWatch(t *testing.T, now *lifecycle.Snapshot, there *fakeRuntime, do func
 	return lines, calls
 }
 
-// snapshotIn returns a run that has just entered a state.
+// snapshotIn returns the snapshot of a run that has just entered a state.
 func snapshotIn(state lifecycle.State) *lifecycle.Snapshot {
 	return &lifecycle.Snapshot{State: state, PhaseSince: time.Now(), Reason: "the sidecar is silent", Attempt: 7}
 }
@@ -56,10 +56,10 @@ func snapshotIn(state lifecycle.State) *lifecycle.Snapshot {
 func TestWatch_remindersBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := snapshotIn(lifecycle.Wait)
-		now.Reason = "the initialization is in progress" // the reason that is repeated
+		now.Reason = "the initialization is in progress" // the reminders contain this reason
 		now.Condition = lifecycle.Condition{Class: lifecycle.ClassSidecar, At: time.Now(), Since: time.Now(), Message: "the sidecar is silent; look at its log"}
 		lines, _ := runWatch(t, now, &fakeRuntime{}, func(*fakeLifecycle) { time.Sleep(time.Hour) })
-		// After 0.5, 1.5, 3.5, 7.5 and 12.5 min, and then every 5 min.
+		// The reminders come after 0.5, 1.5, 3.5, 7.5 and 12.5 min, and then every 5 min.
 		require.Len(t, lines, 14)
 		for _, line := range lines {
 			assert.Equal(t, "still Wait: the sidecar is silent; look at its log", line["message"])
@@ -183,10 +183,10 @@ func TestKilledMessage(t *testing.T) {
 		assert.Equal(t, 2, calls, "once for each state, and not each time somebody looks")
 		run := snapshotIn(lifecycle.Wait)
 		words := New(newFakeLifecycle(run), &fakeRuntime{}, "v1", "etcd-main-0").KilledMessage("/v/exit_code.crash")
-		assert.Contains(t, words, "recorded no end")
-		assert.Contains(t, words, "and, if it could leave one, the trace of a crash in /v/exit_code.crash on the volume\n", "a kill leaves none")
+		assert.Contains(t, words, "did not record how it ended")
+		assert.Contains(t, words, "and the stack trace of a crash in /v/exit_code.crash on the volume, if there is one\n", "a kill leaves none")
 		assert.Contains(t, words, "; since 2000-01-01T00:00:20Z: the sidecar is silent\n")
-		assert.Contains(t, words, "\nlast seen: Recovery: restoring, ", "the headline")
+		assert.Contains(t, words, "\nlast status: Recovery: restoring, ", "the headline")
 	})
 }
 

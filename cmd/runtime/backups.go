@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// endPatience limits how long backups may take to end before etcd is closed.
+	// endPatience limits how long stopping the backups may delay the close of etcd.
 	endPatience = 2 * time.Second
-	// flushReserve is the part of a stop's budget that remains after the last upload.
+	// flushReserve is the part of the stop budget that is left after the last upload.
 	flushReserve = lifecycle.TakingDown + time.Second
 )
 
-// A closed describes how etcd was closed in this run.
+// A closed describes how this run closed etcd.
 type closed struct {
 	inOrder    bool
 	began      time.Time // start of the close
-	flushError error     // data that Flush could not upload
+	flushError error     // error of Flush for data that was not uploaded
 }
 
-// beginBackups starts the backups of an etcd that has become ready.
+// beginBackups starts the backups after etcd has become ready.
 func (r *Runtime) beginBackups() {
 	if r.parts.Backups != nil {
 		etcd := r.config.Etcd
@@ -33,7 +33,7 @@ func (r *Runtime) beginBackups() {
 	}
 }
 
-// endBackups stops the backups of an etcd that is about to be closed.
+// endBackups stops the backups before etcd is closed.
 func (r *Runtime) endBackups() {
 	if r.parts.Backups == nil {
 		return
@@ -41,14 +41,14 @@ func (r *Runtime) endBackups() {
 	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
 	defer cancel()
 	if err := r.parts.Backups.End(ctx); err != nil {
-		r.log.Warn().Err(err).Msg("the backups did not end in time: etcd is closed, and the rest is uploaded afterwards")
+		r.log.Warn().Err(err).Msg("the backups did not stop in time; closing etcd first and uploading the remaining writes afterwards")
 	}
 }
 
-var errNoTimeLeft = errors.New("the time for the stop has run out")
+var errNoTimeLeft = errors.New("no time left before the stop deadline")
 
-// Flush uploads what etcd acknowledged before it was closed, in the rest of the stop's budget. Call it after the
-// lifecycle has ended and the exit record is settled.
+// Flush uploads the remaining acknowledged writes within the rest of the stop budget. Flush must be called after the
+// lifecycle has ended and the exit record is final.
 func (r *Runtime) Flush(ctx context.Context) {
 	if r.parts.Backups == nil || !r.closed.inOrder {
 		return
@@ -58,7 +58,7 @@ func (r *Runtime) Flush(ctx context.Context) {
 	defer cancel()
 	began := time.Now()
 	defer time.AfterFunc(time.Second, func() {
-		r.log.Info().Msgf("backups: the stop waits until all acknowledged writes are in the store, until %s at the latest", deadline.UTC().Format(time.TimeOnly))
+		r.log.Info().Msgf("backups: uploading the remaining acknowledged writes before the process stops, until %s at the latest", deadline.UTC().Format(time.TimeOnly))
 	}).Stop()
 	err := r.parts.Backups.Flush(ctx, filepath.Join(r.config.Etcd.Dir, "member", "snap", "db"))
 	if errors.Is(err, backup.ErrNotRunning) {
@@ -69,12 +69,12 @@ func (r *Runtime) Flush(ctx context.Context) {
 		return
 	}
 	if r.closed.flushError = err; err != nil {
-		r.log.Warn().Err(err).Msg("backups: the store lacks some of etcd's last writes; the next start uploads them")
+		r.log.Warn().Err(err).Msg("backups: some of etcd's latest writes are not in the store; the next start uploads them")
 		return
 	}
 	r.log.Info().Dur("took_ms", time.Since(began)).Msg("backups: all acknowledged writes are in the store")
 }
 
-// FlushError returns the error of Flush; nil before Flush. Only the caller of Flush
-// may call it.
+// FlushError returns the error of Flush, or nil before Flush is called. Only the goroutine that calls Flush may call
+// FlushError.
 func (r *Runtime) FlushError() error { return r.closed.flushError }

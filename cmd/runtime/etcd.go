@@ -31,10 +31,10 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// Configure implements lifecycle.Member. A failed copy for debug containers does not prevent the start.
+// Configure implements lifecycle.Member. A failure to store the copy for debug containers does not prevent the start.
 func (r *Runtime) Configure(yaml []byte) error {
 	if err := bootstrap.StoreConfig(r.flags.StoredConfigPath, yaml); err != nil {
-		r.log.Warn().Err(err).Msg("the configuration is not kept for debugging")
+		r.log.Warn().Err(err).Msg("cannot store a copy of the configuration for debugging")
 	}
 	checked, err := etcdconf.Parse(yaml)
 	if err == nil {
@@ -47,7 +47,7 @@ func (r *Runtime) Configure(yaml []byte) error {
 		return err
 	}
 	r.forceOnce(checked.Etcd)
-	if !bytes.Equal(yaml, r.warned) { // etcd may be configured again while the start waits for something else
+	if !bytes.Equal(yaml, r.warned) { // Configure may be called again while the start is waiting
 		r.warned = yaml
 		r.warn(checked)
 	}
@@ -74,28 +74,28 @@ func (r *Runtime) Configure(yaml []byte) error {
 	return nil
 }
 
-// CheckAck rejects --backup-ack=stored for several members: none would know whether the store has what the others
-// acknowledged.
+// CheckAck rejects --backup-ack=stored for a cluster of several members: no member would know whether the store
+// contains the writes that other members have acknowledged.
 func CheckAck(ack string, etcd *embed.Config) error {
 	members, _ := types.NewURLsMap(etcd.InitialCluster) // etcd reports the error
 	if ack != commandline.AckStored || len(members) <= 1 {
 		return nil
 	}
-	return fmt.Errorf("%w: --backup-ack=stored is for clusters of one member, and initial-cluster has %d: use --backup-ack=local",
+	return fmt.Errorf("%w: --backup-ack=stored requires a cluster of one member, but initial-cluster has %d; use --backup-ack=local",
 		etcdconf.ErrUnusable, len(members))
 }
 
-// describeData returns what the next start compares the data with. If they cannot be inspected, nothing compares
-// equal.
+// describeData returns the fingerprint that the next start compares with the data. If the data cannot be read, the
+// next comparison fails.
 func (r *Runtime) describeData() []byte {
 	taken, err := datadir.TakeFingerprint(r.config.Etcd.Dir, r.config.Etcd.WalDir)
 	if err != nil {
-		r.log.Warn().Err(err).Msg("the next start validates in full")
+		r.log.Warn().Err(err).Msg("cannot describe the data directory in the exit record; the next start runs a full validation")
 	}
 	return taken.Note()
 }
 
-// newPeers returns the other members, which are asked with the client certificate that recovery uses.
+// newPeers returns a client for the other members. The client uses the same client certificate as recovery.
 func (r *Runtime) newPeers() (*peers.Peers, error) {
 	return peers.New(r.config.Etcd, peers.NewOptions(r.flags.EtcdCertPath, r.flags.EtcdKeyPath, r.parts.RootPassword))
 }
@@ -106,13 +106,13 @@ func (r *Runtime) requestPromotion(ctx context.Context, cluster, member types.ID
 		return err
 	}
 	if others == nil {
-		return errors.New("etcd's configuration names no other member that could be asked")
+		return errors.New("initial-cluster lists no other member to request the promotion from")
 	}
 	defer others.Close()
 	return others.Promote(ctx, &peers.Survey{Cluster: cluster.String(), Members: members, Own: peers.Member{ID: member}})
 }
 
-// awaitPeers waits until etcd would admit a new member.
+// awaitPeers waits until the cluster would accept a new member.
 func (r *Runtime) awaitPeers(ctx context.Context, report func(reason string)) (dataversion.Version, error) {
 	others, err := r.newPeers()
 	if err != nil || others == nil {
@@ -122,16 +122,16 @@ func (r *Runtime) awaitPeers(ctx context.Context, report func(reason string)) (d
 	return others.AwaitVersion(ctx, peers.DowngradeWait, report)
 }
 
-// invalidateRecord makes the exit record invalid for good. If it cannot be removed now, the stop tries again.
+// invalidateRecord invalidates the exit record permanently. If removing the record fails, the stop tries again.
 func (r *Runtime) invalidateRecord() {
 	if err := r.record.Invalidate(); err != nil {
-		r.log.Error().Err(err).Msg("another process has the data open, and the exit record cannot be removed")
+		r.log.Error().Err(err).Msg("cannot remove the exit record, although another process is using the data directory")
 	}
 }
 
 func (r *Runtime) warn(checked *etcdconf.Checked) {
 	if len(checked.Sidecars) > 0 {
-		r.log.Debug().Strs("keys", checked.Sidecars).Msg("these keys of etcd's configuration are for the sidecar")
+		r.log.Debug().Strs("keys", checked.Sidecars).Msg("ignoring keys of etcd's configuration that are for the sidecar")
 	}
 	warnings := r.warnings(checked.Etcd)
 	for _, warning := range warnings {
@@ -144,7 +144,7 @@ func (r *Runtime) warn(checked *etcdconf.Checked) {
 	}
 }
 
-// useCertificates reports the files that etcd serves and connects with.
+// useCertificates registers the certificate files of etcd's servers and clients.
 func (r *Runtime) useCertificates(etcd *embed.Config) {
 	server, _, _ := r.config.ServerCertificate()
 	files := map[string]string{certificates.EtcdServer: server, certificates.EtcdServerCA: "", certificates.EtcdPeer: "", certificates.EtcdPeerCA: ""}
@@ -157,7 +157,8 @@ func (r *Runtime) useCertificates(etcd *embed.Config) {
 	r.certificates.Add(files)
 }
 
-// listeners returns etcd's TLS listeners. Certificates that etcd makes for itself are verified by no client.
+// listeners returns etcd's TLS listeners. It omits listeners with self-generated certificates, because no client
+// verifies those certificates.
 func (r *Runtime) listeners() (all []certificates.Listener) {
 	etcd := r.config.Etcd
 	add := func(name string, listens, advertised []url.URL, files transport.TLSInfo) {
@@ -183,35 +184,35 @@ func (r *Runtime) listeners() (all []certificates.Listener) {
 	return all
 }
 
-// forceOnce clears force-new-cluster if an earlier start has performed it: the members that have joined since would
-// be dropped.
+// forceOnce clears force-new-cluster if an earlier start has performed it. A second time would remove the members
+// that have joined since.
 func (r *Runtime) forceOnce(etcd *embed.Config) {
 	note := bootstrap.ForceNoteOn(r.flags.VolumeDir)
 	if etcd.ForceNewCluster {
 		etcd.ForceNewCluster = !note.Exists()
 	} else if err := note.Remove(); err != nil {
-		r.log.Warn().Err(err).Msg("cannot forget that force-new-cluster was performed: it would be ignored if it were set again")
+		r.log.Warn().Err(err).Msg("cannot delete the record of force-new-cluster; the setting will be ignored if you set it again")
 	}
 }
 
-// warnings returns sentences about settings that are valid and rarely intended.
+// warnings returns warnings about valid settings that are rarely intended.
 func (r *Runtime) warnings(etcd *embed.Config) (warnings []string) {
 	switch {
 	case etcd.ForceNewCluster:
-		warnings = append(warnings, "force-new-cluster is set: this start drops all other members from the cluster; remove it from etcd's configuration afterwards")
+		warnings = append(warnings, "force-new-cluster is set: this start removes all other members from the cluster; delete the setting from etcd's configuration afterwards")
 	case bootstrap.ForceNoteOn(r.flags.VolumeDir).Exists():
-		warnings = append(warnings, "force-new-cluster is ignored: an earlier start has performed it; remove it from etcd's configuration (after a start without it, it can be set again)")
+		warnings = append(warnings, "ignoring force-new-cluster, because an earlier start performed it; delete the setting from etcd's configuration (you can set it again after a start without it)")
 	}
 	if etcd.ClusterState == embed.ClusterStateFlagNew && r.lastRun.lost(etcd.Dir) {
-		warnings = append(warnings, fmt.Sprintf("the data directory %s is empty, but an earlier run on this volume has served data there: a new cluster starts, "+
-			"unless a backup is restored; if the data are missed, stop etcd-wrapper, restore them, and start it again", etcd.Dir))
+		warnings = append(warnings, fmt.Sprintf("the data directory %s is empty, but an earlier run on this volume served data from it: starting a new cluster "+
+			"unless a backup is restored; if you need the old data, stop etcd-wrapper, restore the data, and start it again", etcd.Dir))
 	}
 	held, err := r.volume.Contains(etcd.Dir)
 	if err != nil {
 		warnings = append(warnings, err.Error())
 	} else if !held {
-		warnings = append(warnings, fmt.Sprintf("the data directory %s is on another volume than the exit record %s, which can then outlive the data that it "+
-			"describes; put both on one volume", etcd.Dir, r.flags.RecordPath()))
+		warnings = append(warnings, fmt.Sprintf("the data directory %s and the exit record %s are on different volumes, so the record can outlive "+
+			"the data; put both on the same volume", etcd.Dir, r.flags.RecordPath()))
 	}
 	return warnings
 }
@@ -230,7 +231,7 @@ func (r *Runtime) Open(ctx context.Context) error {
 	}
 	if r.config.Etcd.ForceNewCluster {
 		if err := bootstrap.ForceNoteOn(r.flags.VolumeDir).Write(); err != nil {
-			r.log.Error().Err(err).Msg("cannot record that force-new-cluster was performed: remove it from etcd's configuration before the next start, which would drop all other members again")
+			r.log.Error().Err(err).Msg("cannot record that force-new-cluster was performed; delete the setting from etcd's configuration before the next start, which would remove all other members again")
 		}
 	}
 	took := time.Since(began)
@@ -263,9 +264,8 @@ type target struct {
 // Certificates implements readiness.Target.
 func (r target) Certificates(now time.Time) (ended, soon string) { return r.files.Check(now) }
 
-// Space on a volume is scarce if less than a tenth is free, or less than largest bytes on a large one, or less than
-// the database needs for a copy of itself, which a full snapshot and a defragmentation make, with two segments of
-// etcd's log.
+// A volume is low on space if less than a tenth of it is free, capped at largest bytes, or if the free space cannot
+// hold a copy of the database and two segments of etcd's log. Full snapshots and defragmentation copy the database.
 const (
 	largest     = 4 << 30
 	logSegments = 2 * 64 << 20
@@ -289,10 +289,10 @@ func describeLowSpace(is maintenance.Volume) string {
 	if need := max(min(is.Size/10, largest), is.Copy+logSegments); is.Size == 0 || is.Free >= need {
 		return ""
 	}
-	return fmt.Sprintf("%s of %s are free: enlarge the volume, or remove what etcd does not need from it", terminal.Size(is.Free), terminal.Size(is.Size))
+	return fmt.Sprintf("%s of %s free: enlarge the volume, or delete files that etcd does not need", terminal.Size(is.Free), terminal.Size(is.Size))
 }
 
-// Usage returns the endpoint of the member and the URL of the page, once etcd is ready.
+// Usage returns the member's endpoint and the URL of the status page. It must not be called before etcd is ready.
 func (r *Runtime) Usage() (endpoint, page string) {
 	return r.config.Etcd.AdvertiseClientUrls[0].String(), fmt.Sprintf("http://127.0.0.1:%d/", r.flags.WrapperPort)
 }
@@ -327,7 +327,8 @@ func (r *Runtime) watch(ctx context.Context) error {
 	}
 }
 
-// Close implements lifecycle.Member. It stops the monitor first, which must not check an etcd that is being closed.
+// Close implements lifecycle.Member. It stops the monitor first, because the monitor must not check an etcd that is
+// being closed.
 func (r *Runtime) Close() (opened bool, err error) {
 	if r.endMonitor != nil {
 		r.endMonitor()
@@ -337,7 +338,7 @@ func (r *Runtime) Close() (opened bool, err error) {
 		return false, nil
 	}
 	began := time.Now()
-	if r.parts.Leases != nil { // a member that stays away counts as lost when its lease expires
+	if r.parts.Leases != nil { // the lease of a member that stays down must expire
 		r.parts.Leases.Stop()
 	}
 	r.endBackups()

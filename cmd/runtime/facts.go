@@ -18,19 +18,19 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// durations holds durations in nanoseconds, which are 0 for phases that were not reached. A forced end reads them
-// while the close is running.
+// durations holds durations in nanoseconds. Phases that were not reached have the duration 0. A forced exit reads the
+// durations while etcd is being closed.
 type durations struct{ start, stop, drain atomic.Int64 }
 
-// Durations returns how long etcd took to start and to close, and the part of the close for draining streams. They
-// are 0 for phases that were not reached.
+// Durations returns how long etcd took to start, to stop, and to drain streams during the stop. Phases that were not
+// reached have the duration 0.
 func (r *Runtime) Durations() (start, stop, drain time.Duration) {
 	load := func(of *atomic.Int64) time.Duration { return time.Duration(of.Load()) }
 	return load(&r.durations.start), load(&r.durations.stop), load(&r.durations.drain)
 }
 
-// Document returns the runtime's part of the status document: everything except the lifecycle, the checks and the
-// timeline.
+// Document returns the runtime's part of the status document, which is everything except the lifecycle, the checks
+// and the timeline.
 func (r *Runtime) Document() status.Document {
 	last := r.lastRun.ended()
 	document := status.Document{
@@ -58,19 +58,19 @@ func (r *Runtime) Document() status.Document {
 		document.DataVersion = &version
 	}
 	if names := etcd.NotJoined(); len(names) > 0 {
-		document.ConfigWarnings = append(document.ConfigWarnings, fmt.Sprintf("initial-cluster names %s, but by etcd's log the cluster has no such member: start it to join; "+
-			"if it runs already, this member's data is from before it joined: stop this member and move its data directory away", strings.Join(names, ", ")))
+		document.ConfigWarnings = append(document.ConfigWarnings, fmt.Sprintf("members of initial-cluster that this member does not know: %s; start them; "+
+			"if they are already running, this member's data is outdated: stop this member and move its data directory away", strings.Join(names, ", ")))
 	}
 	return document
 }
 
-// id returns the ID of the member in hexadecimal. It is empty until etcd is ready.
+// id returns the member ID in hexadecimal, or an empty string until etcd is ready.
 func (r *Runtime) id() string {
 	id, _ := r.memberID.Load().(string)
 	return id
 }
 
-// Progress describes the progress of etcd's start. It is empty until etcd is opened.
+// Progress describes the progress of etcd's start or stop. It is empty before etcd is opened.
 func (r *Runtime) Progress() string {
 	if etcd := r.etcd.Load(); etcd != nil {
 		return etcd.Doing()
@@ -78,10 +78,10 @@ func (r *Runtime) Progress() string {
 	return ""
 }
 
-// Readiness returns the latest report of the monitor.
+// Readiness returns the monitor's latest report.
 func (r *Runtime) Readiness() *readiness.Report { return r.monitor.Report() }
 
-// Requests returns the counts of clients' requests since etcd was configured.
+// Requests returns the number of client requests since etcd was configured.
 func (r *Runtime) Requests() (writes, reads state.Requests) {
 	etcd := r.etcd.Load()
 	if etcd == nil {
@@ -90,7 +90,8 @@ func (r *Runtime) Requests() (writes, reads state.Requests) {
 	return etcd.Requests()
 }
 
-// Defragment starts a defragmentation and returns immediately. The error is the reason why it cannot start now.
+// Defragment starts a defragmentation and returns immediately. The error is the reason why defragmentation cannot
+// start now.
 func (r *Runtime) Defragment() error {
 	etcd := r.etcd.Load()
 	if etcd == nil {
@@ -99,12 +100,12 @@ func (r *Runtime) Defragment() error {
 	return etcd.Maintainer.Trigger()
 }
 
-// Record reads the exit record like the next start will. The error is the reason if there is no clean record.
+// Record reads the exit record like the next start. It returns an error if there is no clean record.
 func (r *Runtime) Record() (exitcode.Word, error) {
 	return exitcode.NewRecord(r.flags.RecordPath()).Read()
 }
 
-// LeaseOfMember returns the content of the member's own lease, or false while the member has no leader.
+// LeaseOfMember returns the content of the member's lease. It returns false while the member has no leader.
 func (r *Runtime) LeaseOfMember() (kubernetes.MemberLease, bool) {
 	etcd := r.etcd.Load()
 	if etcd == nil {
@@ -120,8 +121,7 @@ func (r *Runtime) LeaseOfMember() (kubernetes.MemberLease, bool) {
 	return is, view.Leader != ""
 }
 
-// LeaseOfBackups returns the content of the leases of snapshots, or false while this member does not write the
-// backups.
+// LeaseOfBackups returns the content of the snapshot leases. It returns false unless this member writes the backups.
 func (r *Runtime) LeaseOfBackups() (lease kubernetes.BackupLeases, ok bool) {
 	is := r.parts.Backups.Published()
 	if is.Role != facts.Writer {

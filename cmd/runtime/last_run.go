@@ -21,8 +21,8 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// A lastRun holds what is known about the previous run, and what this run records for the next one. It informs users;
-// only the exit record selects the validation mode. Its methods may be called from any goroutine.
+// A lastRun describes the previous run and records this run for the next one. The records are only informational: the
+// exit record alone selects the validation mode. The methods of lastRun may be called from any goroutine.
 type lastRun struct {
 	flags  *commandline.StartEtcd
 	record *exitcode.Record
@@ -32,7 +32,7 @@ type lastRun struct {
 
 	mu   sync.Mutex
 	last lastExit
-	held bool // this process holds the volume, and may write the note
+	held bool // this process has locked the volume and may write the note
 	run  exitcode.LastRun
 }
 
@@ -40,18 +40,18 @@ type lastRun struct {
 type lastExit struct {
 	class  string // value of status.Document.LastExit
 	reason string
-	loops  bool // the run ended before it served
+	loops  bool // the run ended before it started to serve
 }
 
-// newLastRun reads the records of the last run on the volume. It changes nothing.
+// newLastRun reads the records of the last run on the volume without changing them.
 func newLastRun(flags *commandline.StartEtcd, record *exitcode.Record, note *exitcode.CrashNote, log zerolog.Logger) *lastRun {
 	l := &lastRun{flags: flags, record: record, crash: note, log: log, run: exitcode.LastRun{Began: time.Now()}}
 	l.last = l.read()
 	return l
 }
 
-// LastRunOn describes the last run on a volume for a user who finds no running process. It is empty if there is no
-// note.
+// LastRunOn describes the last run on a volume to users who find no running process. It returns an empty string if
+// the volume has no record.
 func LastRunOn(volumeDir string) string {
 	flags := &commandline.StartEtcd{VolumeDir: volumeDir}
 	last, err := exitcode.ReadLastRun(flags.LastRunPath())
@@ -64,13 +64,13 @@ func LastRunOn(volumeDir string) string {
 	case last.Ended.IsZero() && crash != "":
 		return fmt.Sprintf("the last run on %s started at %s and crashed: %s", volumeDir, at(last.Began), crash)
 	case last.Ended.IsZero():
-		return fmt.Sprintf("the last run on %s started at %s and recorded no end: it is still running, or it was killed (SIGKILL, out of memory, power loss)", volumeDir, at(last.Began))
+		return fmt.Sprintf("the last run on %s started at %s and did not record its end: it is still running, or it was killed (SIGKILL, out of memory, power loss)", volumeDir, at(last.Began))
 	default:
-		return fmt.Sprintf("the last run on %s ended at %s with %d: %s", volumeDir, at(last.Ended), int(last.Status), last.Reason)
+		return fmt.Sprintf("the last run on %s ended at %s with status %d: %s", volumeDir, at(last.Ended), int(last.Status), last.Reason)
 	}
 }
 
-// read returns how the last run ended. A run that seems to have been killed may still be running.
+// read returns how the last run ended. A run without a recorded end may still be running.
 func (l *lastRun) read() lastExit {
 	last, err := exitcode.ReadLastRun(l.flags.LastRunPath())
 	noted, orderly := err == nil, !last.Ended.IsZero()
@@ -83,20 +83,20 @@ func (l *lastRun) read() lastExit {
 	case orderly && last.Status != exitcode.Clean:
 		return is(status.ExitFailed, fmt.Sprintf("status %d, %s", int(last.Status), last.Reason))
 	case noted && !orderly:
-		return is(status.ExitKilled, "it left no note of its end: SIGKILL, out of memory, a failed node or power supply, or a full volume"+l.firstOf(last))
+		return is(status.ExitKilled, "the run did not record its end: SIGKILL, out of memory, a node or power failure, or a full volume"+l.firstOf(last))
 	case unclean == nil:
 		return is(string(word), "")
-	case noted && !last.Served: // the record is from an earlier run, and a stop before etcd's start does not change it
+	case noted && !last.Served: // the exit record is from an earlier run: a stop before etcd's start does not change it
 		return is(string(exitcode.Terminated), last.Reason)
 	case nothingOn(l.flags.VolumeDir):
 		return is(status.ExitNone, "")
 	default:
-		return is(status.ExitUnknown, "no run has left a note on the volume")
+		return is(status.ExitUnknown, "the volume has no record of the last run")
 	}
 }
 
-// firstOf returns the crash that started a crash loop, for a run that recorded no reason. If the volume is full, that
-// is the last run that could be recorded.
+// firstOf returns the crash that started a crash loop, if the last run recorded no reason. On a full volume, it is
+// the last crash that could be recorded.
 func (l *lastRun) firstOf(last exitcode.LastRun) string {
 	first := l.crash.FirstReason(last.Began)
 	if !last.Served {
@@ -105,7 +105,7 @@ func (l *lastRun) firstOf(last exitcode.LastRun) string {
 	if first == "" {
 		return ""
 	}
-	return "; the first crash of this loop: " + first
+	return "; the first crash of this crash loop: " + first
 }
 
 // ended returns how the last run ended.
@@ -115,21 +115,21 @@ func (l *lastRun) ended() lastExit {
 	return l.last
 }
 
-// markBlocked records that another process holds the volume, so its run has not ended.
+// markBlocked records that another process is using the volume and that its run has therefore not ended.
 func (l *lastRun) markBlocked() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.last = lastExit{class: status.ExitUnknown, reason: "another process holds the volume"}
+	l.last = lastExit{class: status.ExitUnknown, reason: "another process is using the volume"}
 }
 
-// nothingOn reports whether a volume was never used. It ignores what file systems create themselves.
+// nothingOn reports whether a volume has never been used. Entries that the file system creates itself are ignored.
 func nothingOn(volume string) bool {
 	entries, err := os.ReadDir(volume)
 	entries = slices.DeleteFunc(entries, func(entry fs.DirEntry) bool { return entry.Name() == "lost+found" })
 	return len(entries) == 0 && (err == nil || errors.Is(err, fs.ErrNotExist))
 }
 
-// warn logs an end of the last run that needs attention.
+// warn logs how the last run ended if that needs attention.
 func (l *lastRun) warn(last lastExit) {
 	message := map[string]string{
 		status.ExitCrash:  "the last run on this volume crashed",
@@ -146,8 +146,8 @@ func (l *lastRun) warn(last lastExit) {
 	line.Msg(message + ": " + last.reason)
 }
 
-// start reads how the last run ended, and records this one in the background. Call it when the volume is locked; it
-// may be called again.
+// start reads how the last run ended and records this run in the background. It must be called after the volume is
+// locked, and may be called again.
 func (l *lastRun) start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,18 +155,18 @@ func (l *lastRun) start() {
 		return
 	}
 	l.held, l.last = true, l.read()
-	last, _ := exitcode.ReadLastRun(l.flags.LastRunPath()) // read reports any problem of the record
+	last, _ := exitcode.ReadLastRun(l.flags.LastRunPath()) // read already reports errors
 	l.run.DataDir = last.DataDir
 	l.warn(l.last)
 	l.note(func(*exitcode.LastRun) {})
 }
 
-// recordServing records that this run serves the data in a directory.
+// recordServing records that this run serves the data in dataDir.
 func (l *lastRun) recordServing(dataDir string) {
 	l.note(func(run *exitcode.LastRun) { run.Served, run.DataDir = true, dataDir })
 }
 
-// lost reports whether an earlier run served data from a directory that is empty now.
+// lost reports whether an earlier run served data from a directory that is now empty.
 func (l *lastRun) lost(dataDir string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,7 +176,7 @@ func (l *lastRun) lost(dataDir string) bool {
 	})
 }
 
-// end records how this run ends. It returns when the record is on disk.
+// end records how this run ends, and returns when the record is on disk.
 func (l *lastRun) end(outcome lifecycle.Outcome) {
 	l.note(func(run *exitcode.LastRun) {
 		run.Ended, run.Status, run.Reason = time.Now(), outcome.Status, outcome.Reason
@@ -184,7 +184,7 @@ func (l *lastRun) end(outcome lifecycle.Outcome) {
 	l.busy.Wait()
 }
 
-// note changes the note for the next run, and writes it in the background.
+// note updates the record for the next run and writes it in the background.
 func (l *lastRun) note(change func(*exitcode.LastRun)) {
 	l.busy.Go(func() {
 		l.mu.Lock()
@@ -194,7 +194,7 @@ func (l *lastRun) note(change func(*exitcode.LastRun)) {
 		}
 		change(&l.run)
 		if err := l.run.Keep(l.flags.LastRunPath()); err != nil {
-			l.log.Debug().Err(err).Msg("the next run will not know how this one ended")
+			l.log.Debug().Err(err).Msg("cannot record how this run ended")
 		}
 	})
 }

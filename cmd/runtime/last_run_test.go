@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/readiness/metrics"
 )
 
-// next returns the runtime of the next run after w has ended or was killed.
+// next returns the runtime of the run after w, which has ended or was killed.
 func next(t *testing.T, w *Runtime) *Runtime {
 	t.Helper()
 	w.lastRun.busy.Wait()
@@ -67,11 +67,11 @@ func TestLastRun_crashLoopOnAFullVolume(t *testing.T) {
 	require.NoError(t, w.Lock())
 	w.lastRun.busy.Wait()
 	require.NoError(t, os.WriteFile(w.flags.CrashNotePath(), []byte("etcd: no space left on device\n"), 0o600))
-	w = next(t, w) // a run that keeps the note, and is killed
+	w = next(t, w) // this run keeps the note and is killed
 	w = next(t, w)
 	class, reason := lastExitOf(w)
 	assert.Equal(t, "killed", class)
-	assert.Contains(t, reason, "; the first crash of this loop: etcd: no space left on device")
+	assert.Contains(t, reason, "; the first crash of this crash loop: etcd: no space left on device")
 
 	w.lastRun.recordServing("")
 	w = next(t, w)
@@ -82,7 +82,7 @@ func TestLastRun_crashLoopOnAFullVolume(t *testing.T) {
 	require.NoError(t, os.Chtimes(w.flags.CrashNotePath()+".first", now, now.Add(time.Hour)))
 	w.lastRun.recordServing("")
 	_, reason = lastExitOf(next(t, w))
-	assert.Contains(t, reason, "; the first crash of this loop:", "later runs could not note themselves, as the volume was full")
+	assert.Contains(t, reason, "; the first crash of this crash loop:", "later runs could not note themselves, as the volume was full")
 }
 
 func TestLastRun_stillRunning(t *testing.T) {
@@ -93,7 +93,7 @@ func TestLastRun_stillRunning(t *testing.T) {
 	require.Error(t, second.Lock())
 	class, reason := lastExitOf(second)
 	assert.Equal(t, "unknown", class)
-	assert.Contains(t, reason, "another process holds the volume")
+	assert.Contains(t, reason, "another process is using the volume")
 	require.NoError(t, first.volume.Unlock())
 	require.NoError(t, second.Lock())
 	second.lastRun.busy.Wait()
@@ -128,7 +128,8 @@ func TestLastRun_crashLoopKeepsTheFirstReason(t *testing.T) {
 	assert.Equal(t, "one", w.note.FirstReason(time.Time{}))
 }
 
-// If the data directory was removed from a volume, status and log show that a new cluster replaces data.
+// If the data directory was removed from a volume, the status and the log show that a new cluster replaces existing
+// data.
 func TestLastRun_lostData(t *testing.T) {
 	var log bytes.Buffer
 	w, _ := newRuntime(t, &log)
@@ -140,9 +141,9 @@ func TestLastRun_lostData(t *testing.T) {
 	w.lastRun.recordServing(dataDir)
 
 	w = next(t, w)
-	w = next(t, w) // a run that did not serve has no data
+	w = next(t, w) // a run that never served has no data
 	require.Len(t, w.warnings(config), 1)
-	assert.Contains(t, w.warnings(config)[0], "an earlier run on this volume has served data there")
+	assert.Contains(t, w.warnings(config)[0], "an earlier run on this volume served data from it")
 	config.ClusterState = embed.ClusterStateFlagExisting
 	assert.Empty(t, w.warnings(config), "it joins the others, which have the data")
 
@@ -153,7 +154,7 @@ func TestLastRun_lostData(t *testing.T) {
 
 	config.Dir = "/proc/new.etcd"
 	require.Len(t, w.warnings(config), 1)
-	assert.Contains(t, w.warnings(config)[0], "is on another volume than the exit record")
+	assert.Contains(t, w.warnings(config)[0], "are on different volumes")
 }
 
 func lastExitOf(r *Runtime) (class, reason string) {

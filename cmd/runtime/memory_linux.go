@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// releaseStartup returns memory to the kernel that only the start needed: free pages of the heap, and mapped pages of
-// the program file, which stay in the page cache and are mapped again when they are used. This lowers the memory of
-// idle members. If it fails, the memory stays as it is.
+// releaseStartup releases memory that is no longer needed after the start, which lowers the memory usage of idle
+// members. It frees unused heap pages and unmaps pages of the program file. The kernel keeps these pages in the page
+// cache and maps them again on the next access.
 func releaseStartup() {
 	debug.FreeOSMemory()
 	program, err := os.Readlink("/proc/self/exe")

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mapped returns how many KiB of the program file are mapped.
+// mapped returns the size of the mapped part of the program file in KiB.
 func mapped(t *testing.T) (total int) {
 	t.Helper()
 	program, err := os.Readlink("/proc/self/exe")

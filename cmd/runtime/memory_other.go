@@ -2,5 +2,5 @@
 
 package runtime
 
-// releaseStartup does nothing, because only Linux shows which pages of the program are mapped.
+// releaseStartup does nothing on systems other than Linux.
 func releaseStartup() {}

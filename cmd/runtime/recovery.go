@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/recovery"
 )
 
-// recoveryStatus returns the state of recovery, or nil if there is nothing to report.
+// recoveryStatus returns the status of recovery, or nil if there is nothing to report.
 func (r *Runtime) recoveryStatus() *status.Recovery {
 	if r.parts.Recovery == nil {
 		return nil
@@ -25,14 +25,14 @@ func (r *Runtime) recoveryStatus() *status.Recovery {
 	return state
 }
 
-// isUnverified reports whether etcd was started without an answer from the store. The backup writer compares the data
-// before it makes backups, so later backups verify the data.
+// isUnverified reports whether etcd was started without comparing its data with the store. Later backups prove that
+// the data matches, because the backup writer compares the data before it makes backups.
 func (r *Runtime) isUnverified(is recovery.Progress) bool {
 	return is.Uncompared && (r.parts.Backups == nil || r.parts.Backups.Facts().Shipped.Revision == 0)
 }
 
-// RecoveryProgress describes what recovery waits for or how far it is, and since when. It is empty in states that
-// take no time.
+// RecoveryProgress describes what recovery is waiting for or its progress, with the start time. It is empty in states
+// that take no time.
 func (r *Runtime) RecoveryProgress() string {
 	if r.parts.Recovery == nil {
 		return ""
@@ -46,7 +46,7 @@ func describeRecovery(is recovery.Progress) string {
 		return ""
 	}
 	if is.State == recovery.Build && is.Rate > 0 {
-		far = fmt.Sprintf("%s of about %s are restored, %s/s, %v left",
+		far = fmt.Sprintf("restored %s of about %s at %s/s, %v left",
 			terminal.Size(is.Bytes), terminal.Size(is.Of), terminal.Size(int64(is.Rate)), terminal.Round(is.Left()))
 	}
 	return fmt.Sprintf("recovery has been %s since %s: %s", doing, is.Since.UTC().Format(time.RFC3339), far)

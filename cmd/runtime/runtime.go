@@ -1,8 +1,8 @@
-// Package runtime implements the interfaces of the lifecycle. It connects bootstrap, the embedded etcd, the readiness
-// monitor and the records of a run, which do not know each other.
+// Package runtime implements the interfaces of the lifecycle. It connects packages that do not know each other:
+// bootstrap, the embedded etcd, the readiness monitor and the records of a run.
 //
-// The command creates one Runtime per run and connects it to the wrapper's server before the lifecycle starts.
-// Afterwards the lifecycle calls its methods one at a time. Methods that only report may be called from any
+// The command creates one Runtime per run and connects it to the wrapper's server before the lifecycle starts. The
+// lifecycle then calls the methods of the Runtime one at a time. Methods that only report may be called from any
 // goroutine.
 package runtime
 
@@ -31,20 +31,20 @@ import (
 	"etcd-wrapper/recovery"
 )
 
-// A Server is the wrapper's own server, as far as etcd's configuration affects it.
+// A Server is the part of the wrapper's own server that depends on etcd's configuration.
 type Server interface {
 	UseHTTP()
-	UseTLS(certFile, keyFile string) error // fails only if the files are currently unusable
+	UseTLS(certFile, keyFile string) error // fails only if the files are unusable
 }
 
-// Parts are the components that a Runtime works with.
+// Parts are the components that a Runtime uses.
 type Parts struct {
 	Server   Server
 	Crash    func(reason error)         // called after etcd has crashed
 	Backups  *backup.Backups            // nil without a store
 	Recovery *recovery.Recovery         // nil with a sidecar
 	Leases   *kubernetes.Leases         // nil without --kubernetes=leases
-	Unwanted func(context.Context) bool // reports whether the StatefulSet no longer includes the member; nil without --kubernetes=replicas
+	Unwanted func(context.Context) bool // reports whether the StatefulSet was scaled down below this member; nil without --kubernetes=replicas
 
 	RootPassword string // password of etcd's root user in a new cluster; empty without --root-password-file
 }
@@ -65,16 +65,16 @@ type Runtime struct {
 	began          time.Time
 	lastRun        *lastRun
 	config         *etcdconf.Checked
-	warned         []byte                   // the configuration whose warnings were logged last
+	warned         []byte                   // configuration for which warnings were last logged
 	configWarnings atomic.Pointer[[]string] // warnings about the configuration
 	etcd           atomic.Pointer[member.Member]
-	memberID       atomic.Value // set to a string once etcd is ready
-	endMonitor     func()       // waits until the monitor has ended; nil before etcd has started
+	memberID       atomic.Value // string; set when etcd is ready
+	endMonitor     func()       // stops the monitor and waits for it; nil before etcd has started
 	durations      durations
 	closed         closed
 }
 
-// New returns the runtime of a run, and reads how the last run on the volume ended. It changes nothing.
+// New returns the runtime of a run. It reads how the last run on the volume ended, but changes nothing.
 func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logger) *Runtime {
 	r := &Runtime{
 		flags:   flags,
@@ -94,7 +94,7 @@ func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logg
 	return r
 }
 
-// ForLifecycle returns the interfaces that the lifecycle takes, with a sidecar whose calls are counted.
+// ForLifecycle returns the implementations of the lifecycle's interfaces. It wraps sidecar to count its calls.
 func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 	return lifecycle.Runtime{
 		Sidecar: &sidecarMetrics{Sidecar: sidecar, counts: r.counts, silent: r.flags.Standalone}, Volume: r, Record: r.record, Member: r, Server: r,
@@ -103,10 +103,10 @@ func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 	}
 }
 
-// Gate returns the lock that separates readers of the whole database from its defragmentation.
+// Gate returns the lock that keeps defragmentation from running while the whole database is being read.
 func (r *Runtime) Gate() *maintenance.Gate { return &r.gate }
 
-// Connect sets the components. Call it before the lifecycle starts; it may be called again.
+// Connect sets the components. It must be called before the lifecycle starts, and may be called again.
 func (r *Runtime) Connect(parts Parts) { r.parts = parts }
 
 // crash ends the lifecycle because etcd has crashed.
@@ -114,7 +114,7 @@ func (r *Runtime) crash(reason error) {
 	r.parts.Crash(bootstrap.ExplainError(reason, r.flags.VolumeDir))
 }
 
-// LastCrash returns the reason why the last run crashed, or an empty string if it did not.
+// LastCrash returns the reason for the crash of the last run, or an empty string if it did not crash.
 func (r *Runtime) LastCrash() string {
 	if last := r.lastRun.ended(); last.class == status.ExitCrash {
 		return last.reason
@@ -122,18 +122,18 @@ func (r *Runtime) LastCrash() string {
 	return ""
 }
 
-// Monitor returns the monitor of the member's readiness.
+// Monitor returns the readiness monitor of the member.
 func (r *Runtime) Monitor() *readiness.Monitor { return r.monitor }
 
-// Lock implements lifecycle.Volume. Once the volume is locked, a crash can record its reason there.
+// Lock implements lifecycle.Volume. A crash can record its reason on the volume only while the volume is locked.
 func (r *Runtime) Lock() error {
 	if err := r.volume.Lock(); err != nil {
 		r.lastRun.markBlocked()
 		return err
 	}
-	r.lastRun.start() // must happen before the note of a crash is removed
+	r.lastRun.start() // must run before the previous crash note is removed
 	if err := r.note.Arm(r.lastRun.ended().loops); err != nil {
-		r.log.Warn().Err(err).Msg("the reason of a crash could not be recorded")
+		r.log.Warn().Err(err).Msg("cannot write to the crash note: the reason for a crash would be lost")
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (r *Runtime) Expose() error {
 	return nil
 }
 
-// Finish removes the files that only a crash needs. Call it when the lifecycle has ended.
+// Finish removes the files that are only needed after a crash. It must be called after the lifecycle has ended.
 func (r *Runtime) Finish(outcome lifecycle.Outcome) {
 	defer r.lastRun.end(outcome)
 	var err error
@@ -172,21 +172,21 @@ func (r *Runtime) Finish(outcome lifecycle.Outcome) {
 		err = r.note.Discard()
 	}
 	if err != nil {
-		r.log.Warn().Err(err).Msg("the crash note could not be updated")
+		r.log.Warn().Err(err).Msg("cannot update the crash note")
 	}
 }
 
-// A sidecarMetrics counts the calls to a sidecar and how its initializations end. The lifecycle requests the status
-// and initializations one after the other, but may fetch the configuration at the same time.
+// A sidecarMetrics counts the calls to a sidecar and the results of its initializations. The lifecycle requests the
+// status and initializations one at a time, but may fetch the configuration concurrently.
 type sidecarMetrics struct {
 	lifecycle.Sidecar
 	counts *metrics.Metrics
-	silent bool           // the sidecar is part of this process, so no requests are logged
-	asked  bootstrap.Mode // mode of the running initialization; empty if none was requested
+	silent bool           // the sidecar is part of this process, so requests are not counted
+	asked  bootstrap.Mode // mode of the running initialization, or empty
 }
 
-// Status implements lifecycle.Sidecar. An initialization ends with a result, or when a restarted sidecar has
-// forgotten it.
+// Status implements lifecycle.Sidecar. An initialization ends with a result, or when the sidecar restarts and loses
+// it.
 func (c *sidecarMetrics) Status(ctx context.Context) (word bootstrap.InitializationStatus, err error) {
 	defer c.count("status", time.Now(), &err)
 	word, err = c.Sidecar.Status(ctx)

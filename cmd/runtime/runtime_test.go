@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// server records the protocols that it is asked to serve.
+// server records the requested protocols.
 type server struct {
 	speaks  []string
 	refuses error
@@ -47,7 +47,7 @@ func newRuntime(t *testing.T, log *bytes.Buffer) (*Runtime, *server) {
 	return w, s
 }
 
-// alone returns the configuration of a single-member cluster with free ports.
+// alone returns the configuration of a single-member cluster on free ports.
 func alone(t *testing.T, more string) []byte {
 	return fmt.Appendf(nil, `name: etcd-0
 data-dir: %s
@@ -111,7 +111,7 @@ func TestConfigure_keepsACopyAndWarns(t *testing.T) {
 	}
 	assert.Equal(t, []string{
 		"logger is ignored because the wrapper writes the etcd log", "ignoring unknown key nonsense",
-		"force-new-cluster is set: this start drops all other members from the cluster; remove it from etcd's configuration afterwards",
+		"force-new-cluster is set: this start removes all other members from the cluster; delete the setting from etcd's configuration afterwards",
 	}, w.Document().ConfigWarnings)
 }
 
@@ -124,7 +124,7 @@ func TestConfigOddities_membersThatTheLogLacks(t *testing.T) {
 		assert.Empty(t, w.Document().ConfigWarnings)
 		require.NoError(t, w.Open(t.Context()))
 		warnings := strings.Join(w.Document().ConfigWarnings, "\n")
-		assert.Equal(t, len(yaml) > len(single), strings.Contains(warnings, "initial-cluster names etcd-1, etcd-2, but by etcd's log the cluster has no such member"), warnings)
+		assert.Equal(t, len(yaml) > len(single), strings.Contains(warnings, "members of initial-cluster that this member does not know: etcd-1, etcd-2;"), warnings)
 		_, err := w.Close()
 		require.NoError(t, err)
 	}
@@ -138,7 +138,8 @@ func TestConfigure_portOfTheWrapper(t *testing.T) {
 	assert.NoError(t, w.Configure(alone(t, "listen-metrics-urls: http://127.0.0.1:9096\n")))
 }
 
-// A key that stays in the configuration would remove the members that have joined since.
+// If force-new-cluster took effect at every start, each start would remove the members that have joined since the
+// first one.
 func TestConfigure_forceNewClusterOnce(t *testing.T) {
 	var log bytes.Buffer
 	first, _ := newRuntime(t, &log)
@@ -160,7 +161,7 @@ func TestConfigure_forceNewClusterOnce(t *testing.T) {
 	for range 2 {
 		assert.False(t, next(forced).config.Etcd.ForceNewCluster)
 	}
-	assert.Contains(t, log.String(), "force-new-cluster is ignored: an earlier start has performed it")
+	assert.Contains(t, log.String(), "ignoring force-new-cluster, because an earlier start performed it")
 	next(plain)
 	assert.True(t, next(forced).config.Etcd.ForceNewCluster, "it was taken out, and is meant anew")
 }
@@ -212,7 +213,7 @@ func classOf(w *Runtime) string {
 	return class
 }
 
-// spoken is a sidecar that returns one status after the other. "" means no answer.
+// spoken is a sidecar that returns one status after another. An empty status means that the sidecar does not answer.
 type spoken struct {
 	words []bootstrap.InitializationStatus
 }

@@ -31,7 +31,7 @@ import (
 
 var once sync.Once
 
-// builtImage returns the image that `make image` writes to the checkout, and the manifest of its layout.
+// builtImage returns the image that `make image` writes to the checkout and the manifest of its layout.
 func builtImage(t *testing.T) (v1.ImageIndex, *v1.IndexManifest) {
 	t.Helper()
 	once.Do(func() { makeImage(t, checkout(t)) })
@@ -206,7 +206,7 @@ func TestImageHasTheSameBytesFromAnotherCheckout(t *testing.T) {
 	for name := range strings.SplitSeq(strings.TrimRight(string(files), "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join(root, name))
 		if errors.Is(err, os.ErrNotExist) {
-			continue // deleted, but not committed yet
+			continue // deleted but not committed yet
 		}
 		require.NoError(t, err)
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(copied, name)), 0o755))
@@ -214,7 +214,7 @@ func TestImageHasTheSameBytesFromAnotherCheckout(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(copied, name), content, info.Mode()&0o700))
 	}
-	// The image's labels have the commit from git, and the copy has no repository.
+	// The image's labels contain the commit, and the copy is not a git repository.
 	t.Setenv("GIT_DIR", gitDir(t, root))
 	first, second := makeImage(t, root), makeImage(t, copied)
 	want, err := os.ReadFile(first + ".tar")
@@ -265,7 +265,7 @@ func TestImageHasBillsOfMaterials(t *testing.T) {
 	}
 }
 
-// contentOf returns a file from the image of a platform.
+// contentOf returns the content of a file in the image for a platform.
 func contentOf(t *testing.T, index v1.ImageIndex, digest v1.Hash, name string) (text string) {
 	t.Helper()
 	image, err := index.Image(digest)
@@ -315,13 +315,13 @@ func TestImagePushIncludesTheBills(t *testing.T) {
 		list, err := bills.IndexManifest()
 		require.NoError(t, err)
 		require.Len(t, list.Manifests, 1, platform)
-		bill, err := remote.Get(tag.Digest(list.Manifests[0].Digest.String())) // this registry uses the type of the configuration as the artifact type
+		bill, err := remote.Get(tag.Digest(list.Manifests[0].Digest.String())) // the registry uses the configuration's media type as the artifact type
 		require.NoError(t, err)
 		assert.Contains(t, string(bill.Manifest), `"artifactType":"`+billType+`"`)
 	}
 }
 
-// Without inherit_errexit, Bash would continue after a failure inside $(…), and the image would have no notices.
+// Without inherit_errexit, Bash continues after a failure inside $(…), and the image would not contain any notices.
 func TestImageEndsAtAFailureWhileABinaryIsAdded(t *testing.T) {
 	out, err := exec.Command("bash", "-c", `source ./common.sh; add() { false; echo added; }; images+=("$(add)"); echo "${images[@]}"`).CombinedOutput()
 	require.Error(t, err)

@@ -34,7 +34,7 @@ func TestResolvePath(t *testing.T) {
 func TestBuild_mountPoint(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount(t.TempDir(), dir, "", unix.MS_BIND, ""); err != nil {
-		t.Skipf("skipped: nothing can be mounted here: %v", err)
+		t.Skipf("skipped: cannot mount a file system: %v", err)
 	}
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	_, err := alone(dir).Build(t.Context(), restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) {

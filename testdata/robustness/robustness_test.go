@@ -1,6 +1,6 @@
-// Package robustness runs etcd's own robustness suite against members of etcd-wrapper: its traffic generators, and
-// its validators, which replay the members' logs and compare them with every response and watch event. It is a
-// separate module, because its dependencies are not those of the program. `make test-robustness` runs it.
+// Package robustness runs etcd's own robustness suite against members of etcd-wrapper. The suite generates traffic,
+// replays the members' logs, and compares them with every response and watch event. The suite is a separate module,
+// because its dependencies are not dependencies of the program. `make test-robustness` runs the suite.
 package robustness
 
 import (
@@ -42,8 +42,8 @@ var traffics = []struct {
 	{"slow Kubernetes", traffic.Kubernetes, traffic.LowTraffic},
 }
 
-// leastTraffic is the number of requests per second that must succeed before the failure. It is low, so that the test
-// also passes on a shared machine.
+// leastTraffic is the minimum number of successful requests per second before the failure. The number is low enough
+// for a shared machine.
 const leastTraffic = 5
 
 func TestLinearizability_standaloneWithBackups(t *testing.T) {
@@ -74,7 +74,7 @@ func TestLinearizability_withSidecar(t *testing.T) {
 	}
 }
 
-// withstand exposes a cluster to traffic and failures, and validates the result.
+// withstand exposes a cluster to traffic and failures and validates the result.
 func (c *cluster) withstand(troubles []trouble, round int) {
 	c.Helper()
 	for _, p := range c.pods {
@@ -103,7 +103,7 @@ func (c *cluster) withstand(troubles []trouble, round int) {
 	validate.ValidateAndReturnVisualize(c.T, zap.NewNop(), config, reports, persisted, 5*time.Minute)
 }
 
-// simulate runs clients that write, read and watch, and calls cause in the meantime.
+// simulate runs clients that write, read and watch, and calls cause meanwhile.
 func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause func()) []report.ClientReport {
 	c.Helper()
 	c.began = time.Now()
@@ -156,7 +156,7 @@ func highestRevision(reports []report.ClientReport) (highest int64) {
 	return highest
 }
 
-// persisted returns the clients' requests from the logs in data directories. It leaves out the members' own lease
+// persisted returns the requests of clients from the logs in data directories. It omits the members' own lease
 // requests, which have reserved IDs.
 func (c *cluster) persisted(dirs ...string) (ofClients []model.EtcdRequest) {
 	c.Helper()

@@ -23,7 +23,7 @@ import (
 )
 
 // TestLinearizability_singleMemberLosesItsVolume runs members with --backup-ack=stored that repeatedly lose their
-// volumes. The backups are in a folder or on an S3 server 20 ms away. Clients must not notice the restores.
+// volumes. The backups are in a directory or on an S3 server 20 ms away. Clients must not notice the restores.
 func TestLinearizability_singleMemberLosesItsVolume(t *testing.T) {
 	traffic.RequestTimeout = 2 * time.Second // each change waits for its upload
 	for name, store := range map[string]func(*testing.T) (address string, env []string){
@@ -59,12 +59,12 @@ var troublesOfOne = []trouble{
 
 // restore describes a restore of a single member.
 type restore struct {
-	lost         string // data directory that was replaced by the restore
-	last, first  int64  // restored revision, and first revision after the restore; the revisions in between are skipped
+	lost         string // data directory that the restore replaced
+	last, first  int64  // restored revision and first revision after the restore; the revisions in between do not exist
 	began, ended time.Duration
 }
 
-// restore starts the ended member on an empty volume. It keeps the old data for the validation.
+// restore starts the stopped member on an empty volume and keeps the old data for the validation.
 func (c *cluster) restore() {
 	c.Helper()
 	p, r := c.pods[0], restore{lost: filepath.Join(c.TempDir(), "lost"), began: time.Since(c.began)}
@@ -78,8 +78,8 @@ func (c *cluster) restore() {
 	c.restored = append(c.restored, r)
 }
 
-// joinLogs returns the persisted requests of all logs, without those that were not yet in the store at a restore.
-// etcd's model has no restores, so restores become compactions, and revisions are renumbered as if none was
+// joinLogs returns the persisted requests of all logs, except those that were not in the store at a restore. etcd's
+// model has no restores: restores are replaced by compactions, and revisions are renumbered as if none had been
 // skipped.
 func (c *cluster) joinLogs(reports []report.ClientReport) ([]report.ClientReport, []model.EtcdRequest) {
 	c.Helper()
@@ -97,7 +97,7 @@ func (c *cluster) joinLogs(reports []report.ClientReport) ([]report.ClientReport
 	return reports, append(all, c.renumbered(c.pods[0].DataDir())...)
 }
 
-// until returns the requests before the first one that results in a revision greater than the given one.
+// until returns the requests before the first request that results in a revision greater than the given one.
 func (c *cluster) until(revision int64, requests []model.EtcdRequest) []model.EtcdRequest {
 	c.Helper()
 	state, err := model.NewReplay(nil).StateForRevision(1)
@@ -111,7 +111,7 @@ func (c *cluster) until(revision int64, requests []model.EtcdRequest) []model.Et
 	return requests
 }
 
-// renumber returns a revision as if restores had skipped none.
+// renumber converts a revision to what it would be if restores had not skipped revisions.
 func (c *cluster) renumber(revision int64) int64 {
 	for _, r := range slices.Backward(c.restored) {
 		if revision >= r.first {
@@ -130,8 +130,8 @@ func (c *cluster) renumbered(dataDir string) []model.EtcdRequest {
 	return requests
 }
 
-// readable returns a data directory with a log that etcd's suite can read: it starts at index 1 and not with the
-// restored snapshot.
+// readable returns a data directory whose log etcd's suite can read: it starts at index 1 instead of the restored
+// snapshot.
 func (c *cluster) readable(dataDir string) string {
 	c.Helper()
 	snapshots, err := wal.ValidSnapshotEntries(zap.NewNop(), datadir.ToWALDir(dataDir))
@@ -160,7 +160,7 @@ func (c *cluster) renumberRequest(request model.EtcdRequest) {
 	switch request.Type {
 	case model.Range:
 		request.Range.Revision = c.renumber(request.Range.Revision)
-	case model.Compact: // etcd's clients choose any revision, including skipped ones
+	case model.Compact: // clients may choose any revision, including a skipped one
 		for _, r := range c.restored {
 			if r.last < request.Compact.Revision && request.Compact.Revision < r.first {
 				request.Compact.Revision = r.last

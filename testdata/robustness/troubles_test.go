@@ -20,20 +20,20 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// cluster is the members of a cluster, each with its current run.
+// cluster is a cluster with the current run of each member.
 type cluster struct {
 	*testing.T
 
 	pods  []*harness.Pod
 	runs  []*harness.Run
 	links []proxy.Server // proxies to each member's peer URL
-	lost  []int          // members that have lost their volumes and with them the start of their logs
+	lost  []int          // members that have lost their volumes and therefore the start of their logs
 
 	began    time.Time // start of the traffic
 	restored []restore // restores of a single member
 }
 
-// trouble is a failure that a cluster must withstand. When it returns, every member is ready again.
+// trouble is a failure that a cluster must withstand. All members are ready again when it returns.
 type trouble struct {
 	name  string
 	cause func(*cluster)
@@ -79,12 +79,12 @@ func pause(c *cluster) {
 	c.Helper()
 	i := rand.IntN(len(c.pods))
 	c.runs[i].Signal(syscall.SIGSTOP)
-	<-time.After(3 * time.Second) // longer than an election takes
+	<-time.After(3 * time.Second) // longer than an election
 	c.runs[i].Signal(syscall.SIGCONT)
 	c.runs[i].AwaitReady()
 }
 
-// link puts a proxy in front of each member's peer URL, so that its connections can be cut.
+// link puts a proxy in front of each member's peer URL that can block its connections.
 func (c *cluster) link() {
 	c.Helper()
 	for _, p := range c.pods {
@@ -103,8 +103,8 @@ func (c *cluster) link() {
 	}
 }
 
-// drain discards a proxy's reports about connections to a member that is down. A proxy with sixteen unread reports
-// accepts no more connections.
+// drain discards a proxy's reports about connections to a stopped member. A proxy with 16 unread reports does not
+// accept further connections.
 func drain(link proxy.Server) {
 	for {
 		select {
@@ -115,7 +115,7 @@ func drain(link proxy.Server) {
 	}
 }
 
-// cutLink blocks the peer connections to a member, in both directions, for longer than an election takes.
+// cutLink blocks the peer connections to and from a member for longer than an election takes.
 func cutLink(c *cluster) {
 	c.Helper()
 	i := rand.IntN(len(c.pods))
@@ -187,7 +187,7 @@ func (c *cluster) leader() (leads int) {
 	return leads
 }
 
-// wholeLogs returns the data directories of the members whose logs reach back to the start of the cluster.
+// wholeLogs returns the data directories of the members whose logs contain the start of the cluster.
 func (c *cluster) wholeLogs() (dirs []string) {
 	for i, p := range c.pods {
 		if !slices.Contains(c.lost, i) {

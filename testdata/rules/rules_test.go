@@ -1,4 +1,4 @@
-// Package rules tests the alert rules of deploy with Prometheus' own parser and engine: each alert fires when it
+// Package rules tests the alert rules in deploy with Prometheus' own parser and engine. Each alert must fire when it
 // should, and only then.
 package rules
 
@@ -24,8 +24,8 @@ const folder = "../../deploy/chart/files/"
 // pod is the start of a selector with the labels of a member.
 const pod = `{namespace="a", etcd="etcd-main", pod="etcd-main-0"`
 
-// series contains, for each alert, input series in promtool's notation. They have one sample per minute, and the
-// rules are evaluated after ten days.
+// series contains input series for each alert in promtool's notation, with one sample per minute. The rules are
+// evaluated after ten days.
 var series = map[string]struct{ fires, firesToo, quiet string }{
 	"EtcdNoQuorum": {
 		fires: `etcd_wrapper_readiness_check` + pod + `,check="quorum"} 0`,
@@ -211,7 +211,7 @@ func answer(t *testing.T, load, expression string) []string {
 
 func last(line string) string { return regexp.MustCompile(`\d+$`).FindString(line) }
 
-// Grafana replaces its variables before the expression is parsed.
+// Grafana replaces variables before Prometheus parses an expression.
 func TestDashboard_expressions(t *testing.T) {
 	content, err := os.ReadFile(folder + "dashboard.json")
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// cluster is a cluster of three members that share a store, with clients that write to it.
+// cluster is a cluster of three members that share a store, with clients that write to the cluster.
 type cluster struct {
 	depot
 	t    *testing.T
@@ -41,7 +41,7 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// startWriters starts a client that writes to any responding member until the test ends or stop is called.
+// startWriters starts a client that writes to any available member until the test ends or stop is called.
 func (c *cluster) startWriters() (stop func()) {
 	c.t.Helper()
 	var endpoints []string
@@ -81,7 +81,7 @@ func (c *cluster) acknowledged() int64 {
 	return c.acked
 }
 
-// awaitGrowth waits until the store has a write that was made after the call.
+// awaitGrowth waits until the store contains a write that was made after the call.
 func (c *cluster) awaitGrowth() {
 	c.t.Helper()
 	from := c.acknowledged()
@@ -115,7 +115,7 @@ func memberID(p *harness.Pod) uint64 {
 	return reply.Header.MemberId
 }
 
-// pauseInUpload suspends a process while it uploads a segment, and returns the path of the unfinished upload.
+// pauseInUpload suspends a process during the upload of a segment and returns the path of the unfinished upload.
 func (c *cluster) pauseInUpload(run *harness.Run) (draft string) {
 	c.t.Helper()
 	segments := filepath.Join(c.dir, "gen", "000001", "segment")
@@ -136,7 +136,7 @@ func (c *cluster) pauseInUpload(run *harness.Run) (draft string) {
 	return draft
 }
 
-// requireOneChain stops all members and checks that the store has one chain with all acknowledged writes.
+// requireOneChain stops all members and checks that the store contains a single chain with all acknowledged writes.
 func (c *cluster) requireOneChain(stop ...*harness.Run) {
 	c.t.Helper()
 	for _, run := range stop {
@@ -154,7 +154,7 @@ func (c *cluster) requireOneChain(stop ...*harness.Run) {
 	}
 }
 
-// lead transfers the leadership to a member.
+// lead transfers leadership to a member.
 func (c *cluster) lead(member int) {
 	c.t.Helper()
 	wanted := memberID(c.pods[member])

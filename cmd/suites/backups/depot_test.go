@@ -21,12 +21,12 @@ import (
 	"etcd-wrapper/backup/store/locate"
 )
 
-// depot is a place that stores backups.
+// depot is a location that stores backups.
 type depot struct {
 	url     string // --backup-store URL that the tests use
-	through string // --backup-store URL that the program uses, if it connects through a proxy
+	through string // --backup-store URL for the program, if it connects through a proxy
 
-	mount, dir string // the folder and its parent; the program must not create a missing parent
+	mount, dir string // directory and its parent, which the program must not create
 }
 
 func newDepot(t *testing.T) depot {
@@ -81,7 +81,7 @@ func (d depot) head(t *testing.T) int64 {
 	return head.Revision()
 }
 
-// requireSound reads every chain to its end and checks that no two segments overlap. It returns the chains.
+// requireSound reads every chain to its end, checks that no segments overlap, and returns the chains.
 func (d depot) requireSound(t *testing.T) []archive.Chain {
 	t.Helper()
 	kept := d.generation(t)
@@ -89,7 +89,7 @@ func (d depot) requireSound(t *testing.T) []archive.Chain {
 	for _, chain := range kept.Chains {
 		path, err := d.archive(t).Find(t.Context(), archive.Target{Revision: chain.To})
 		require.NoError(t, err)
-		path.Full = chain.Fulls[0].Full // start at the first full snapshot, to read the whole chain
+		path.Full = chain.Fulls[0].Full // start at the first full snapshot to read the whole chain
 		_, err = d.archive(t).Read(t.Context(), path, func(format.Row) error { return nil })
 		require.NoError(t, err, "the chain from %d to %d can be read", chain.From, chain.To)
 		for _, full := range chain.Fulls {
@@ -161,7 +161,7 @@ func ofSnapshot(t *testing.T, path string) state {
 	return had
 }
 
-// eachRow visits the rows of a database file. A snapshot may have its digest at the end.
+// eachRow visits the rows of a database file. A snapshot may end with its digest.
 func eachRow(t *testing.T, path string, visit func(k, v []byte) error) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
@@ -177,7 +177,7 @@ func (s state) take(key, value []byte) error {
 		return err
 	}
 	if len(kv.Key) == 0 {
-		return nil // a restore writes such a row to increase the revision
+		return nil // a restore adds such a row to increase the revision
 	}
 	if len(key) > len(mvcc.RevToBytes(mvcc.Revision{}, mvcc.NewRevBytes())) { // a tombstone
 		delete(s, string(kv.Key))

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A defragmentation waits until all snapshots are closed and blocks all other requests in the meantime.
+// A defragmentation waits until all snapshots are closed, and blocks all other requests meanwhile.
 func TestFullSnapshot_duringDefragmentation(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)

@@ -20,15 +20,15 @@ const (
 	// lifetime is the number of cycles per volume and store.
 	lifetime = 50
 	writers  = 4
-	// maxLag is the backup interval plus the duration of two uploads on an idle machine.
+	// maxLag is the backup interval plus the time for two uploads on an idle machine.
 	maxLag = 200*time.Millisecond + time.Second
 )
 
-// killedMember is a member that is killed repeatedly, with the data that its clients know about.
+// killedMember is a member that is killed repeatedly, with the data known to its clients.
 type killedMember struct {
 	*member
 	dice   *rand.Rand
-	faults []fault // faults that the store may have
+	faults []fault // possible faults of the store
 
 	mu    sync.Mutex
 	acked []ack // writes acknowledged in the current run
@@ -42,8 +42,8 @@ type ack struct {
 	since    harness.Watch
 }
 
-// TestCrashLoop_losesNothing kills the program at random moments. In some cycles the store becomes unreachable, and
-// in some of those it recovers before the kill.
+// TestCrashLoop_losesNothing kills the program at random times. In some cycles, the store becomes unreachable, and
+// may recover before the kill.
 func TestCrashLoop_losesNothing(t *testing.T) {
 	t.Parallel()
 	killLoop(t, func(t *testing.T, _ int) *killedMember {
@@ -53,7 +53,7 @@ func TestCrashLoop_losesNothing(t *testing.T) {
 	})
 }
 
-// TestServers_crashLoopLosesNothing does the same with a store on a network.
+// TestServers_crashLoopLosesNothing is like TestCrashLoop_losesNothing, but with a network store.
 func TestServers_crashLoopLosesNothing(t *testing.T) {
 	t.Parallel()
 	service := clouds["s3"].start(t)
@@ -64,7 +64,7 @@ func TestServers_crashLoopLosesNothing(t *testing.T) {
 	})
 }
 
-// killLoop runs all cycles in groups. Each group has its own volume and store.
+// killLoop runs all cycles in groups, each with its own volume and store.
 func killLoop(t *testing.T, begin func(t *testing.T, number int) *killedMember) {
 	for done := 0; done < *cycles; done += lifetime {
 		t.Run(fmt.Sprintf("from %d", done), func(t *testing.T) {
@@ -112,8 +112,8 @@ func (v *killedMember) cycle(cycle int) {
 	assert.GreaterOrEqual(v.T, v.head(v.T), owed, "the store has all writes acknowledged more than maxLag before it failed, in cycle %d", cycle)
 }
 
-// breakStore breaks the store, repairs it in half of the cycles, kills the program, and returns the revision that the
-// store must have.
+// breakStore breaks the store, repairs it in half of the cycles, and kills the program. It returns the revision that
+// the store must contain.
 func (v *killedMember) breakStore(run *harness.Run) (owed int64) {
 	v.T.Helper()
 	fault := v.faults[v.dice.IntN(len(v.faults))]
@@ -169,7 +169,7 @@ func (v *killedMember) startWriting(cycle int) (stop func()) {
 	}
 }
 
-// change puts or deletes a key to which no other client writes. If the request fails, its outcome is unknown.
+// change puts or deletes a key that no other client changes. The outcome of a failed request is unknown.
 func (v *killedMember) change(ctx context.Context, etcd *clientv3.Client, random *rand.Rand, key, value string) {
 	v.mu.Lock()
 	delete(v.known, key)
@@ -187,8 +187,7 @@ func (v *killedMember) change(ctx context.Context, etcd *clientv3.Client, random
 	}
 }
 
-// acknowledge records an acknowledged write, and reports whether the run has lasted long enough for the chain to
-// grow.
+// acknowledge records an acknowledged write and reports whether the run has lasted long enough for the chain to grow.
 func (v *killedMember) acknowledge(revision int64, key, value string) (goesOn bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -206,8 +205,8 @@ func (v *killedMember) sleep(run *harness.Run, most time.Duration) {
 	}
 }
 
-// stopAndVerify runs the program one last time, stops it cleanly, and checks that the store has all acknowledged
-// writes.
+// stopAndVerify runs the program one last time, stops it gracefully, and checks that the store contains all
+// acknowledged writes.
 func (v *killedMember) stopAndVerify() {
 	v.T.Helper()
 	run := v.StartReady()

@@ -20,10 +20,10 @@ type member struct {
 	depot
 }
 
-// newMember returns a member whose store is a subfolder of another folder, as on a mounted volume.
+// newMember returns a member whose store is a subdirectory of another directory, as on a mounted volume.
 func newMember(t *testing.T, flags ...string) *member {
 	t.Helper()
-	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // a separate suite tests recovery
+	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // recovery is tested by a separate suite
 }
 
 func newMemberOn(t *testing.T, d depot, flags ...string) *member {
@@ -33,7 +33,7 @@ func newMemberOn(t *testing.T, d depot, flags ...string) *member {
 	return m
 }
 
-// backupStatus returns the backup section of the process's status.
+// backupStatus returns the backup section of the status.
 func backupStatus(run *harness.Run) facts.Backups {
 	run.T.Helper()
 	if backup := run.Status().Backup; backup != nil {
@@ -42,7 +42,7 @@ func backupStatus(run *harness.Run) facts.Backups {
 	return facts.Backups{}
 }
 
-// awaitBackupStatus waits until the backup section of the status meets a condition.
+// awaitBackupStatus waits until the backup section of the status satisfies a condition.
 func awaitBackupStatus(run *harness.Run, what string, is func(facts.Backups) bool) {
 	run.T.Helper()
 	harness.Eventually(run.T, what, func() bool { return is(backupStatus(run)) })
@@ -58,7 +58,7 @@ func (m *member) write(key, value string) int64 {
 	return reply.Header.Revision
 }
 
-// visit runs a command, requires that it succeeds, and returns its output.
+// visit runs a command that must succeed and returns its output.
 func (m *member) visit(args ...string) (out string) {
 	m.T.Helper()
 	out, log, status := m.Begin(args...).Wait()
@@ -81,7 +81,7 @@ func (m *member) export(to string) string {
 	return file
 }
 
-// restored returns a pod whose data etcdutl has restored from a stock snapshot.
+// restored returns a pod with data that etcdutl has restored from a stock snapshot.
 func restored(t *testing.T, snapshot string) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)

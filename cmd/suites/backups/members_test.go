@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// watchFolder returns a file that becomes readable when a file is created in the folder.
+// watchFolder returns a file that becomes readable when a file is created in the directory.
 func watchFolder(t *testing.T, path string) *os.File {
 	t.Helper()
 	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -29,7 +29,7 @@ func watchFolder(t *testing.T, path string) *os.File {
 	return file
 }
 
-// linked reports whether the file of an upload already has its final name.
+// linked reports whether an uploaded file already has its final name.
 func linked(path string) bool {
 	info, err := os.Stat(path)
 	return err != nil || info.Sys().(*syscall.Stat_t).Nlink > 1
@@ -93,7 +93,7 @@ func TestLeaderWithoutStore_isReplaced(t *testing.T) {
 	}
 	c.awaitGrowth()
 	assert.NotEqual(t, writer, c.writer())
-	c.quiet() // the other members have exited, so no other member could store writes that the leader still accepts
+	c.quiet() // the other members have exited, so none of them could store writes that the leader still accepts
 	harness.Eventually(t, "all acknowledged writes are in the store", func() bool { return c.head(t) >= c.acknowledged() })
 	c.requireOneChain(c.runs[(writer+1)%3], c.runs[(writer+2)%3])
 }

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Alerts rely on the documented metrics, so the running program must serve each of them in Prometheus format.
+// Alerts rely on the documented metrics. Therefore, the running program must serve all of them in Prometheus format.
 func TestBackupMetrics(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -53,7 +53,7 @@ func TestBackupMetrics(t *testing.T) {
 	assert.NotContains(t, away, "\netcd_wrapper_backup_spool_bytes 0\n")
 }
 
-// awaitMetrics polls the metrics until they contain all given lines about backups, and returns them.
+// awaitMetrics polls the metrics until they contain all given lines about backups, and returns the metrics.
 func awaitMetrics(run *harness.Run, lines ...string) (page string) {
 	run.T.Helper()
 	harness.Eventually(run.T, "the metrics have "+strings.Join(lines, ", "), func() bool {

@@ -23,7 +23,7 @@ func recovered(b facts.Backups) bool {
 // requireServingWithProblem checks that etcd is serving and that the status and metrics show the problem.
 func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 	m.T.Helper()
-	// A process whose request has just succeeded may report an earlier problem once more.
+	// A process whose request has just succeeded may still report an earlier problem.
 	awaitBackupStatus(run, "the status has the problem", func(b facts.Backups) bool { return hasProblem(b) && strings.Contains(b.Problem.Message, words) })
 	m.write("in trouble", "written all the same")
 	assert.False(m.T, backupStatus(run).Problem.NextRetry.IsZero(), "the status has the time of the next retry")
@@ -38,7 +38,7 @@ func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 func TestMissingFolder_isRetried(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
-	m.StartReady().Shutdown() // without data it would not start, because the data could have been lost
+	m.StartReady().Shutdown() // a member without data would not start, because its data could have been lost
 	away := m.mount + ".away"
 	rename(t, m.mount, away)
 	run := m.StartReady()
@@ -81,7 +81,7 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	before := files(t, first.dir)
 
 	second := newMember(t)
-	second.StartReady().Shutdown() // with its own folder as the store
+	second.StartReady().Shutdown() // the store is a directory of its own
 	second.keepIn(first.depot)
 	other := second.StartReady()
 	second.requireServingWithProblem(other, "cluster ID mismatch")
@@ -90,7 +90,7 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	assert.Equal(t, before, files(t, first.dir), "the store is unchanged")
 }
 
-// The second cluster has the same configuration as the first. It switches to the first cluster's store after etcd
+// The second cluster has the same configuration as the first, and switches to the first cluster's store after etcd
 // has compacted all common revisions.
 func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	t.Parallel()
@@ -117,7 +117,7 @@ func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	assert.Equal(t, before, files(t, first.dir), "the store is unchanged")
 }
 
-// keepIn makes later runs use another store.
+// keepIn makes later runs use a different store.
 func (m *member) keepIn(elsewhere depot) {
 	m.depot = elsewhere
 	m.Flags = append(m.Flags, m.flag())
@@ -138,7 +138,7 @@ func files(t *testing.T, dir string) map[string]int64 {
 	return found
 }
 
-// An operator may delete the backups, or mount an empty volume instead.
+// Administrators may delete the backups or mount an empty volume by mistake.
 func TestEmptiedStore_startsNewChain(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)

@@ -51,7 +51,7 @@ func hash(p *harness.Pod, revision int64) uint32 {
 	return reply.Hash
 }
 
-// requireHash compares the hash of a snapshot with the hash that etcd returned.
+// requireHash compares a snapshot's hash with the hash returned by etcd.
 func requireHash(t *testing.T, etcds uint32, snapshot string, revision int64) {
 	t.Helper()
 	hash, err := restore.HashKV(t.Context(), snapshot, restore.HashRequest{Revision: revision})
@@ -111,7 +111,7 @@ func TestBackupCommands(t *testing.T) {
 
 	scratch := t.TempDir()
 	m.Env = append(m.Env, "TMPDIR="+scratch)
-	assert.Contains(t, m.visit("backup", "verify", m.flag()), "could be restored")
+	assert.Contains(t, m.visit("backup", "verify", m.flag()), "restored revision")
 	assert.Contains(t, m.visit("backup", "list", m.flag()), "last verified   yes")
 	assert.Contains(t, m.visit("backup", "prune", m.flag(), "--backup-keep=points=24h"), "deleted 0 objects")
 	left, err := os.ReadDir(scratch)

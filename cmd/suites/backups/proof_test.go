@@ -12,7 +12,6 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A backup that cannot be restored is detected, reported, preserved and replaced.
 func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-full-schedule=0 0 1 1 *") // never due during the test
@@ -44,7 +43,8 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	assert.Equal(t, "value", ofSnapshot(t, m.export("latest"))["key"])
 }
 
-// --backup-interval is the time between consecutive uploads. It must not delay the first upload after an idle time.
+// --backup-interval is the time between consecutive uploads, and must not delay the first upload after an idle
+// period.
 func TestFirstWriteAfterIdleTime_isUploadedAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-interval=5m")

@@ -31,7 +31,7 @@ func echoRequest(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "<Error><Code>AccessDenied</Code><Message>%s %v</Message></Error>", r.URL, r.Header)
 }
 
-// The program never prints the credentials of the store, whatever the server replies.
+// The program must never print the credentials of the store, whatever the server replies.
 func TestCredentials_areNeverPrinted(t *testing.T) {
 	t.Parallel()
 	pair := formattest.NewKeys(t)
@@ -103,12 +103,12 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 	}
 }
 
-// withoutUmask clears the umask, so that files get exactly the mode that the program requests.
+// withoutUmask clears the umask, which gives files exactly the mode that the program requests.
 func (m *member) withoutUmask() {
 	m.Under = []string{"sh", "-c", `umask 0; exec "$0" "$@"`}
 }
 
-// A backup contains every secret in etcd, so no other user may read it.
+// Backups contain all secrets in etcd, so no other user may read them.
 func TestFiles_permissions(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)

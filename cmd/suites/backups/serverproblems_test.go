@@ -49,7 +49,6 @@ func TestServers_outageIsReportedAndResolved(t *testing.T) {
 	})
 }
 
-// A member without data waits for the store and reports that it is waiting.
 func TestServers_emptyVolumeWaits(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
 		service := c.start(t)

@@ -14,15 +14,15 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// serverTest performs a user's operations on a member with backups in a cloud's store.
+// serverTest performs user operations on a member with backups in a cloud store.
 type serverTest struct {
 	*member
 	then       int64 // an earlier revision; at is the state at that revision
 	at, latest state
 }
 
-// The test covers everything from the first write to a stock etcd that runs on the exported data, including kills
-// and the loss of the volume.
+// The test covers a user's whole way from the first write to a stock etcd on the exported data, including kills and
+// the loss of the volume.
 func TestServers_backupAndRestore(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
 		service := c.start(t)
@@ -50,14 +50,14 @@ func (s *serverTest) isBackedUp() *harness.Run {
 	return run
 }
 
-// runCommands runs the backup commands next to the member, which provides the settings of the store.
+// runCommands runs the backup commands next to the member, which provides the store settings.
 func (s *serverTest) runCommands() {
 	s.T.Helper()
 	assert.Contains(s.T, s.visit("backup", "list"), "last verified   yes")
-	assert.Contains(s.T, s.visit("backup", "now"), "is in the store")
-	assert.Contains(s.T, s.visit("backup", "verify"), "could be restored")
-	assert.Contains(s.T, s.visit("backup", "verify", "--to=revision:"+fmt.Sprint(s.then)), fmt.Sprintf("revision %d could be restored", s.then))
-	assert.Contains(s.T, s.visit("backup", "prune", "--dry-run"), "stays")
+	assert.Contains(s.T, s.visit("backup", "now"), "uploaded full snapshot")
+	assert.Contains(s.T, s.visit("backup", "verify"), "restored revision")
+	assert.Contains(s.T, s.visit("backup", "verify", "--to=revision:"+fmt.Sprint(s.then)), fmt.Sprintf("restored revision %d", s.then))
+	assert.Contains(s.T, s.visit("backup", "prune", "--dry-run"), "keep")
 }
 
 // isStopped checks that a clean stop uploads the remaining writes.

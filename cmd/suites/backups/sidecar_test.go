@@ -17,11 +17,11 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// sidecar is a member whose store contains backups made by etcd-backup-restore.
+// sidecar is a member whose store contains backups of etcd-backup-restore.
 type sidecar struct {
 	*member
 	folder, suffix string
-	remains        bool // keep the chunks from which an object was assembled
+	remains        bool // keep the chunks of multipart objects
 }
 
 func (s sidecar) keep(kind string, first, last int64, content []byte) {
@@ -36,9 +36,9 @@ func (s sidecar) keep(kind string, first, last int64, content []byte) {
 	}
 }
 
-// backUp stores a full snapshot and two delta snapshots as etcd-backup-restore does. Like the real sidecar, it
-// reads the revision for the name before it reads the content of the full snapshot, so the content is newer. It
-// returns an intermediate revision with its state, and the latest state.
+// backUp stores a full snapshot and two delta snapshots like etcd-backup-restore. The content of the full snapshot is
+// newer than its name, because the real sidecar reads the revision for the name first. backUp returns an intermediate
+// revision with its state, and the latest state.
 func (s sidecar) backUp() (between int64, then, latest state) {
 	s.T.Helper()
 	s.live()
@@ -60,7 +60,7 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 	last := s.write("last", "before the move")
 	events := sidecarstoretest.UpTo(s.T, watch, last)
 	end()
-	for range watch { // drain the watch: Close of etcd's client may block forever while a watch reconnects
+	for range watch { // drain the watch: closing etcd's client may block forever while a watch is reconnecting
 	}
 	for _, part := range [][]sidecarstoretest.Event{events[:2], events[2:]} {
 		s.keep("Incr", part[0].EtcdEvent.Kv.ModRevision, part[len(part)-1].EtcdEvent.Kv.ModRevision, sidecarstoretest.Delta(s.T, part...))
@@ -68,7 +68,7 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 	return between, then, now(s.Pod)
 }
 
-// A cluster that migrates from etcd-backup-restore must keep all of its backups.
+// A cluster that migrates from etcd-backup-restore must keep all its backups.
 func TestMigration_sidecarBackupsAreRestored(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]sidecar{

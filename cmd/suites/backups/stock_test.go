@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/backup/format/formattest"
 )
 
-// The test runs the documented commands to show that stock tools are sufficient for a restore.
+// The documented commands show that stock tools are sufficient for a restore.
 func TestStockTools_restoreAFullSnapshot(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"age", "zstd"} {

@@ -27,8 +27,8 @@ const (
 	lookEvery   = 10 * time.Millisecond
 )
 
-// backedUp and apart run the wrapper without a sidecar: backedUp stores backups in a folder next to its volume, and
-// apart makes no backups.
+// backedUp and apart run the wrapper without a sidecar: backedUp stores backups in a directory next to its volume,
+// and apart makes no backups.
 var (
 	backedUp = standaloneSide(func(p *harness.Pod) []string {
 		store := filepath.Join(p.Dir, "backups")
@@ -45,8 +45,8 @@ func standaloneSide(flags func(p *harness.Pod) []string) *side {
 	}
 }
 
-// backupsUnderLoad loads plain etcd, the wrapper and the wrapper with backups in turn, and measures how far the store
-// lags behind.
+// backupsUnderLoad measures plain etcd, the wrapper and the wrapper with backups in turn under load, and measures how
+// far the store lags behind.
 func backupsUnderLoad(t *testing.T) []row {
 	var puts, gets [3]cost
 	var behind series
@@ -56,7 +56,7 @@ func backupsUnderLoad(t *testing.T) []row {
 			for round := range loadRounds {
 				order := turns(len(runs), pair, round)
 				for _, i := range order {
-					end := watchStore(t, runs[i], i == 2) // on all sides, because polling costs CPU time
+					end := watchStore(t, runs[i], i == 2) // needed on all sides, because polling costs CPU time
 					puts[i].measure(t, runs[i], clients[i], putKilobyte)
 					behind = append(behind, end()...)
 				}
@@ -75,7 +75,7 @@ func backupsUnderLoad(t *testing.T) []row {
 }
 
 // turns returns the order of measurements in a round. The order rotates with each round and is reversed for every
-// second pair, so that no side benefits from its position.
+// second pair, which keeps any side from benefiting from its position.
 func turns(sides, pair, round int) []int {
 	order := make([]int, sides)
 	for turn := range order {
@@ -92,7 +92,7 @@ func startPlainAnd(t *testing.T, sides ...*side) (runs []*process) {
 	t.Helper()
 	for _, s := range append([]*side{plain}, sides...) {
 		p := harness.NewStandalonePod(t, nil)
-		p.Config["data-dir"] = p.DataDir() // plain etcd needs it in its configuration
+		p.Config["data-dir"] = p.DataDir() // plain etcd reads it from its configuration
 		runs = append(runs, s.start(t, p))
 	}
 	return runs
@@ -115,8 +115,8 @@ type sample struct {
 	at       time.Time
 }
 
-// watchStore puts a key at intervals and polls the status until end is called. If has is set, end returns how many
-// milliseconds each put took to reach the store.
+// watchStore puts a key at intervals and polls the status until end is called. If has is set, end returns the time in
+// milliseconds that each put took to reach the store.
 func watchStore(t *testing.T, r *process, has bool) (end func() series) {
 	t.Helper()
 	client, stop, all := r.pod.Etcd(), make(chan struct{}), make(chan series)

@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package bench_test compares the program with plain etcd, which it builds from this module, and prints a table
-// that docs/benchmarks.md explains. Only `make bench` runs it.
+// Package bench_test compares the program with plain etcd, which is built from the same module, and prints a table
+// that docs/benchmarks.md explains. Only `make bench` runs the package.
 package bench_test
 
 import (
@@ -33,7 +33,7 @@ type topic struct {
 	measure func(t *testing.T) []row
 }
 
-// topics lists the measurements. They run sequentially so that they do not disturb each other.
+// topics lists the measurements, which run sequentially because parallel measurements would affect each other.
 var topics = []topic{
 	{"start", startAndStop},
 	{"member", memberOfThree},
@@ -61,7 +61,7 @@ var topics = []topic{
 	{"ack", acknowledgement},
 }
 
-// TestBench measures plain etcd and the wrapper side by side and prints one table.
+// TestBench measures plain etcd and the wrapper side by side and prints a single table.
 func TestBench(t *testing.T) {
 	wanted := chosen(t)
 	buildStatic(t)
@@ -78,7 +78,8 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// chosen returns all topics, or those with a word of -only in their names: "backup" selects all topics about backups.
+// chosen returns the topics whose names contain a word of -only, or all topics. For example, "backup" selects all
+// topics about backups.
 func chosen(t *testing.T) []topic {
 	t.Helper()
 	if *only == "" {
@@ -110,7 +111,7 @@ func machine(t *testing.T) string {
 		unix.ByteSliceToString(name.Release[:]), runtime.Version())
 }
 
-// field returns the first value of a name in a file with lines "name: value".
+// field returns the first value with a name from a file with lines of the form "name: value".
 func field(t *testing.T, path, name string) string {
 	t.Helper()
 	file, err := os.Open(path)
@@ -128,7 +129,7 @@ func field(t *testing.T, path, name string) string {
 // plainProgram is the path of the etcd binary that is built from the same module as the wrapper.
 var plainProgram string
 
-// buildStatic builds both programs the way they are shipped.
+// buildStatic builds both programs as they are shipped.
 func buildStatic(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()

@@ -40,7 +40,7 @@ func lossOfQuorum(t *testing.T) []row {
 	}
 }
 
-// memberOfThree measures how long one member of a cluster takes to stop. The leader also has to hand over the
+// memberOfThree measures how long a member of a cluster takes to stop. The leader also has to transfer the
 // leadership.
 func memberOfThree(t *testing.T) []row {
 	var stop [2]series
@@ -74,8 +74,8 @@ func signalAll(t *testing.T, members []*process, s syscall.Signal) {
 	}
 }
 
-// sinceElection returns the milliseconds since the last election, or since the members were resumed if none was
-// necessary.
+// sinceElection returns the milliseconds since the last election, or since the members were resumed if no election
+// was necessary.
 func (r *process) sinceElection(thawed time.Time) float64 {
 	r.t.Helper()
 	now := time.Now()

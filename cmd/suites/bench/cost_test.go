@@ -31,7 +31,7 @@ const (
 	month      = 730 * time.Hour
 )
 
-// payer is a configuration whose requests to the store are counted.
+// payer is a configuration whose store requests are counted.
 type payer struct {
 	what    string
 	members int
@@ -93,7 +93,7 @@ func (c *counter) serve(t *testing.T) string {
 	return listener.URL
 }
 
-// count sorts requests into S3's price classes; deletions are free.
+// count assigns requests to S3's price classes. Deletions are free.
 func (c *counter) count(r *http.Request) {
 	switch {
 	case r.Method == http.MethodDelete:
@@ -107,9 +107,9 @@ func (c *counter) count(r *http.Request) {
 // requests returns the number of writes and of reads so far.
 func (c *counter) requests() [2]int64 { return [2]int64{c.writes.Load(), c.reads.Load()} }
 
-// start starts the members and returns once one of them reports a restore test of a full snapshot, so that the
-// requests of this test are not counted. The writer reports the test immediately, the other members after their
-// next listing an hour later.
+// start starts the members and waits until one of them reports a restore test of a full snapshot, because the
+// requests of this test must not be counted. The writer reports the test immediately, and the other members after
+// their next listing, an hour later.
 func (p payer) start(t *testing.T, store string) {
 	t.Helper()
 	keeping := &side{
@@ -142,7 +142,7 @@ func (p payer) write(ctx context.Context, pod *harness.Pod) {
 		case <-ctx.Done():
 			return
 		case <-time.After(100 * time.Millisecond):
-			_ = putKilobyte(ctx, client, n) // only requests to the store count, so a failed put does not matter
+			_ = putKilobyte(ctx, client, n) // a failed put does not matter, because only store requests count
 		}
 	}
 }

@@ -20,8 +20,8 @@ var (
 	defragRounds = flag.Int("defrags", 3, "how often three members are defragmented one after the other, by each side")
 )
 
-// defragmentation compares the longest wait of a writer while three members are defragmented one after the other,
-// the leader last. Plain etcd is defragmented by a client, the wrapper by its command.
+// defragmentation compares the longest wait of a writer while three members are defragmented one at a time, the
+// leader last. Plain etcd is defragmented by a client, and the wrapper by its command.
 func defragmentation(t *testing.T) []row {
 	var gaps, refused [2]series
 	for round := range *defragRounds {
@@ -41,7 +41,7 @@ func defragmentation(t *testing.T) []row {
 	}
 }
 
-// fragment fills the database and deletes half of it, so that half of the file is free.
+// fragment fills the database and deletes half of its content.
 func fragment(t *testing.T, r *process) {
 	t.Helper()
 	fill(r.pod, t, *defragMB)

@@ -27,13 +27,13 @@ var backupMB = flag.Int("backup-mb", 2048, "size of the database that a full bac
 
 const (
 	fullPairs = 5               // measurements of puts with and without a full snapshot
-	fullCalms = 40              // rounds of puts (16 s) after a compaction, because a compaction slows puts down
+	fullCalms = 40              // rounds of puts (16 s) after a compaction, because compactions slow down puts
 	fullLimit = 5 * time.Minute // for a full snapshot and its test restore
 
 	fillValue = 8000 // in bytes: two rows fill four pages
 	fillOnce  = 10   // values per transaction
 
-	calm        = 130 * time.Second // longer than the two minutes between garbage collections of an idle Go process
+	calm        = 130 * time.Second // longer than the two minutes between garbage collections in an idle Go process
 	calmAtLast  = 6 * time.Minute
 	fallsEnough = 1.0 // MiB
 )
@@ -73,7 +73,7 @@ func fullBackup(t *testing.T) []row {
 	}
 }
 
-// compact frees the space of earlier puts, so that the size of the database stays the same.
+// compact frees the space of earlier puts to keep the size of the database constant.
 func compact(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	reply, err := client.Get(t.Context(), "any")
@@ -82,11 +82,11 @@ func compact(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// filled fills a pod's database with random content, and returns the anonymous memory, in MiB, of an idle process
-// that uses it.
+// filled fills a pod's database with random content. It returns the anonymous memory of an idle process with that
+// database, in MiB.
 func filled(t *testing.T, p *harness.Pod) float64 {
 	t.Helper()
-	// Keep few entries in the raft log: otherwise etcd holds the latest values in memory twice.
+	// Keep the raft log short: otherwise, etcd holds the latest values in memory twice.
 	p.Config["snapshot-count"], p.Config["snapshot-catchup-entries"] = 50, 10
 	r := apart.start(t, p)
 	fillRows(t, connect(p), *backupMB<<20)
@@ -123,7 +123,8 @@ func randomPuts(writer, n int) []clientv3.Op {
 	return puts
 }
 
-// calm waits until the process stops returning memory to the system, and returns its anonymous memory in MiB.
+// calm waits until the process stops returning memory to the system. It returns the anonymous memory of the process
+// in MiB.
 func (r *process) calm() float64 {
 	least, since := r.memory("RssAnon"), time.Now()
 	for began := time.Now(); time.Since(since) < calm && time.Since(began) < calmAtLast; <-time.After(time.Second) {
@@ -134,7 +135,7 @@ func (r *process) calm() float64 {
 	return least
 }
 
-// peak samples the anonymous memory until over returns true, and returns the maximum in MiB.
+// peak samples the anonymous memory until over returns true. It returns the maximum in MiB.
 func (r *process) peak(t *testing.T, over func() bool) (most float64) {
 	t.Helper()
 	for deadline := time.Now().Add(fullLimit); !over(); <-time.After(lookEvery) {
@@ -144,8 +145,8 @@ func (r *process) peak(t *testing.T, over func() bool) (most float64) {
 	return most
 }
 
-// awaitProof waits until the given number of full snapshots exists and the newest one has passed its restore test,
-// so that only puts run afterwards.
+// awaitProof waits until the given number of full snapshots exists and the newest one has passed its restore test.
+// Afterwards, only puts are running.
 func (r *process) awaitProof(t *testing.T, fulls int) {
 	t.Helper()
 	for deadline := time.Now().Add(fullLimit); len(r.held()) < fulls || !r.proven(); <-time.After(lookEvery) {
@@ -159,8 +160,8 @@ func (r *process) proven() bool {
 	return full != nil && proof != nil && proof.Revision == full.Revision && proof.At.After(full.At)
 }
 
-// longestPut runs rounds of puts until over returns true, but at least the given number, and returns the duration
-// of the slowest put in milliseconds.
+// longestPut runs at least the given number of rounds of puts, until over returns true. It returns the duration of
+// the slowest put in milliseconds.
 func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, least int) (milliseconds float64, rounds int) {
 	t.Helper()
 	var longest atomic.Int64

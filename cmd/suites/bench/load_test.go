@@ -59,8 +59,8 @@ func connect(p *harness.Pod) []*clientv3.Client {
 	return clients
 }
 
-// drive makes every client repeat the operation for one round. It returns the operations per second, and the 99th
-// percentile of their latency in milliseconds.
+// drive makes every client repeat the operation for one round. It returns the operations per second and the 99th
+// percentile of the latency in milliseconds.
 func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 float64) {
 	t.Helper()
 	var mu sync.Mutex
@@ -95,9 +95,9 @@ var loads = []struct {
 // cost holds the measurements of a load, one value per round.
 type cost struct{ rate, p99, work series }
 
-// underLoad loads both sides in turns while both are running. A process may be 20% slower than another process of
-// the same program for its whole lifetime, so there are several pairs. Other load on the machine distorts rates and
-// latencies, but not the CPU time per operation.
+// underLoad loads both sides in turn while both are running. Several pairs are measured, because a process may be 20%
+// slower than another process of the same program for its whole lifetime. Other load on the machine distorts rates
+// and latencies, but not the CPU time per operation.
 func underLoad(t *testing.T) (rows []row) {
 	costs := make([][2]cost, len(loads))
 	for pair := range loadPairs {
@@ -138,8 +138,8 @@ func (c *cost) measure(t *testing.T, r *process, clients []*clientv3.Client, do 
 	c.rate, c.p99 = append(c.rate, rate), append(c.p99, p99)
 }
 
-// underProbes compares puts with and without 2,000 requests a second to /readyz. The probes compete with clients
-// and server for CPU time, so a third series sends the same probes to a different process.
+// underProbes compares puts with and without 2,000 requests a second to /readyz. A third series sends the same probes
+// to a different process, because the probes compete with clients and server for CPU time.
 func underProbes(t *testing.T) []row {
 	r := wrapped.start(t, harness.NewPod(t))
 	clients := connect(r.pod)
@@ -168,7 +168,7 @@ func underProbes(t *testing.T) []row {
 	}
 }
 
-// listenElsewhere starts the wrapper in a second process that never opens etcd, and returns its port.
+// listenElsewhere starts the wrapper in a second process that never opens etcd. It returns the port of that process.
 func listenElsewhere(t *testing.T) (port int) {
 	t.Helper()
 	p := harness.NewPod(t)
@@ -178,7 +178,7 @@ func listenElsewhere(t *testing.T) (port int) {
 	return p.Port
 }
 
-// probe sends probes until end is called. end returns the 99th percentile of their latency in milliseconds.
+// probe sends probes until end is called. end returns the 99th percentile of the probes' latency in milliseconds.
 func probe(t *testing.T, port int, path string) (end func() float64) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -201,7 +201,7 @@ func probe(t *testing.T, port int, path string) (end func() float64) {
 	}
 }
 
-// probeInTurn writes plain HTTP itself, because a net/http client would take more CPU time than the server.
+// probeInTurn writes plain HTTP itself, because a net/http client would use more CPU time than the server.
 func probeInTurn(ctx context.Context, t *testing.T, port int, path string) (took series) {
 	connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if !assert.NoError(t, err) {

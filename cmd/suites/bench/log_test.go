@@ -25,7 +25,7 @@ const (
 )
 
 // inspection compares starts on a long log without a raft snapshot, which is the worst case for the wrapper's
-// inspection before it starts etcd. Each start uses a copy of the same data.
+// inspection before etcd starts. Each start uses a copy of the same data.
 func inspection(t *testing.T) []row {
 	kept := harness.NewPod(t)
 	kept.Config["snapshot-count"] = 10 * logEntries
@@ -48,7 +48,7 @@ func inspection(t *testing.T) []row {
 	return []row{row{what: what, plain: outside[0], wrapper: outside[1]}.costsAtMost(50, "ms")}
 }
 
-// fillLog writes values of 1 kB, repeatedly to the same keys.
+// fillLog repeatedly writes values of 1 kB to the same keys.
 func fillLog(p *harness.Pod, t *testing.T) {
 	t.Helper()
 	clients, content := connect(p), strings.Repeat("v", 1000)

@@ -71,21 +71,21 @@ func (l *lostVolume) fill(revisions int64) {
 	l.end = restoretest.PutFull(l.t, l.archive, archive.NewID(), l.full, revisions, 900)
 }
 
-// addHour adds the segments of one hour after the full snapshot, merged as the program merges them.
+// addHour adds the segments of one hour after the full snapshot, merged like in the program.
 func (l *lostVolume) addHour() {
 	l.t.Helper()
 	restoretest.PutSegments(l.t, l.archive, l.end, l.end.Position.Revision+hour*aSecond-1, aSecond, 200)
 }
 
-// restore deletes the volume, starts the program and waits until it has restored the volume and is ready. It leaves
-// the store unchanged.
+// restore deletes the volume, starts the program and waits until the volume has been restored and the member is
+// ready. The store is not changed.
 func (l *lostVolume) restore() *process {
 	l.t.Helper()
 	require.NoError(l.t, os.RemoveAll(l.pod.Volume))
 	require.NoError(l.t, os.Mkdir(l.pod.Volume, 0o700))
 	store := l.store + ".used"
 	require.NoError(l.t, os.RemoveAll(store))
-	run(l.t, "cp", "-al", l.store, store) // hard links suffice: the program never overwrites an object
+	run(l.t, "cp", "-al", l.store, store) // hard links are sufficient, because the program never overwrites an object
 	used := standaloneSide(func(*harness.Pod) []string { return []string{"--backup-store=file://" + store} })
 	r := used.launch(l.t, l.pod)
 	r.awaitWithin(restoreLimit, http.StatusOK)
@@ -93,7 +93,7 @@ func (l *lostVolume) restore() *process {
 	return r
 }
 
-// inTurns measures the lower bound and the restore, alternating.
+// inTurns measures the lower bound and the restore alternately.
 func (l *lostVolume) inTurns(floor string) (least, whole series) {
 	l.t.Helper()
 	l.pod.Config["data-dir"] = floor
@@ -113,7 +113,7 @@ func (l *lostVolume) inTurns(floor string) (least, whole series) {
 	return least, whole
 }
 
-// copyFile copies a file and flushes it, which is the minimum work of a restore.
+// copyFile copies a file and flushes it to disk, which is the minimum work of a restore.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	source, err := os.Open(from)
@@ -121,7 +121,7 @@ func copyFile(t *testing.T, from, to string) {
 	defer source.Close() // the file was only read
 	file, err := os.Create(to)
 	require.NoError(t, err)
-	_, err = io.Copy(struct{ io.Writer }{file}, source) // hides ReadFrom, because a restore cannot use copy_file_range
+	_, err = io.Copy(struct{ io.Writer }{file}, source) // hides ReadFrom: a restore cannot use copy_file_range either
 	require.NoError(t, err)
 	require.NoError(t, file.Sync())
 	require.NoError(t, file.Close())

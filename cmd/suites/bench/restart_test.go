@@ -26,8 +26,8 @@ const (
 	unhurried  = 2 * time.Second // duration of the writes before and after the measurement
 )
 
-// rollingRestart compares the longest wait of a writer during a rolling restart of three members with the wait
-// caused by leadership transfers alone.
+// rollingRestart compares the longest wait of a writer during a rolling restart of three members with the wait that
+// leadership transfers alone cause.
 func rollingRestart(t *testing.T) []row {
 	var moved, restarted, failed [2]series
 	for round := range *restartRounds {
@@ -65,7 +65,7 @@ func restartAlone(t *testing.T) []row {
 	return []row{row{what: "restart of a single member: longest gap of 16 writers that dial again at once, ms", plain: restarted[0], wrapper: restarted[1]}.neverMoreThan(300, "ms")}
 }
 
-// eager returns a client that reconnects almost immediately. By default, gRPC waits a second, which would hide the
+// eager returns a client that reconnects almost immediately. gRPC's default delay of one second would hide the
 // duration of the outage.
 func eager(t *testing.T, endpoints []string) *clientv3.Client {
 	t.Helper()
@@ -73,7 +73,7 @@ func eager(t *testing.T, endpoints []string) *clientv3.Client {
 	return harness.NewClient(t, clientv3.Config{Endpoints: endpoints, DialOptions: []grpc.DialOption{grpc.WithConnectParams(often)}})
 }
 
-// gapDuring returns the longest wait of any writer, in milliseconds, and the number of failed writes.
+// gapDuring returns the longest wait of any writer in milliseconds and the number of failed writes.
 func gapDuring(t *testing.T, members []*process, do func()) (gap, failed float64) {
 	t.Helper()
 	end := harness.StartLatencyClients(t, gapWriters, func() *clientv3.Client {
@@ -113,7 +113,7 @@ func leads(t *testing.T, members []*process) (leader int, ids []uint64) {
 	return leader, ids
 }
 
-// moveLeaderAround transfers the leadership to each member once.
+// moveLeaderAround transfers leadership to each member once.
 func moveLeaderAround(t *testing.T, members []*process) {
 	t.Helper()
 	leader, ids := leads(t, members)
@@ -133,7 +133,7 @@ func moveLeader(t *testing.T, client *clientv3.Client, to uint64) {
 	require.NoError(t, err)
 }
 
-// restartAll restarts the members one after the other, the last one first as a StatefulSet does, and waits until each
+// restartAll restarts the members one at a time, starting with the last one like a StatefulSet, and waits until each
 // is ready.
 func restartAll(t *testing.T, s *side, members []*process) {
 	t.Helper()

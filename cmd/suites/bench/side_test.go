@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// side is one of the programs that are compared.
+// side is one of the programs to compare.
 type side struct {
 	command func(p *harness.Pod) *exec.Cmd
 	healthy func(p *harness.Pod) string // URL that returns 200 once etcd is ready
@@ -42,7 +42,7 @@ var wrapped = &side{
 	},
 }
 
-// both lists the two sides. Measurements alternate between them in this order.
+// both lists the two sides in the order in which measurements alternate.
 var both = []*side{plain, wrapped}
 
 func goTool(args ...string) (string, error) {
@@ -67,7 +67,8 @@ func writeConfig(p *harness.Pod) string {
 	return path
 }
 
-// process is a running side. Its log goes to a file, so that reading it takes no time during a measurement.
+// process is a running side. Its log is written to a file, because reading a pipe would take time during a
+// measurement.
 type process struct {
 	t      *testing.T
 	pod    *harness.Pod
@@ -115,8 +116,8 @@ func (s *side) launch(t *testing.T, p *harness.Pod) *process {
 	return r
 }
 
-// await polls the health URL until it returns the code: every millisecond at first, and every five milliseconds
-// after a second, because polling costs the process CPU time.
+// await polls the health URL until it returns the code. It polls every millisecond at first and every five
+// milliseconds after a second, because polling costs CPU time.
 func (r *process) await(code int) {
 	r.t.Helper()
 	r.awaitWithin(harness.Patience, code)
@@ -150,7 +151,7 @@ func (r *process) code() int {
 	return response.StatusCode
 }
 
-// stop sends SIGTERM and returns the time until the process exited, in milliseconds.
+// stop sends SIGTERM and returns the time until the process has exited in milliseconds.
 func (r *process) stop() float64 {
 	r.t.Helper()
 	r.client.CloseIdleConnections()
@@ -165,7 +166,7 @@ func (r *process) stop() float64 {
 	}
 }
 
-// logged returns the time of the last log line with the message, or zero.
+// logged returns the time of the last log line with the message, or the zero time.
 func (r *process) logged(message string) (at time.Time) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.log)
@@ -181,7 +182,7 @@ func (r *process) logged(message string) (at time.Time) {
 // timestamp returns the time of a log line, which plain etcd calls ts.
 func timestamp(raw string) time.Time {
 	var of struct{ Time, TS time.Time }
-	_ = json.Unmarshal([]byte(raw), &of) // on an error, the time stays zero
+	_ = json.Unmarshal([]byte(raw), &of) // at stays zero on an error
 	if of.Time.IsZero() {
 		return of.TS
 	}

@@ -15,11 +15,11 @@ import (
 const (
 	startPairs  = 40 // with only 20 starts, the minimum varies by 50 ms because of etcd's election timer
 	memoryPairs = 5
-	// settled is the time that a process idles before its memory is measured.
+	// settled is the idle time before the memory of a process is measured.
 	settled = 5 * time.Second
 )
 
-// startAndStop starts and stops both sides alternately, each time on a new volume.
+// startAndStop alternately starts and stops both sides, each time on a new volume.
 func startAndStop(t *testing.T) []row {
 	var start, outside, stop [2]series
 	var alone series
@@ -51,17 +51,18 @@ func atOnce(r row) row {
 	return quick
 }
 
-// outsideEtcd returns the time before etcd's first step plus the time after etcd has reported ready, in milliseconds.
+// outsideEtcd returns the time before etcd's first step plus the time after etcd has reported that it is ready, in
+// milliseconds.
 func (r *process) outsideEtcd() float64 {
 	r.t.Helper()
 	begin := r.logged("configuring peer listeners")
-	// The health check may succeed before the line is written.
+	// The health check may succeed before the log line is written.
 	end := max(r.ready.Sub(r.logged("ready to serve client requests")), 0)
 	return milliseconds(begin.Sub(r.began) + end)
 }
 
-// reaction measures the time from the result of a validation to the request for the configuration. The member is
-// one of three, so the wrapper cannot use the configuration that it fetched earlier.
+// reaction measures the time from the result of a validation to the request for the configuration. The member is one
+// of three, so the wrapper cannot use a prefetched configuration.
 func reaction(t *testing.T) (rows []row) {
 	for _, takes := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
 		var late series

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// series holds the measured values of one side.
+// series contains the measured values of one side.
 type series []float64
 
 func (s series) rank(share float64) float64 {
@@ -24,7 +24,7 @@ func (s series) median() float64 { return s.rank(0.5) }
 
 func (s series) least() float64 { return s.rank(0) }
 
-// row is one line of the table. plain is empty if plain etcd has no such value.
+// row is a line of the table. plain is empty if plain etcd has no corresponding value.
 type row struct {
 	what    string
 	plain   series
@@ -70,7 +70,7 @@ func (r row) ratio() string {
 	return fmt.Sprintf("%.2f", r.paired())
 }
 
-// paired returns the median of the ratios of all pairs. The two values of a pair are measured one right after the
+// paired returns the median of the ratios of all pairs. The two values of a pair are measured immediately after each
 // other.
 func (r row) paired() float64 {
 	ratios := make(series, len(r.plain))
@@ -91,8 +91,8 @@ func (r row) result() string {
 	}
 }
 
-// costsAtMost limits the extra cost over plain etcd. It compares the minima, which are least affected by other load
-// on the machine.
+// costsAtMost limits the extra cost over plain etcd. The limit applies to the minima, because they are least affected
+// by other load on the machine.
 func (r row) costsAtMost(extra float64, unit string) row {
 	r.target = fmt.Sprintf("plain's min + %s %s", short(extra), unit)
 	r.met = r.wrapper.least()-r.plain.least() <= extra
@@ -120,8 +120,8 @@ func (r row) shareAtLeast(share float64) row {
 	return r
 }
 
-// timesAtMost limits the ratio to the value in the column of plain etcd, which here is a reference value that is
-// not etcd's.
+// timesAtMost limits the ratio to the value in the column of plain etcd, which is another reference value in this
+// row.
 func (r row) timesAtMost(factor float64, other string) row {
 	r.target = fmt.Sprintf("≤ %s × %s", short(factor), other)
 	r.met = r.paired() <= factor

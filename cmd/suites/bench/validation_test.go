@@ -36,7 +36,7 @@ const (
 )
 
 // fullValidation compares the validation of --standalone after a crash with etcd's own tool, which reads every
-// revision once, and with merely reading the same files.
+// revision once, and with only reading the files.
 func fullValidation(t *testing.T) []row {
 	p := harness.NewPod(t)
 	plain.start(t, p).stop()
@@ -86,7 +86,7 @@ func revision(main int64, content []byte) (key, value []byte) {
 	return key, value
 }
 
-// inTurns calls prepare before each function, and returns the durations of the functions in milliseconds.
+// inTurns calls prepare before each function and returns the durations of the functions in milliseconds.
 func inTurns(rounds int, prepare func(), each ...func()) []series {
 	took := make([]series, len(each))
 	for range rounds {

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Real sidecars need ten times as long for initialization and configuration when three hibernated members wake up,
-// because they query a cluster that cannot answer yet.
+// Real sidecars take ten times as long for the initialization and the configuration when three hibernated members
+// wake up, because they query a cluster that cannot answer yet.
 const (
 	wakingInitialization = 3500 * time.Millisecond
 	wakingConfig         = 3700 * time.Millisecond
@@ -23,7 +23,7 @@ const (
 	wakings = 7
 )
 
-// wakeThree starts three members that were stopped cleanly, with slow sidecars.
+// wakeThree starts three members that were stopped gracefully, with slow sidecars.
 func wakeThree(t *testing.T) []row {
 	var beyond series
 	for range 3 {
@@ -46,8 +46,8 @@ func wakeThree(t *testing.T) []row {
 	return []row{row{what: what, wrapper: beyond}.atMost(3000, "ms"), wakeTogether(t)}
 }
 
-// wakeTogether starts three stopped members at the same time. Initially there is no leader, and all members wait
-// for one.
+// wakeTogether starts three stopped members at the same time. No leader exists at first, and all members wait for
+// one.
 func wakeTogether(t *testing.T) row {
 	var ready [2]series
 	for range wakings {

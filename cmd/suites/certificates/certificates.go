@@ -1,4 +1,4 @@
-// Package certificates makes authorities and certificates for tests.
+// Package certificates creates certificate authorities and certificates for tests.
 package certificates
 
 import (

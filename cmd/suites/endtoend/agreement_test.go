@@ -131,10 +131,10 @@ func TestLostTrigger_isRepeated(t *testing.T) {
 	}
 }
 
-// startsEtcd is the log line that announces the start of etcd.
+// startsEtcd is the log line of etcd's start.
 var startsEtcd = harness.Line{"message": "starting an etcd server"}
 
-// openTime returns the time at which etcd was started, and fails unless it was started exactly once.
+// openTime returns the time of etcd's start. It fails unless etcd was started exactly once.
 func openTime(run *harness.Run) time.Time {
 	run.T.Helper()
 	started := run.Log.Matching(startsEtcd)

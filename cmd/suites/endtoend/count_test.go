@@ -13,13 +13,14 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// These tests count the resources whose effect make bench measures, because counts are the same on every machine.
+// The tests in this file count the resources whose effect is measured by make bench, because counts are the same on
+// every machine.
 
 func TestStart_sidecarRequests(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()
-	waited := len(p.Sidecar.Statuses("Progress")) // calls are slow on a busy machine, so there may be more of them than expected
+	waited := len(p.Sidecar.Statuses("Progress")) // a busy machine may slow down calls, so more of them may be made than expected
 	assert.Len(t, p.Sidecar.Requests(harness.StatusPath), 2+waited, "once before and once after the validation")
 	assert.Len(t, p.Sidecar.Requests(harness.StartPath), 1)
 	assert.LessOrEqual(t, len(p.Sidecar.Requests(harness.ConfigPath)), 2, "an early request, and one after the result if the first is still open")
@@ -38,7 +39,7 @@ func TestServing_goroutines(t *testing.T) {
 		found = goroutines(t, p.Endpoint())
 		return len(found) <= 12
 	})
-	// Plain etcd also has a main goroutine and one that waits for signals.
+	// Plain etcd also has a main goroutine and a goroutine that waits for signals.
 	assert.Len(t, found, 12, "main, signals, the log, the server, the monitor, the report, the check that the data are there, the data's version, maintenance and its ear, what catches up, and the machine's work:\n%s", strings.Join(found, "\n\n"))
 	run.Shutdown()
 }

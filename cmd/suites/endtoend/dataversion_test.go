@@ -19,7 +19,7 @@ import (
 // downgrade also runs the tests that upgrade clusters from etcd 3.5 and downgrade them again.
 var downgrade = flag.Bool("downgrade", false, "run also the tests that take clusters from etcd 3.5 to ours and back")
 
-// reportedVersions returns the versions that etcd reports, or the zero value.
+// reportedVersions returns the versions reported by etcd, or the zero value.
 func reportedVersions(p *harness.Pod) (v version.Versions) {
 	response, err := http.Get(p.Endpoint() + "/version")
 	if err != nil {
@@ -50,7 +50,7 @@ func putMany(p *harness.Pod, from, to int) {
 	}
 }
 
-// holds fails unless the pod serves all keys below count.
+// holds checks that the pod serves all keys below count.
 func holds(p *harness.Pod, count int) {
 	p.T.Helper()
 	client := p.Etcd()
@@ -61,7 +61,7 @@ func holds(p *harness.Pod, count int) {
 	}
 }
 
-// readByOld runs etcd 3.5 on the pod's data and fails unless it serves all keys below count.
+// readByOld runs etcd 3.5 on the pod's data and checks that it serves all keys below count.
 func readByOld(p *harness.Pod, count int) {
 	p.T.Helper()
 	old := beginOldEtcd(p, "3.5")

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// fragment creates free pages in a database whose content is larger than the buffers of a connection.
+// fragment creates free pages in a database whose content exceeds the buffers of a connection.
 func fragment(t *testing.T, p *harness.Pod) {
 	t.Helper()
 	for i := range 24 {
@@ -53,8 +53,8 @@ func TestDefragment_command(t *testing.T) {
 	assert.Equal(t, int(exitcode.NoAnswer), code, log)
 }
 
-// The etcd-backup-restore sidecar takes snapshots and defragments. With plain etcd, doing both at once would block
-// forever.
+// The etcd-backup-restore sidecar both takes snapshots and defragments. Plain etcd would block forever if it did both
+// at once.
 func TestDefragment_duringASnapshot(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -98,7 +98,7 @@ func TestDowngrade_memberThatWants3_6(t *testing.T) {
 	harness.Eventually(t, "the data version is kept", func() bool { return readable.Status().DataVersion.Phase == "kept" })
 }
 
-// During its own downgrade, etcd rejects members without data.
+// etcd rejects members without data during its own downgrade.
 func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	optIn(t)
 	pods := harness.Members(t, 3, peerTLS)
@@ -139,9 +139,8 @@ func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	}
 }
 
-// The volume is restored from a copy that was made before the cluster was upgraded. If the leader knows a later log
-// position of the member, etcd exits, in all versions. If the leader was elected afterwards, it sends the missing
-// entries.
+// The volume is restored from a copy made before the upgrade of the cluster. If the leader knows a later log position
+// of the member, every version of etcd exits. If the leader was elected afterwards, it sends the missing entries.
 func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	optIn(t)
 	pods, runs := harness.Cluster(t, 3)
@@ -163,7 +162,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	require.NoError(t, os.Rename(backup, pods[2].DataDir()))
 	harness.StartAll(pods[:2], "--etcd-data-version=3.6")
 
-	first := pods[2].Start() // this member requires 3.5, and its data does not mention 3.6
+	first := pods[2].Start() // this member requires 3.5, and its data does not contain 3.6
 	ended := false
 	harness.Eventually(t, "the member is ready or has exited", func() bool {
 		select {
@@ -180,7 +179,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	holds(pods[2], 20)
 }
 
-// rejoin removes the member of other and adds it again as a learner.
+// rejoin removes a member and adds it again as a learner.
 func rejoin(t *testing.T, p, other *harness.Pod) {
 	t.Helper()
 	client := p.Etcd()
@@ -224,7 +223,7 @@ func promoteIn(ctx context.Context, client *clientv3.Client, members []*etcdserv
 	return nil
 }
 
-// eventually retries a membership change, which etcd rejects until all members have been connected for a few
+// eventually retries a membership change. etcd rejects such changes until all members have been connected for a few
 // seconds.
 func eventually(t *testing.T, what string, do func(ctx context.Context) error) {
 	t.Helper()

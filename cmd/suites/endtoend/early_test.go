@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// rewrite starts a run whose sidecar changes its configuration during the validation. The sidecar reports the
-// result only after it has served the new configuration.
+// rewrite starts a run whose sidecar changes the configuration during the validation. The sidecar reports the result
+// only after it has served the new configuration.
 func rewrite(t *testing.T, p *harness.Pod, change func()) *harness.Run {
 	t.Helper()
 	old, err := yaml.Marshal(p.Config)
@@ -57,8 +57,8 @@ func TestScaledUpMember_createsNoCluster(t *testing.T) {
 }
 
 // In a trial, the sidecars of three hibernated members took 35 s for the initialization and 37 s for the
-// configuration, because they query a cluster that cannot answer yet. The test uses a tenth of these times. A
-// configuration request after the result is never answered, so the start must use the prefetched configuration.
+// configuration, because they query a cluster that cannot answer yet. The test uses a tenth of these times. The
+// sidecar never answers a configuration request after the result, so the start must use the prefetched configuration.
 func TestHibernatedMembers_waitForTheSidecar(t *testing.T) {
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 3)
@@ -96,7 +96,7 @@ func TestMismatchedCertificatePair_isRetried(t *testing.T) {
 	assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes(), "the validation is not repeated")
 }
 
-// exchange replaces the content of a file with that of another file. back restores the original content.
+// exchange replaces the content of a file with the content of another file. back restores the original content.
 func exchange(t *testing.T, path, other string) (back func()) {
 	t.Helper()
 	own, err := os.ReadFile(path)

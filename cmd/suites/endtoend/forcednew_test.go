@@ -9,9 +9,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A member that lags behind is started with force-new-cluster by mistake, and the key stays in its configuration.
-// The two other members have acknowledged writes that it lacks. They must not join it: they wait, report ways out,
-// and serve once it is stopped.
+// A member that lags behind is started with force-new-cluster by mistake, and the setting stays in its configuration.
+// The other two members have acknowledged writes that this member lacks. These two members must not join it: they
+// must wait, explain how to proceed, and serve when it has stopped.
 func TestForceNewCluster_leftInTheFile(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
@@ -30,7 +30,7 @@ func TestForceNewCluster_leftInTheFile(t *testing.T) {
 	alone.Shutdown()
 
 	alone = lagging.StartReady()
-	alone.AwaitLine(harness.Line{"message": "force-new-cluster is ignored: an earlier start has performed it"})
+	alone.AwaitLine(harness.Line{"message": "ignoring force-new-cluster, because an earlier start performed it"})
 	for i, p := range c.pods[1:] {
 		c.runs[i+1] = p.Start()
 	}

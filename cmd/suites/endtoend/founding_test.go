@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The third pod is scheduled long after the other two, which cannot know whether it has data.
+// The third pod is scheduled long after the other two pods, which cannot know whether it has data.
 func TestNewCluster_lateLastMember(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -27,8 +27,8 @@ func TestNewCluster_lateLastMember(t *testing.T) {
 	c.requireWhole()
 }
 
-// edited returns three pods whose configurations list all three members. The first pod has run as a single member
-// and was stopped.
+// edited returns three pods whose configurations list all three members. The first pod has already run as a single
+// member and is stopped.
 func edited(t *testing.T) *three {
 	t.Helper()
 	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
@@ -41,7 +41,8 @@ func edited(t *testing.T) *three {
 	return c
 }
 
-// The other members are started while the first pod, which has data, is down. They must not create a new cluster.
+// The other members are started while the first pod, which has data, is down. The new members must not create a new
+// cluster.
 func TestNewMembers_waitForTheFirstWithoutStore(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -56,7 +57,7 @@ func TestNewMembers_waitForTheFirstWithoutStore(t *testing.T) {
 	c.requireWhole()
 }
 
-// All pods share initial-cluster, which is edited once when two pods are added.
+// All pods share initial-cluster, which is edited only once when two pods are added.
 func TestSingleMember_growsToThree(t *testing.T) {
 	t.Parallel()
 	c := edited(t)

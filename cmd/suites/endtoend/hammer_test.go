@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Signals arrive until the process exits. The last one must not kill it after a clean shutdown.
+// Signals arrive until the process exits, and the last one must not kill the process after a clean shutdown.
 func TestSignals_duringExit(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -20,13 +20,14 @@ func TestSignals_duringExit(t *testing.T) {
 		signalUntilExit(run)
 		want := 0
 		if len(run.Log.Matching(harness.Line{"from": "Terminating", "event": "signal"})) > 0 {
-			want = 143 // on a busy machine, two signals may be too far apart to count as one
+			want = 143 // two signals on a busy machine may be too far apart to count as one
 		}
 		require.Equal(t, want, run.Cmd.ProcessState.ExitCode())
 	}
 }
 
-// signalUntilExit sends SIGTERM repeatedly until the process has ended, so quickly that all count as one.
+// signalUntilExit sends SIGTERM repeatedly until the process has exited. The signals are close enough to count as
+// one.
 func signalUntilExit(run *harness.Run) {
 	for {
 		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have ended

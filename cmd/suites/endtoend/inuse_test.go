@@ -13,7 +13,7 @@ import (
 )
 
 // The record is removed permanently, because this process never learns how the other process that uses the data
-// ends.
+// ended.
 func TestDatabaseInUse_stop(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -74,7 +74,7 @@ func TestDatabaseInUse_twoVolumes(t *testing.T) {
 }
 
 // No initialization may be requested while the data is in use, because the sidecar deletes data that it considers
-// corrupt. A kill afterwards leaves no clean record.
+// corrupt. A later kill must not leave a clean record.
 func TestDatabaseInUse_noInitialization(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

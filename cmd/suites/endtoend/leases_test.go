@@ -9,7 +9,6 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// If the API server is unreachable, etcd serves and the member reports the problem.
 func TestLeases_unreachableAPIServer(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)

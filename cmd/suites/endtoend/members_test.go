@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// fates lists states of the volume of one of three members, with the number of preserved copies.
+// fates lists states of a member's volume with the number of preserved copies.
 var fates = map[string]struct {
 	happens func(c *three, p *harness.Pod)
 	says    string
@@ -78,7 +78,7 @@ var steps = []harness.Line{
 	{"message": "etcd has joined its cluster"},
 }
 
-// The member rejoins even if it is killed at any step.
+// The member must rejoin even if it is killed at any step.
 func TestLostMember_killedWhileRejoining(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -98,8 +98,8 @@ func TestLostMember_killedWhileRejoining(t *testing.T) {
 	}
 }
 
-// A member with an empty volume and a database of 100 MB votes again within 30 s. Except during an election, the
-// other members accept writes the whole time.
+// A member with an empty volume and a database of 100 MB must vote again within 30 s. Except during an election, the
+// other members must always accept writes.
 func TestLostMember_largeDatabase(t *testing.T) {
 	onlyWithMembers(t)
 	c := newThree(t)
@@ -165,7 +165,7 @@ func TestAllMembersLost_restored(t *testing.T) {
 	}
 }
 
-// With auto-tls, etcd creates the peer certificates when it starts and does not verify them.
+// With auto-tls, etcd creates the peer certificates at startup and does not verify them.
 func TestLostMember_autoTLS(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -209,7 +209,7 @@ func TestRestore_threeMembers(t *testing.T) {
 	}
 }
 
-// enableAuthentication creates users with the role root and the same password, and enables authentication.
+// enableAuthentication creates users with the root role and a common password, and enables authentication.
 func enableAuthentication(t *testing.T, etcd *clientv3.Client, users ...string) {
 	t.Helper()
 	for _, user := range users {
@@ -242,7 +242,7 @@ func TestLostMember_TLSAndAuthentication(t *testing.T) {
 func TestLostMember_isPromoted(t *testing.T) {
 	onlyWithMembers(t)
 	for name, start := range map[string]func(t *testing.T) *three{
-		"root by certificate": func(t *testing.T) *three { // the certificate replaces the password, including for the promotion
+		"root by certificate": func(t *testing.T) *three { // the certificate replaces the password, even for the promotion
 			c := startThree(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
 			enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // the common name of the certificate in --etcd-client-cert-path
 			return c
@@ -262,7 +262,7 @@ func TestLostMember_isPromoted(t *testing.T) {
 	}
 }
 
-// etcd exits at each start with the data of a removed member, so the wrapper must detect this data before.
+// etcd exits at every start with the data of a removed member, so the wrapper must detect such data first.
 func TestRemovedMember_joinsAgain(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"down", "serving"} {
@@ -302,7 +302,7 @@ func terminationMessage(p *harness.Pod) string {
 	return string(text)
 }
 
-// A raft conflict is reported in one sentence and resolved as soon as possible, even if no leader remembers the
+// A raft conflict must be reported in one sentence and resolved as soon as possible, even if no leader remembers the
 // member's position.
 func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	onlyWithMembers(t)
@@ -330,7 +330,7 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	assert.Len(t, preserved(last), 1)
 }
 
-// etcd would reject each of the two members at every start, and the other members have no quorum.
+// etcd would reject both members at every start, and the other members have no quorum.
 func TestSwappedVolumes_bothMembersWait(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
@@ -363,7 +363,7 @@ func TestSwappedVolumes_bothMembersWait(t *testing.T) {
 	c.requireWhole()
 }
 
-// Two members are lost at the same time and rejoin one after the other. A member that is rolled back afterwards is
+// Two members are lost at the same time and rejoin one after the other. A member that is rolled back later is
 // replaced.
 func TestLostMember_twoOfFive(t *testing.T) {
 	onlyWithMembers(t)

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// beginOldEtcd runs an old etcd with the pod's data and configuration, as etcd-druid's pods do.
+// beginOldEtcd runs an old etcd with the pod's data and configuration, like etcd-druid's pods.
 func beginOldEtcd(p *harness.Pod, version string) *harness.Command {
 	p.T.Helper()
 	program := harness.OldEtcd(p.T, version)
@@ -84,7 +84,7 @@ func TestEtcd3_4DataOfASingleMemberAreServed(t *testing.T) {
 	run.Shutdown()
 }
 
-// For each probe of /health, etcd 3.4 logs a v2 API request, which etcd 3.6 cannot replay.
+// etcd 3.4 logs a v2 API request for each probe of /health, and etcd 3.6 cannot replay such requests.
 func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -101,7 +101,7 @@ func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	assert.Equal(t, 70, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(p), "etcd 3.4")
 
-	// Follow the advice of the message.
+	// The message contains this advice.
 	p.Config["snapshot-count"] = 1
 	old = beginOldEtcd(p, "3.5")
 	putMany(p, 10, 11)
@@ -132,7 +132,7 @@ func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 	assert.Equal(t, 70, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(p), `has member 1234567890abcdef ("removed"), which was removed from the cluster`)
 
-	// Follow the advice of the message.
+	// The message contains this advice.
 	old = beginOldEtcd(p, "3.5")
 	putMany(p, 10, 11)
 	old.Stop()

@@ -9,7 +9,6 @@ import (
 	"etcd-wrapper/readiness/page/chromiumtest"
 )
 
-// The page shows every phase of a member.
 func TestPage_wholeRun(t *testing.T) {
 	t.Parallel()
 	tab := chromiumtest.Open(t)
@@ -28,8 +27,8 @@ func TestPage_wholeRun(t *testing.T) {
 	tab.WaitForElements("#checks li.ok:nth-child(5)", "#edge_StartEtcd_Serving.visited", "#state_StartEtcd.visited:not(.current)")
 
 	run.Shutdown()
-	if len(run.Log.FindText("requests may be cut off before their end")) > 0 {
-		return // in this case, the page does not show the last events
+	if len(run.Log.FindText("open requests may be cut off")) > 0 {
+		return // the page does not show the last events in this case
 	}
 	awaitPage(tab, "Terminated", "not ready")
 	tab.WaitForElements("#edge_Serving_Terminating.visited", "body.lost")

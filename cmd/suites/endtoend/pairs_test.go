@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Other tests cover each of these failures separately. In these tests, two failures happen together.
+// Other tests cover each failure separately. In this file, two failures happen together.
 
 // Data is copied from the other members while the old data is preserved.
 func TestLostMember_littleSpace(t *testing.T) {
@@ -107,8 +107,7 @@ func TestNewMember_waitsForTheOneThatIsDown(t *testing.T) {
 	assert.Equal(t, "value", fourth.Get("key"))
 }
 
-// Neither member responds before it has started. The learner must not create a cluster on its own, even without
-// data.
+// Neither member responds before it has started. The learner must not create a cluster of its own, even without data.
 func TestSingleMemberAndLearner_startTogether(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

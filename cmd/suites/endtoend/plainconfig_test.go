@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Plain etcd can create a cluster without initial-cluster, and ignores the key if a log exists.
+// Plain etcd can create a cluster without initial-cluster, and ignores the setting if a log exists.
 func TestPlainEtcdConfigurations(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

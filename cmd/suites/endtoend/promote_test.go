@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// joining returns a pod without a sidecar whose member joins the cluster of first.
+// joining returns a pod without a sidecar whose member joins first's cluster.
 func joining(t *testing.T, first *harness.Pod) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, map[string]any{"name": "etcd-main-1", "initial-cluster-state": "existing"})
@@ -21,7 +21,7 @@ func joining(t *testing.T, first *harness.Pod) *harness.Pod {
 	return p
 }
 
-// learners returns the number of learners in the cluster of a pod.
+// learners returns the number of learners in a pod's cluster.
 func learners(p *harness.Pod) int {
 	p.T.Helper()
 	out, log, code := p.Begin("etcdctl", "member", "list").Wait()
@@ -88,7 +88,7 @@ func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
 
 	run = second.Start()
 	run.AwaitLine(harness.Line{"message": "removed this member's old ID"})
-	run.Kill() // the cluster itself remembers the learner
+	run.Kill() // the cluster itself stores the note about the learner
 	run = second.Start()
 	promoteByHand(first, run)
 	run.AwaitReady()
@@ -106,7 +106,8 @@ func awaitNoteRemoved(p *harness.Pod) {
 	})
 }
 
-// A learner that recovery added is promoted automatically, even if it loses its volume, and the note on it, before.
+// A learner that recovery has added must be promoted automatically, even if it loses its volume, and therefore the
+// note about it, before the promotion.
 func TestMemberAddedByRecovery_isPromoted(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

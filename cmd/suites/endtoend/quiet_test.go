@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// quietly writes at least the given number of log entries, then stops writing.
+// quietly writes at least the given number of log entries and then stops.
 func (c *three) quietly(entries int) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), 5*harness.Patience)
@@ -37,8 +37,8 @@ func (c *three) quietly(entries int) {
 	writers.Wait()
 }
 
-// After installing a snapshot from its leader, etcd rejects its own requests until another entry is committed,
-// which never happens in an idle cluster. It logs these rejections continuously.
+// After installing a snapshot from its leader, etcd rejects its own requests and logs each rejection until another
+// entry is committed, which never happens in an idle cluster.
 func TestLostMember_idleCluster(t *testing.T) {
 	t.Parallel()
 	losses := map[int]int{100: 4}

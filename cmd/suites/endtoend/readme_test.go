@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// block returns the block of a page that starts with the line first.
+// block returns the block on a page that starts with the line first.
 func block(t *testing.T, page, first string) docs.Block {
 	t.Helper()
 	for _, block := range docs.Blocks(t) {
@@ -31,8 +31,7 @@ func block(t *testing.T, page, first string) docs.Block {
 	return docs.Block{}
 }
 
-// typed returns the commands of a block without their output. own contains pairs of a placeholder and its
-// replacement.
+// typed returns the commands of a block without their output. own contains pairs of placeholders and replacements.
 func typed(block docs.Block, own ...string) string {
 	var script strings.Builder
 	for _, command := range block.Commands() {
@@ -41,9 +40,9 @@ func typed(block docs.Block, own ...string) string {
 	return script.String()
 }
 
-// helpers makes a script of the commands of a page: the program is in PATH, and a run continues in the background
-// until Ctrl-C stops it. Where the page waits for a fixed time, the script waits for the event instead. GO does
-// nothing, because the program is already built.
+// helpers creates a script from the commands of a page. The program is in PATH, and runs in the background until
+// Ctrl-C stops it. Instead of waiting for a fixed time like the page, the script waits for an event. GO does nothing,
+// because the program is already built.
 const helpers = `
 set -e
 export GO=true PATH="$PWD/bin:$PATH"
@@ -60,8 +59,8 @@ func inAnother(script string) string {
 	return "{\n" + script + "\n} >>log 2>&1 & run=$!\nstarted\n"
 }
 
-// follow runs a script in a directory that contains the Makefile and the program. It uses a separate network
-// namespace, because the ports used in the pages may be taken.
+// follow runs a script in a directory that contains the Makefile and the program. The script gets its own network
+// namespace, because the ports on the pages may be in use.
 func follow(t *testing.T, script string) (printed, dir string) {
 	t.Helper()
 	for _, tool := range []string{"make", "ip", "zstd"} {
@@ -114,8 +113,8 @@ func TestReadmeCommands(t *testing.T) {
 		typed(block(t, readme, "bin/etcd-wrapper etcdctl --endpoints=http://127.0.0.1:2379 get"))+
 		typed(block(t, readme, "zstd -dc"), "NAME", "$(ls .run/backups/gen/000001/full | head -n 1)")+
 		"stopped\n"+inAnother("make run")+"stopped\n")
-	assertPrinted(t, printed, ": Serving, ready\n", "OK\n", "OK\n", "restore points", "greeting\nhello\n", "changed greeting, revision 3, before 2\n",
-		"out.db holds revision 2", "greeting\ngoodbye\n", "restored snapshot")
+	assertPrinted(t, printed, ": Serving, ready\n", "OK\n", "OK\n", "restore points", "greeting\nhello\n", "changed greeting at revision 3, previously at revision 2\n",
+		"out.db contains revision 2", "greeting\ngoodbye\n", "restored snapshot")
 	assert.DirExists(t, filepath.Join(dir, "restored", "member"))
 	log, err := os.ReadFile(filepath.Join(dir, "log"))
 	require.NoError(t, err)
@@ -152,7 +151,7 @@ func masked(text string) string {
 	return regexp.MustCompile(`\d+`).ReplaceAllString(text, "N")
 }
 
-// The commands of the page take over the data of another etcd and rehearse a restore.
+// The commands on the page import the data of another etcd and rehearse a restore.
 func TestPageCommands_migrationAndPlanning(t *testing.T) {
 	t.Parallel()
 	const moving = "docs/moving.md"
@@ -171,13 +170,12 @@ etcd-wrapper etcdutl snapshot restore plain.db --data-dir lib/etcd --name node-1
 		"etcd-wrapper etcdctl get greeting\nstopped\n"+
 		"mkdir bucket\n"+inAnother(last(t, moving))+
 		"etcd-wrapper etcdctl get greeting -w fields\nstopped\n")
-	assertPrinted(t, printed, "revision 2", "snap.db holds revision 2", "$ mv /var/lib", "greeting\nhello\n", `"Revision" : 100000`, `"Value" : "hello"`)
+	assertPrinted(t, printed, "revision 2", "snap.db contains revision 2", "$ mv /var/lib", "greeting\nhello\n", `"Revision" : 100000`, `"Value" : "hello"`)
 	assert.DirExists(t, filepath.Join(dir, "rehearsal", "member"))
 	assert.FileExists(t, filepath.Join(dir, "backups", "cluster.json"), "the store has a generation")
 }
 
-// snapshots returns the commands of the block about another chart, except for the last one, which starts the
-// member.
+// snapshots returns the commands of the block about another chart, except the last command, which starts the member.
 func snapshots(t *testing.T, page string) string {
 	t.Helper()
 	three := block(t, page, "etcdctl --endpoints=$OLD")

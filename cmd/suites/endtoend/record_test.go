@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// oddRecords lists contents of the record's path that are not a valid exit record.
+// oddRecords lists invalid contents for the path of the exit record.
 var oddRecords = map[string]func(t *testing.T, path string){
 	"a symbolic link to a clean word": func(t *testing.T, path string) {
 		require.NoError(t, os.WriteFile(path+".target", []byte("terminated"), 0o600))
@@ -73,7 +73,7 @@ func TestExitRecord_unremovable(t *testing.T) {
 	assert.NotEmpty(t, run.Log.FindText("cannot remove exit record"), "the log says why")
 }
 
-// freeze creates a file that cannot be removed: as root it is immutable, otherwise it is in another user's
+// freeze creates a file that cannot be removed. As root, the file is immutable. Otherwise, it is in another user's
 // directory.
 func freeze(t *testing.T, path string) {
 	t.Helper()
@@ -125,7 +125,7 @@ func TestVolumeLock_stopWhileWaiting(t *testing.T) {
 	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }))
 }
 
-// The record does not cover data of a different etcd that ran after the record was written.
+// A record must not apply to the data of a different etcd that ran after the record was written.
 func TestExitRecord_olderThanTheData(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, p *harness.Pod){

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// newPodWithStore returns a pod without a sidecar that stores backups in a folder.
+// newPodWithStore returns a pod without a sidecar that stores backups in a directory.
 func newPodWithStore(t *testing.T) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)
@@ -30,7 +30,7 @@ func newPodWithStore(t *testing.T) *harness.Pod {
 	return p
 }
 
-// shutdownStored stops a run and checks that the store has everything.
+// shutdownStored stops a run and checks that the store contains all writes.
 func shutdownStored(run *harness.Run) {
 	run.T.Helper()
 	run.Shutdown()
@@ -45,8 +45,8 @@ func preserved(p *harness.Pod) []string {
 	return found
 }
 
-// This is the only test that restores a single member with the built program. It checks the log, the metrics and
-// the status, and that watching clients must list again.
+// Only this test restores a single member with the built program. The test checks the log, the metrics and the
+// status, and that watching clients must list again.
 func TestRestore_singleMember(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -95,7 +95,7 @@ func TestRestore_singleMember(t *testing.T) {
 	}
 }
 
-// requireCompacted checks that a client that watched before the restore must list again.
+// requireCompacted checks that clients that watched before the restore must list again.
 func requireCompacted(p *harness.Pod, from int64) {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
@@ -166,15 +166,15 @@ func TestRestore_impossible(t *testing.T) {
 	}
 }
 
-// A simple token contains the log index at which it was issued, and etcd delays requests with the token until it
-// has applied that index.
+// A simple token contains the log index at which it was issued, and etcd delays requests with the token until it has
+// applied that index.
 func TestRestore_oldTokensAreRejected(t *testing.T) {
 	t.Parallel()
 	p := newPodWithStore(t)
 	run := p.StartReady()
 	enableAuthentication(t, p.Etcd(), "root")
 	survivor := harness.NewClient(t, clientv3.Config{Endpoints: []string{p.Endpoint()}, Username: "root", Password: "secret"})
-	for range 2 { // tokens of a restored cluster must be rejected as well
+	for range 2 { // tokens of a restored cluster must also be rejected
 		requireOldTokensRejected(p, survivor, run)
 		run = p.StartReady()
 	}

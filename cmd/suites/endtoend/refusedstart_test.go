@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The first line of the termination message names the problem and the next step.
+// The first line of the termination message must name the problem and the next step.
 func TestRefusedStart_firstLine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -55,8 +55,8 @@ func TestRefusedStart_firstLine(t *testing.T) {
 	}
 }
 
-// Members of a new cluster have no data and may join an existing cluster, so the URLs are compared only after all
-// members have responded.
+// The members of a new cluster have no data and may join an existing cluster. Therefore, their URLs are compared only
+// after all members have responded.
 func TestRefusedStart_foundingMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// restore creates a new data directory from a database with etcdutl, as the runbook describes.
+// restore creates a data directory from a database with etcdutl, as described in the runbook.
 func restore(p *harness.Pod, database string, flags ...string) {
 	p.T.Helper()
 	_, log, status := p.Begin(append([]string{
@@ -30,7 +30,7 @@ func moveDataDir(p *harness.Pod) (database string) {
 	return filepath.Join(aside, "member", "snap", "db")
 }
 
-// startFully starts without an exit record, so the validation reads everything.
+// startFully starts without an exit record, which requires a full validation.
 func startFully(p *harness.Pod) *harness.Run {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.RecordPath()))
@@ -39,7 +39,8 @@ func startFully(p *harness.Pod) *harness.Run {
 	return run
 }
 
-// The restore procedure documented by Kubernetes bumps the revision, so that it never decreases for controllers.
+// The restore procedure in the Kubernetes documentation bumps the revision, because controllers must never see it
+// decrease.
 func TestStandalone_bumpedRevision(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
@@ -64,7 +65,7 @@ func TestStandalone_bumpedRevision(t *testing.T) {
 	}
 }
 
-// cutLogOff removes the last entries of the log.
+// cutLogOff removes the last entries from the log.
 func cutLogOff(p *harness.Pod) {
 	p.T.Helper()
 	segments, err := filepath.Glob(filepath.Join(p.DataDir(), "member", "wal", "*.wal"))
@@ -93,8 +94,8 @@ func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	third.Shutdown()
 }
 
-// The sidecar checks less. Data that only the wrapper considers invalid is refused, and the message explains the
-// difference.
+// The sidecar checks less than the wrapper. Data that only the wrapper considers invalid must be rejected with an
+// explanation of the difference.
 func TestRefusal_validForTheSidecar(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -109,7 +110,7 @@ func TestRefusal_validForTheSidecar(t *testing.T) {
 	assert.Contains(t, message, "neither validation nor the sidecar checks this)")
 }
 
-// If the data directory is the root of the volume, it also contains the program's own files.
+// A data directory in the root of the volume also contains the program's own files.
 func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
@@ -126,7 +127,7 @@ func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	second.Shutdown()
 }
 
-// After a start that failed before etcd created a member, the directory contains only the preserved copy.
+// A start that fails before etcd creates a member leaves only the preserved copy in the directory.
 func TestStandalone_preservedUninitializedMember(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)

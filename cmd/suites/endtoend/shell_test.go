@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Bash reads keys as if from a terminal: a tab requests completion.
+// Bash reads the keys like from a terminal, and a tab requests completion.
 func TestBashCompletion(t *testing.T) {
 	t.Parallel()
 	named := filepath.Join(t.TempDir(), "etcd-wrapper")
@@ -27,7 +27,7 @@ func TestBashCompletion(t *testing.T) {
 	} {
 		bash := exec.Command("bash", "--norc", "--noprofile", "-i")
 		bash.Env = append(os.Environ(), "PATH="+filepath.Dir(named)+":"+os.Getenv("PATH"), "HISTFILE=", "INPUTRC=/dev/null")
-		// The completed commands are in the history and are not executed.
+		// The completed commands are in the history but are not executed.
 		bash.Stdin = strings.NewReader("source <(etcd-wrapper completion bash)\nfalse && " + keys + "\nhistory\n")
 		out, err := bash.CombinedOutput()
 		require.NoError(t, err, "%s", out)

@@ -20,7 +20,7 @@ func redirect(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 // cut closes the connection without a response.
 func cut(*harness.Sidecar, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
-// cutShort closes the connection in the middle of the status.
+// cutShort closes the connection in the middle of a status.
 func cutShort(_ *harness.Sidecar, w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Length", "10")
 	_, _ = w.Write([]byte("Success"))
@@ -28,7 +28,7 @@ func cutShort(_ *harness.Sidecar, w http.ResponseWriter, _ *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// sendForever sends an endless response with a valid beginning.
+// sendForever sends an endless response that starts with a valid one.
 func sendForever(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	chunk := append([]byte("Successful"), make([]byte, 64<<10)...)
 	for r.Context().Err() == nil {
@@ -46,7 +46,7 @@ func after(pause time.Duration) harness.Fault {
 	}
 }
 
-// sendInTwoParts responds correctly in two packets.
+// sendInTwoParts sends a correct response in two packets.
 func sendInTwoParts(s *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	correct := httptest.NewRecorder()
 	s.Serve(correct, r)

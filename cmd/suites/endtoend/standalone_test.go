@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// validated returns the modes of the validations of a run.
+// validated returns the validation modes of a run.
 func validated(run *harness.Run) (modes []string) {
 	for _, begun := range run.Log.Matching(harness.Line{"message": "starting validation"}) {
 		modes = append(modes, begun["mode"].(string))
@@ -59,7 +59,7 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			end(first)
 			harness.CorruptFile(t, p.DBPath(), 0, 16<<10)
 			before := tree(p)
-			delete(before, p.RecordPath()+".crash") // a killed run leaves this file, and a clean stop removes it
+			delete(before, p.RecordPath()+".crash") // a killed run leaves this file, which a clean stop removes
 
 			p.ExpectTerminationMessage()
 			second := p.Start()

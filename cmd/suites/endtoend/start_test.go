@@ -73,7 +73,7 @@ func awaitState(run *harness.Run, state string) {
 	harness.Eventually(run.T, "the state is "+state, func() bool { return run.Status().State == state })
 }
 
-// states returns the states of the lifecycle in order. Repeated polls, in Wait and Query, appear once.
+// states returns the lifecycle's states in order. Repeated polls in Wait and Query appear only once.
 func states(run *harness.Run) []string {
 	visited := []string{"Query"}
 	for _, entry := range run.Log.Matching(nil) {

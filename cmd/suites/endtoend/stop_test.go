@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// stops holds the ways to request a stop.
+// stops lists the ways to request a stop.
 var stops = map[string]func(run *harness.Run) error{
 	"SIGTERM": func(run *harness.Run) error { return run.Cmd.Process.Signal(syscall.SIGTERM) },
 	"SIGINT":  func(run *harness.Run) error { return run.Cmd.Process.Signal(syscall.SIGINT) },
@@ -32,8 +32,8 @@ var stops = map[string]func(run *harness.Run) error{
 	},
 }
 
-// beforeEtcd lists the states before etcd starts, with a way to keep a wrapper in the state and the calls that the
-// sidecar receives.
+// beforeEtcd lists the states before etcd's start. Each entry has a way to keep a wrapper in that state, and the
+// calls that the sidecar receives.
 var beforeEtcd = map[string]struct {
 	hold func(*harness.Sidecar)
 	path string
@@ -142,7 +142,7 @@ func TestStop_beforeStart(t *testing.T) {
 	run := p.Start("--backup-restore-tls-enabled", "--backup-restore-ca-cert-bundle-path="+pipe)
 	run.AwaitLine(harness.Line{"message": "etcd-wrapper starts"})
 	_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have exited, because a pipe is not a certificate
-	run.Exit(harness.AbortBudget)               // any status is possible in this case
+	run.Exit(harness.AbortBudget)               // the process may exit with any status
 }
 
 func TestStop_openConnections(t *testing.T) {
@@ -175,8 +175,8 @@ func TestHangup_unreadLog(t *testing.T) {
 	assert.Equal(t, "terminated", p.Record())
 }
 
-// The connections of these clients are open and their buffers are full: a suspended etcdctl watch, and a watch and
-// a snapshot that are not read.
+// The clients keep connections with full buffers open: a suspended etcdctl watch, and a watch and a snapshot whose
+// responses are not read.
 func TestStop_stalledClients(t *testing.T) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"plain text": false, "TLS": true} {

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// serviceManager is the socket on which systemd receives a service's notifications.
+// serviceManager is the socket on which systemd receives notifications.
 type serviceManager struct {
 	t      *testing.T
 	socket *net.UnixConn
@@ -25,7 +25,7 @@ type serviceManager struct {
 
 func newServiceManager(t *testing.T) *serviceManager {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "notify") // the path of a socket is limited to 108 bytes
+	dir, err := os.MkdirTemp("", "notify") // socket paths are limited to 108 bytes
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	path := filepath.Join(dir, "socket")
@@ -91,8 +91,8 @@ func TestSystemd_missingSocket(t *testing.T) {
 	run.Shutdown()
 }
 
-// The commands of the systemd unit and the Compose file start a member with backups and with the configuration file
-// in the same directory.
+// The commands in the systemd unit and the Compose file start a member with backups and with the configuration file
+// from the same directory.
 func TestHostFiles_startAMember(t *testing.T) {
 	t.Parallel()
 	unit, err := os.ReadFile("../../../deploy/systemd/etcd-wrapper.service")
@@ -117,7 +117,7 @@ func TestHostFiles_startAMember(t *testing.T) {
 				"/srv/etcd-backups", "$PWD/backups")
 			printed, _ := follow(t, "mkdir volume backups\n"+inAnother(here.Replace(command))+
 				"etcd-wrapper etcdctl put greeting hello\nstored 2\netcd-wrapper backup verify\nstopped\n")
-			assertPrinted(t, printed, "OK\n", "the result is in the store")
+			assertPrinted(t, printed, "OK\n", "recorded the result in the store")
 		})
 	}
 }

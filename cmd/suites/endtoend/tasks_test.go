@@ -14,8 +14,8 @@ import (
 
 const tasks = "docs/tasks.md"
 
-// task returns the commands of the block that starts with the line first. own has pairs of a placeholder and its
-// replacement.
+// task returns the commands in the block that starts with the line first. own contains pairs of placeholders and
+// replacements.
 func task(t *testing.T, first string, own ...string) string {
 	t.Helper()
 	return typed(block(t, tasks, first), own...)
@@ -104,6 +104,6 @@ func TestPageCommands_rehearseRestore(t *testing.T) {
 	t.Parallel()
 	printed, dir := follow(t, inAnother("make run")+"etcd-wrapper etcdctl put greeting hello\nstored 2\n"+
 		task(t, "etcd-wrapper backup verify", "time:-15m", "latest")+"stopped\n")
-	assertPrinted(t, printed, "the result is in the store", "snap.db holds revision 2")
+	assertPrinted(t, printed, "recorded the result in the store", "snap.db contains revision 2")
 	assert.DirExists(t, filepath.Join(dir, "rehearsal", "member"))
 }

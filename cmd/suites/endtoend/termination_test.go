@@ -21,9 +21,9 @@ func TestTerminationMessage_cleanStop(t *testing.T) {
 	p.ExpectTerminationMessage()
 	p.StartAndStop()
 	assert.Regexp(t, `^clean stop: stop requested \(terminated\)
-state: Serving, left after \d[\dms.]*
-exit record: terminated, so the next start validates in sanity mode
-durations: run \d[\dms.]*, etcd's start \d[\dms.]*, its close \d[\dms.]*
+state before the stop: Serving, for \d[\dms.]*
+exit record: terminated, so the next start runs a sanity validation
+durations: run \d[\dms.]*, etcd start \d[\dms.]*, etcd stop \d[\dms.]*
 $`, terminationMessage(p))
 }
 
@@ -35,8 +35,8 @@ func TestTerminationMessage_problems(t *testing.T) {
 	assert.Equal(t, int(exitcode.BadConfig), p.Start().Exit(harness.Patience))
 	message := terminationMessage(p)
 	assert.Regexp(t, `(?m)^invalid etcd configuration or request: .*YAML`, message)
-	assert.Contains(t, message, "\nstate: FetchConfig, ")
-	assert.Contains(t, message, "\nexit record: none, so the next start validates in full\n")
+	assert.Contains(t, message, "\nstate before the stop: FetchConfig, ")
+	assert.Contains(t, message, "\nexit record: none, so the next start runs a full validation\n")
 	assert.Equal(t, 1, strings.Count(message, "YAML"), "the fatal error appears once: %s", message)
 }
 

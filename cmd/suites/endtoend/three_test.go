@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// members runs all tests of lost members instead of a selection. make test-recovery sets it.
+// members runs all tests of lost members instead of a selection. make test-recovery sets this flag.
 var members = flag.Bool("members", false, "run every test about members that are lost")
 
 // onlyWithMembers skips a long test unless -members is set.
@@ -24,7 +24,7 @@ func onlyWithMembers(t *testing.T) {
 	}
 }
 
-// three is a cluster of three members without sidecars, which contains one key.
+// three is a cluster of three members without sidecars that contains one key.
 type three struct {
 	*testing.T
 
@@ -47,7 +47,7 @@ func startThree(t *testing.T, pods []*harness.Pod, flags ...string) *three {
 	return c
 }
 
-// requireWhole checks that all members are voters and that the last member has the keys of the others.
+// requireWhole checks that all members are voters and that the last member has the same keys as the others.
 func (c *three) requireWhole() {
 	c.Helper()
 	out, log, code := c.pods[0].Begin("etcdctl", "member", "list").Wait()
@@ -62,7 +62,7 @@ func emptyVolume(p *harness.Pod) {
 	require.NoError(p.T, os.RemoveAll(p.Volume))
 }
 
-// storedThree returns a cluster whose members share a store that has all writes.
+// storedThree returns a cluster whose members share a store with all writes.
 func storedThree(t *testing.T) *three {
 	t.Helper()
 	return stored(t, harness.StandaloneMembers(t, 3))

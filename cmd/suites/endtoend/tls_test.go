@@ -84,7 +84,7 @@ func putWithoutCertificate(p *harness.Pod) error {
 	return err
 }
 
-// etcd reads its CA bundle only once, so a renewal that goes unnoticed would lock out all clients later.
+// etcd reads its CA bundle only once. An unnoticed renewal would lock out all clients later.
 func TestTLS_renewedCARequiresRestart(t *testing.T) {
 	t.Parallel()
 	ca := certificates.NewAuthority(t, "ca")

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// soon is the maximum time until a member reports the problem and its solution.
+// soon is the maximum time until a member reports the problem and the solution.
 const soon = 30 * time.Second
 
 // requireExplanation checks that the log and the status of a member contain the words.
@@ -26,7 +26,7 @@ func requireExplanation(t *testing.T, run *harness.Run, words string) {
 	assert.Contains(t, run.Status().Recovery.Reason, words)
 }
 
-// Once the second member is added, the cluster has two voters and no quorum until the second member has started.
+// After the second member is added, the cluster has two voters and no quorum until the second member is running.
 func TestSecondMember_addedAsVoter(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -45,7 +45,7 @@ func TestSecondMember_addedAsVoter(t *testing.T) {
 	assert.Equal(t, "value", second.Get("key"))
 }
 
-// One of two members is not a quorum, so only a user can repair the cluster.
+// A quorum of two members is two, so only a user can repair the cluster.
 func TestLostMember_oneOfTwo(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -101,7 +101,7 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 	}
 }
 
-// The two lost members find each other and the third member, but the third member is not a quorum.
+// The two lost members find each other and the third member, which is not a quorum on its own.
 func TestLostMember_twoOfThree(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -116,7 +116,7 @@ func TestLostMember_twoOfThree(t *testing.T) {
 	requireExplanation(t, c.runs[2], "etcd-main-1 is not running etcd and has no usable data")
 }
 
-// The data of each member agree with those of all others.
+// The data of all members agrees.
 func TestAllMembersRolledBack_restored(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

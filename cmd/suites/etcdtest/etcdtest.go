@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Patience bounds every wait on a busy machine.
+// Patience limits every wait on a busy machine.
 const Patience = 3 * time.Minute
 
 // Etcd is a server with a client.
@@ -24,7 +24,7 @@ type Etcd struct {
 	Client *clientv3.Client
 }
 
-// Start runs a single member on the directory until the test ends, and waits until it serves.
+// Start runs a single-member cluster in the directory until the test ends, and waits until it is serving.
 func Start(t testing.TB, dir string) *Etcd {
 	t.Helper()
 	listen := func() []url.URL {
@@ -37,14 +37,14 @@ func Start(t testing.TB, dir string) *Etcd {
 	config.ListenPeerUrls, config.AdvertisePeerUrls = peer, peer
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.TickMs, config.ElectionMs = 20, 200
-	config.QuotaBackendBytes, config.BcryptCost = 8<<30, 4 // with the default cost, hashing a password takes a minute on a busy machine
+	config.QuotaBackendBytes, config.BcryptCost = 8<<30, 4 // the default cost makes hashing a password take a minute on a busy machine
 	etcd, err := embed.StartEtcd(config)
 	require.NoError(t, err)
 	t.Cleanup(etcd.Close)
 	select {
 	case <-etcd.Server.ReadyNotify():
 	case <-time.After(Patience):
-		require.Fail(t, "etcd does not get ready")
+		require.Fail(t, "etcd did not become ready")
 	}
 	connected, err := clientv3.New(clientv3.Config{Endpoints: []string{client[0].String()}, DialTimeout: Patience})
 	require.NoError(t, err)

@@ -90,10 +90,10 @@ func TestStored_severalMembersAreRefused(t *testing.T) {
 	p.WriteConfigFile()
 	run := p.Start()
 	require.EqualValues(t, exitcode.BadConfig, run.Exit(harness.Patience))
-	require.NotEmpty(t, run.Log.FindText("--backup-ack=stored is for clusters of one member, and initial-cluster has 3"))
+	require.NotEmpty(t, run.Log.FindText("--backup-ack=stored requires a cluster of one member, but initial-cluster has 3"))
 }
 
-// lossesOfStore is the number of losses per store. Each restore starts a generation, which all later restores must
+// lossesOfStore is the number of losses per store. Each restore starts a generation that all later restores must
 // read.
 const lossesOfStore = 4
 
@@ -105,7 +105,7 @@ func TestStored_nothingIsLostWithTheVolume(t *testing.T) {
 	}
 }
 
-// The server has latency, loses replies, returns errors and drops connections.
+// The server is slow, loses replies, returns errors and drops connections.
 func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
 	for _, latency := range []time.Duration{20 * time.Millisecond, 200 * time.Millisecond} {
 		t.Run(latency.String(), func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
 	}
 }
 
-// storingOn is like newPodWithStore, with a bucket of an S3 server behind a proxy with latency.
+// storingOn is like newPodWithStore, but stores backups in a bucket behind a proxy with latency.
 func storingOn(t *testing.T, server *url.URL, bucket string, latency time.Duration) (*harness.Pod, *storetest.Proxy) {
 	t.Helper()
 	proxy := storetest.NewProxy(t, server)
@@ -145,8 +145,8 @@ func emptyVolumesOn(t *testing.T, server *url.URL, bucket string, latency time.D
 }
 
 // emptyVolumes repeatedly ends the member, usually with a kill, and deletes its volume during reads, writes and
-// watches. It checks that the history of all clients stays consistent. trouble makes the store fail before the end
-// of the member, possibly for longer, and repair makes it work again.
+// watches. The history of all clients must remain consistent. trouble makes the store fail before the member ends,
+// possibly for longer, and repair ends the failure.
 func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.Rand)) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -202,7 +202,7 @@ type sightings struct {
 	done func()
 }
 
-// watchTraffic watches all keys until apply is called. After an error it skips to newer events, as clients do.
+// watchTraffic watches all keys until apply is called. After an error, it skips to newer events like clients do.
 func watchTraffic(t *testing.T, p *harness.Pod, tr *traffic) *sightings {
 	t.Helper()
 	client, seen := p.Etcd(), &sightings{at: map[string]int64{}}
@@ -226,8 +226,8 @@ func watchTraffic(t *testing.T, p *harness.Pod, tr *traffic) *sightings {
 	return seen
 }
 
-// apply adds to the history that a write was done when a watch returned it, even if the client got no response. It
-// removes writes without a response that no client has seen, because the checker would have to try every possible
+// apply marks a write in the history as done if a watch returned it, even if the client got no response. Writes
+// without a response that no client has seen are removed, because the checker would have to try every possible
 // position for them.
 func (s *sightings) apply(t *testing.T, tr *traffic) {
 	t.Helper()

@@ -17,9 +17,10 @@ import (
 // database every 0.1 s.
 const slowFlush = "delay_enter=700000"
 
-// A follower that flushes its log slowly commits entries that only the other members have on disk. Its database may
-// contain these entries before its log does, and a power loss then removes them from the log. No acknowledged write
-// may be lost. The other members continue, and the follower must refuse to start and must be replaced.
+// A follower that flushes its log slowly commits entries that only the other members have on disk. The follower's
+// database may contain these entries before its log does, and a power loss then removes them from the log. No
+// acknowledged write may be lost. The other members must continue, and the follower must refuse to start and be
+// replaced.
 func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	t.Parallel()
 	onlyWithFaults(t)
@@ -58,7 +59,7 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	second.Kill()
 }
 
-// writeWhile runs several clients that write keys, with values equal to the keys, until do returns. It returns the
+// writeWhile runs clients that write keys, each with itself as the value, until do returns. It returns the
 // acknowledged keys.
 func writeWhile(p *harness.Pod, do func()) (acknowledged []string) {
 	var writers sync.WaitGroup

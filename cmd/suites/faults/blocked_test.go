@@ -12,9 +12,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// blockedStart blocks a process at a certain point of its run.
+// blockedStart blocks a process at a certain point of its start.
 type blockedStart struct {
-	// park returns the blocked process, and a function that makes the pod usable for the next process.
+	// park returns the blocked process and a function that makes the pod usable for the next process.
 	park   func(p *harness.Pod) (run *harness.Run, leave func())
 	budget time.Duration
 	forced []int // exit statuses that are allowed in this state, in addition to those of the stimulus
@@ -73,7 +73,7 @@ func blockOnDB(p *harness.Pod) (*harness.Run, func()) {
 	return run, release
 }
 
-// parkAtQuorum leaves a member that has no quorum; as a single member it can continue.
+// parkAtQuorum leaves a member without a quorum. The member can continue as a single member.
 func parkAtQuorum(p *harness.Pod) (*harness.Run, func()) {
 	alone := p.SingleMember()
 	p.WithoutQuorum()
@@ -106,7 +106,7 @@ func blockInWatch(p *harness.Pod) (*harness.Run, func()) {
 		}}))
 		streams[i] = stream
 	}
-	for _, stream := range streams { // receiving one response at a time would take a minute on a busy machine
+	for _, stream := range streams { // receiving the responses one at a time would take a minute on a busy machine
 		reply, err := stream.Recv()
 		require.NoError(p.T, err)
 		require.True(p.T, reply.Created)

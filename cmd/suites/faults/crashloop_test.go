@@ -33,11 +33,11 @@ type crashloop struct {
 	acknowledged map[string]bool
 }
 
-// lifetime is the number of cycles per volume. More data would slow down the starts without proving more.
+// lifetime is the number of cycles per volume. A larger number would only slow down the starts.
 const lifetime = 100
 
-// TestFaultCrashLoop kills etcd at random moments while it starts, serves writes and stops, and checks that no
-// acknowledged write is lost. Several volumes are tested at the same time.
+// TestFaultCrashLoop kills etcd at random times while it starts, serves writes and stops. No acknowledged write may
+// be lost. Several volumes are tested at the same time.
 func TestFaultCrashLoop(t *testing.T) {
 	t.Parallel()
 	trial(t, "starting, written to, stopping", fmt.Sprintf("SIGKILL, %d times", *crashCycles))
@@ -85,7 +85,7 @@ func (c *crashloop) run(cycle int) {
 	assertTruth(run, run.Cmd.ProcessState.ExitCode(), nil)
 }
 
-// write has all writers write until the process has ended.
+// write makes all writers write until the process has exited.
 func (c *crashloop) write(run *harness.Run, cycle int, stopFirst bool) {
 	client := c.pod.Etcd()
 	ctx, stop := context.WithCancel(context.Background())
@@ -115,7 +115,7 @@ func (c *crashloop) writeOn(ctx context.Context, client *clientv3.Client, prefix
 	}
 }
 
-// pass waits for a random time, or until the process has ended.
+// pass waits for a random time or until the process has exited.
 func (c *crashloop) pass(run *harness.Run, most time.Duration) {
 	select {
 	case <-time.After(time.Duration(c.dice.Int64N(int64(most)))):

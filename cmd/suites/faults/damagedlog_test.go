@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// acknowledgedPuts is the number of keys that are written one after the other before the process is killed.
+// acknowledgedPuts is the number of keys that are written one after another before the process is killed.
 const acknowledgedPuts = 60
 
 // logDamages lists the ways in which a disk may damage a flushed entry.
@@ -27,7 +27,7 @@ var logDamages = map[string]func(content []byte, begin int64){
 	"a flipped bit":    func(content []byte, begin int64) { content[begin+700] ^= 1 },
 }
 
-// etcd truncates a damaged log. The entries after the damage prove that the lost entries were acknowledged.
+// etcd truncates a damaged log, but the entries after the damage prove that the lost entries were acknowledged.
 func TestFaultDamagedLog_provenLossIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
@@ -94,8 +94,8 @@ func killDuringWrites(t *testing.T, alone bool) (p *harness.Pod, last uint64) {
 	return p, uint64(len(ends))
 }
 
-// damageLog damages the entry that is followed by the given number of entries. It returns the index of the entry
-// before it, and the offset of the damaged entry.
+// damageLog damages the entry that is followed by the given number of entries. It returns the index of the previous
+// entry and the offset of the damaged one.
 func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin int64)) (index uint64, begin int64) {
 	p.T.Helper()
 	begins, _ := datadirtest.Entries(p.T, wal(p))
@@ -107,7 +107,7 @@ func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin i
 	return uint64(at), begins[at]
 }
 
-// requireRefusal checks that the message names the way out, and that a start does not append to the log.
+// requireRefusal checks that the message explains how to proceed, and that a start does not append to the log.
 func requireRefusal(p *harness.Pod, index uint64, at int64) {
 	p.T.Helper()
 	p.ExpectTerminationMessage()
@@ -139,8 +139,8 @@ func requireFailedValidation(p *harness.Pod, index uint64) {
 	assert.False(p.T, clean(p))
 }
 
-// The database of a member with a truncated log has more writes than the log. The message contains the command to
-// export the database.
+// The database of a member with a truncated log contains more writes than the log. The message must contain the
+// command that exports the database.
 func TestFaultTruncatedLog_databaseIsExported(t *testing.T) {
 	t.Parallel()
 	trial(t, "opening", "database without its log")

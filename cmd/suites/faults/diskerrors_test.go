@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// diskErrors lists disk errors on etcd's log that etcd treats as fatal.
+// diskErrors lists errors of the disk with etcd's log that etcd treats as fatal.
 var diskErrors = map[string]string{"fdatasync": "EIO", "write": "ENOSPC"}
 
 func TestFaultDiskError_crashWithReason(t *testing.T) {

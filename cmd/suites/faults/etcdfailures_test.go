@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// etcdTroubles lists data directories and disks on which etcd cannot run, although it was stopped cleanly.
+// etcdTroubles lists data directories and disks on which etcd cannot start, although etcd was stopped gracefully.
 var etcdTroubles = map[string]struct {
 	spoil  func(p *harness.Pod)
 	status int
@@ -94,7 +94,7 @@ func makeReadOnly(p *harness.Pod) { harness.Mount(p.T, "--bind", "-o", "ro", p.V
 
 func TestFaultFullDisk(t *testing.T) {
 	t.Parallel()
-	// etcd allocates two log segments of 64 MB, the second during the start, so 200 MB are needed.
+	// 200 MB are needed, because etcd allocates two log segments of 64 MB, the second one during the start.
 	for name, free := range map[string]int{"at birth": 1 << 20, "while serving": 200 << 20} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -127,7 +127,7 @@ func fill(t *testing.T, path string) {
 	require.ErrorIs(t, err, syscall.ENOSPC)
 }
 
-// writeUntilItEnds writes until the process ends. It ignores puts that time out on a busy machine.
+// writeUntilItEnds writes until the process has exited. Puts that time out on a busy machine are ignored.
 func writeUntilItEnds(run *harness.Run) {
 	value := string(make([]byte, 1<<20))
 	harness.Eventually(run.T, "a write to a full disk ends the process", func() bool {

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// clientOfAll returns a client of all members, like the one of an API server.
+// clientOfAll returns a client that is connected to all members, like an API server's client.
 func clientOfAll(t *testing.T, pods []*harness.Pod) *clientv3.Client {
 	t.Helper()
 	return harness.NewClient(t, clientv3.Config{Endpoints: endpointsOf(pods)})
@@ -25,7 +25,7 @@ func endpointsOf(pods []*harness.Pod) (endpoints []string) {
 	return endpoints
 }
 
-// large returns a random value of 40 KiB, which cannot be compressed.
+// large returns a random 40 KiB value, which cannot be compressed.
 func large() string {
 	value := make([]byte, 40<<10)
 	_, _ = rand.Read(value) // it never fails
@@ -54,7 +54,7 @@ func grow(t *testing.T, c *clientv3.Client, prefix string, mebibytes int) {
 	writers.Wait()
 }
 
-// thin deletes the values below a prefix in batches of a hundred and compacts, which creates free pages.
+// thin deletes the values below a prefix in batches of 100 and compacts, which creates free pages.
 func thin(t *testing.T, c *clientv3.Client, prefix string) {
 	t.Helper()
 	var reply *clientv3.DeleteResponse

@@ -20,7 +20,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// isolated is a member without a sidecar in its own network namespace. The test accesses it only through commands.
+// isolated is a member without a sidecar in its own network namespace, which the test can access only through
+// commands.
 type isolated struct {
 	*wires
 	name string
@@ -70,14 +71,14 @@ func (m *isolated) begin(state string, initial ...*isolated) {
 		_ = running.Process.Kill() // the process may have ended
 		_ = running.Wait()
 		if content, _ := os.ReadFile(m.file("log")); m.t.Failed() {
-			m.t.Logf("the end of the log of %s:\n%s", m.name, content[max(0, len(content)-3000):])
+			m.t.Logf("last lines of the log of %s:\n%s", m.name, content[max(0, len(content)-3000):])
 		}
 	})
 }
 
 func (m *isolated) file(name string) string { return filepath.Join(m.dir, name) }
 
-// command returns a command of the program in the member's namespace, as kubectl exec would run it.
+// command returns a command of the program in the member's namespace, like kubectl exec.
 func (m *isolated) command(args ...string) *exec.Cmd {
 	command := exec.Command("ip", append([]string{"netns", "exec", m.wires.name(m.name), harness.Program}, args...)...)
 	command.Env = append(os.Environ(), "HOME="+m.dir)
@@ -113,7 +114,7 @@ func (m *isolated) awaitReady() {
 	harness.Eventually(m.t, m.name+" is ready", func() bool { return m.command("status").Run() == nil })
 }
 
-// exit waits until the process ends, within the time limit of a stop, and returns its exit status.
+// exit waits until the process has exited, within the time limit of a stop, and returns its exit status.
 func (m *isolated) exit() int {
 	m.t.Helper()
 	finished := make(chan struct{})
@@ -132,7 +133,7 @@ func (m *isolated) stop() {
 	require.Zero(m.t, m.exit())
 }
 
-// known returns the members in the output of `etcdctl member list`, by name.
+// known returns the members listed by `etcdctl member list` by name.
 func (m *isolated) known() map[string]listed {
 	m.t.Helper()
 	var reply struct{ Members []listed }
@@ -163,7 +164,7 @@ func (w *wires) client(members []*isolated) *clientv3.Client {
 	return harness.NewClient(w.t, clientv3.Config{Endpoints: endpoints, DialOptions: []grpc.DialOption{grpc.WithContextDialer(w.dial)}})
 }
 
-// The test uses the commands of docs/maintenance.md.
+// The commands are from docs/maintenance.md.
 func TestMaintenance_growMoveAndShrink(t *testing.T) {
 	if !*day {
 		t.Skip("takes a minute: make test-maintenance")
@@ -206,8 +207,8 @@ func TestMaintenance_growMoveAndShrink(t *testing.T) {
 	w.requireNothingLost(members, end())
 }
 
-// exitsAsRemoved accepts both ways in which etcd can notice its removal: it may instead fail because it is not in
-// the member list.
+// exitsAsRemoved accepts both ways in which etcd notices its removal: directly, or because it is missing from the
+// member list.
 func (m *isolated) exitsAsRemoved() {
 	m.t.Helper()
 	status := m.exit()

@@ -12,8 +12,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestKill_leavesNoCleanRecord kills runs after each number of log lines, while they start, serve and close. A clean
-// record must always mean that etcd was closed, and no acknowledged key may be lost.
+// TestKill_leavesNoCleanRecord kills runs after each number of log lines while they start, serve and stop. A clean
+// record must prove that etcd was closed, and no acknowledged key may be lost.
 func TestKill_leavesNoCleanRecord(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -14,9 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestFaultKilledAtEverySystemCall kills a run at each system call on the record and at etcd's calls on its
-// database and log. After an etcd that was not closed, the record must never be clean, and the next start must
-// work.
+// TestFaultKilledAtEverySystemCall kills a run at each system call on the record, and at etcd's calls on its database
+// and log. The record must never be clean if etcd was not closed, and the next start must work.
 func TestFaultKilledAtEverySystemCall(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -47,8 +46,8 @@ func TestFaultKilledAtEverySystemCall(t *testing.T) {
 // logCalls is the number of identical calls on etcd's log to test.
 const logCalls = 4
 
-// killSpots returns the system calls of a run with paths relative to the volume: all on the record and the database,
-// and some on the log.
+// killSpots returns the system calls of a run on the record and the database, and some of those on the log, with
+// paths relative to the volume.
 func killSpots(t *testing.T) (spots []spot) {
 	t.Helper()
 	p := harness.NewPod(t)
@@ -73,8 +72,8 @@ func here(p *harness.Pod, at spot) spot {
 	return spot{harness.CallPoint{Call: at.Call, Path: filepath.Join(p.Volume, at.Path), Count: at.Count}}
 }
 
-// TestFaultOrderOnDisk checks the order in which changes become durable. A simulated power loss cannot reveal a
-// wrong order here.
+// TestFaultOrderOnDisk checks the order in which changes become durable, because a simulated power loss cannot reveal
+// a wrong order.
 func TestFaultOrderOnDisk(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -102,14 +101,14 @@ func after(t *testing.T, calls []spot, from int, wanted spot) int {
 	return from + at
 }
 
-// firstWrite returns the index of the first call that changes something below a path, ignoring calls that check for
-// locks.
+// firstWrite returns the index of the first call that changes something below a path. Calls that check locks are
+// ignored.
 func firstWrite(calls []spot, path string) int {
 	changes := []string{"write", "fsync", "fdatasync", "renameat", "unlinkat"}
 	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.Path, path) && slices.Contains(changes, s.Call) })
 }
 
-// first and last return the indexes of the first and the last call on a path or below it.
+// first and last return the indexes of the first and the last call on a path or below the path.
 func first(calls []spot, path string) int {
 	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.Path, path) })
 }

@@ -36,8 +36,8 @@ const (
 )
 
 // TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member whose store has a latency of 20
-// ms. First, no request may fail under load. Then the member is killed under load and loses its volume. No change
-// that was acknowledged or watched may be missing. The test uses the same wait times as a release.
+// ms. No request may fail under load before the member is killed and loses its volume. No change that was
+// acknowledged or watched may be lost. The wait times are those of a release.
 func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 	if *kubeAPIServer == "" {
 		t.Skip("SKIPPED: this needs a kube-apiserver, which make test-deploy builds and passes")
@@ -63,7 +63,7 @@ func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 	run.Shutdown()
 }
 
-// kubernetes is an API server, with the state of the objects as known to its clients.
+// kubernetes is an API server with the state of the objects known to its clients.
 type kubernetes struct {
 	t      *testing.T
 	url    string
@@ -76,7 +76,7 @@ type kubernetes struct {
 	changes int             // acknowledged changes
 }
 
-// object counts the changes of an object: its creation, update and possible deletion.
+// object counts the changes of an object: creation, update and optional deletion.
 type object struct{ asked, acknowledged, watched int }
 
 const deleted = 3
@@ -98,9 +98,9 @@ func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	t.Cleanup(func() {
 		_ = command.Process.Kill() // the process may have ended
 		_ = command.Wait()
-		_ = log.Close() // the file is only for this test
+		_ = log.Close() // only this test uses the file
 		if content, _ := os.ReadFile(log.Name()); t.Failed() {
-			t.Logf("the end of the API server's log:\n%s", content[max(0, len(content)-5000):])
+			t.Logf("last lines of the API server's log:\n%s", content[max(0, len(content)-5000):])
 		}
 	})
 	k := &kubernetes{
@@ -112,7 +112,8 @@ func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	return k
 }
 
-// awaitReady waits longer than other tests: after a minute without etcd, the API server takes minutes to reconnect.
+// awaitReady waits longer than other tests, because after a minute without etcd, the API server takes minutes to
+// reconnect.
 func (k *kubernetes) awaitReady() {
 	k.t.Helper()
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
@@ -125,7 +126,7 @@ func (k *kubernetes) awaitReady() {
 	}
 }
 
-// configMap has the fields of a ConfigMap that the test reads.
+// configMap contains the fields of a ConfigMap that the test reads.
 type configMap struct {
 	Metadata struct{ Name string }
 	Data     struct{ Changes string }
@@ -190,7 +191,8 @@ func (k *kubernetes) load(end func()) {
 		k.took[len(k.took)/2], k.took[len(k.took)*99/100], k.took[len(k.took)-1])
 }
 
-// live creates, updates and reads an object, and sometimes deletes it. It reports whether all requests succeeded.
+// live creates, updates and reads an object, and sometimes deletes the object. It reports whether all requests
+// succeeded.
 func (k *kubernetes) live(ctx context.Context, name string, number int) bool {
 	known, path := &object{}, configMaps+"/"+name
 	k.mu.Lock()
@@ -215,8 +217,8 @@ func (k *kubernetes) live(ctx context.Context, name string, number int) bool {
 	return ok
 }
 
-// must sends a request. changed is the object that the request changes, or nil. The request may fail only if the
-// member is about to exit.
+// must sends a request that may fail only if the member is about to exit. changed is the object that the request
+// changes, or nil.
 func (k *kubernetes) must(ctx context.Context, method, path, name string, changed *object) (content []byte, ok bool) {
 	began, changes := time.Now(), 0
 	if changed != nil {
@@ -240,7 +242,7 @@ func (k *kubernetes) must(ctx context.Context, method, path, name string, change
 	return content, true
 }
 
-// watch records the changes that a watch returns, and watches again after an error.
+// watch records the changes returned by a watch, and restarts the watch after an error.
 func (k *kubernetes) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		reply, err := k.send(ctx, http.MethodGet, configMaps+"?watch=true", "")
@@ -264,7 +266,7 @@ func (k *kubernetes) watch(ctx context.Context) {
 	}
 }
 
-// changes returns how often an object was changed.
+// changes returns the number of changes of an object.
 func (c configMap) changes(exists bool) (count int) {
 	if !exists {
 		return deleted
@@ -273,7 +275,8 @@ func (c configMap) changes(exists bool) (count int) {
 	return count
 }
 
-// check compares all objects with what clients know, and the objects in etcd with those that the API server lists.
+// check compares all objects with the state known to the clients, and the objects in etcd with the objects listed by
+// the API server.
 func (k *kubernetes) check(p *harness.Pod) {
 	k.t.Helper()
 	k.awaitReady()

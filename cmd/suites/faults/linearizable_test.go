@@ -47,7 +47,7 @@ var registers = porcupine.Model{
 	},
 }
 
-// traffic is a set of clients that read and write all the time, with their history.
+// traffic is a set of clients that continuously read and write, with their history.
 type traffic struct {
 	began   time.Time
 	clients sync.WaitGroup
@@ -64,7 +64,7 @@ const (
 	answerWithin   = 2 * time.Second
 )
 
-// loadHistory starts clients of all members, and returns a function that stops them.
+// loadHistory starts clients of all members. It returns a function that stops them.
 func loadHistory(t *testing.T, pods []*harness.Pod) (tr *traffic, end func()) {
 	t.Helper()
 	tr = &traffic{began: time.Now()}
@@ -94,8 +94,8 @@ func (tr *traffic) use(ctx context.Context, client *clientv3.Client, number int)
 	}
 }
 
-// ask sends an operation and records the response. A write without a response may take effect at any later time; a
-// read without a response is ignored.
+// ask sends an operation and records the response. A write without a response may take effect at any later time, and
+// a read without a response is ignored.
 func (tr *traffic) ask(client *clientv3.Client, asked access, number int) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
@@ -134,8 +134,8 @@ func (tr *traffic) assertLinearizable(t *testing.T) {
 	require.Equal(t, porcupine.Ok, porcupine.CheckOperationsTimeout(registers, tr.history, 2*time.Minute), "the history is linearizable")
 }
 
-// TestFaultClusterStaysLinearizable restarts, kills and pauses the members of a cluster during reads and writes.
-// The history ends with reads, which detect lost acknowledged writes.
+// TestFaultClusterStaysLinearizable restarts, kills and pauses the members of a cluster during reads and writes. The
+// final reads detect lost acknowledged writes.
 func TestFaultClusterStaysLinearizable(t *testing.T) {
 	t.Parallel()
 	rounds := 1
@@ -163,7 +163,7 @@ func TestFaultClusterStaysLinearizable(t *testing.T) {
 	}
 }
 
-// disturbances lists failures after which every member becomes ready again. They replace ended runs in runs.
+// disturbances lists failures after which all members become ready again. New runs replace the ended runs in runs.
 var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
 	"rolling restart by SIGTERM": func(pods []*harness.Pod, runs []*harness.Run) {
 		for i := range runs {
@@ -194,7 +194,7 @@ var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
 	},
 }
 
-// awaitLeader waits for a leader and returns its index.
+// awaitLeader waits for a leader and returns the leader's index.
 func awaitLeader(t *testing.T, pods []*harness.Pod) (leader int) {
 	t.Helper()
 	harness.Eventually(t, "one of the members leads", func() bool {

@@ -43,7 +43,7 @@ func TestFaultListenerFails(t *testing.T) {
 	}
 }
 
-// cutListener shuts down a listening socket of the process, as a fault would.
+// cutListener shuts down a listening socket of the process, like a fault.
 func cutListener(run *harness.Run, port int) {
 	run.T.Helper()
 	process, err := unix.PidfdOpen(run.Cmd.Process.Pid, 0)
@@ -57,7 +57,7 @@ func cutListener(run *harness.Run, port int) {
 	require.NoError(run.T, unix.Shutdown(socket, unix.SHUT_RDWR))
 }
 
-// listener returns the file descriptor of the process's listening socket on the port.
+// listener returns the file descriptor of the process's socket that listens on the port.
 func listener(run *harness.Run, port int) (fd int) {
 	run.T.Helper()
 	dir := fmt.Sprintf("/proc/%d", run.Cmd.Process.Pid)
@@ -76,7 +76,7 @@ func listener(run *harness.Run, port int) (fd int) {
 }
 
 // inode returns the inode of the socket that listens on the port. In the kernel's table, column 2 is the local
-// address, column 4 the state and column 10 the inode.
+// address, column 4 is the state, and column 10 is the inode.
 func inode(t *testing.T, dir string, port int) string {
 	t.Helper()
 	const listening = "0A"

@@ -25,7 +25,7 @@ var (
 	inUse  = flag.Int("maintenance-in-use", 200, "mebibytes that are in use of each member's database when the longest gap is measured")
 )
 
-// longestGap is the maximum time that a writer may wait while members are defragmented one after the other.
+// longestGap is the maximum time that a writer may wait while members are defragmented one at a time.
 const longestGap = 1500 * time.Millisecond
 
 func TestMaintenance_delaysWritesOnlyBriefly(t *testing.T) {
@@ -104,7 +104,7 @@ func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	}
 }
 
-// done returns the number of defragmentations of all members.
+// done returns the number of completed defragmentations of all members.
 func done(runs []*harness.Run) (count int) {
 	for _, run := range runs {
 		if current := run.Status().Maintenance; current != nil {
@@ -114,7 +114,7 @@ func done(runs []*harness.Run) (count int) {
 	return count
 }
 
-// fragmentsWhileASnapshotIsRead fragments the databases and returns after every member was defragmented.
+// fragmentsWhileASnapshotIsRead fragments the databases and waits until every member has been defragmented.
 func fragmentsWhileASnapshotIsRead(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
 	t.Helper()
 	c, reader := clientOfAll(t, pods), rand.IntN(len(pods))
@@ -136,7 +136,7 @@ func fragmentsWhileASnapshotIsRead(t *testing.T, pods []*harness.Pod, runs []*ha
 	harness.Eventually(t, "the third is defragmented", func() bool { return done(runs) >= before+3 })
 }
 
-// killsOneThatStandsStill kills a member during its defragmentation, and returns when every member is ready.
+// killsOneThatStandsStill kills a member during its defragmentation and waits until all members are ready.
 func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
 	t.Helper()
 	c := clientOfAll(t, pods)
@@ -152,7 +152,7 @@ func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.
 	t.Logf("member %d was killed while it was being defragmented", victim)
 	runs[victim] = pods[victim].Start()
 	runs[victim].AwaitReady()
-	for i, run := range runs { // the killed member may have completed its defragmentation before it served again
+	for i, run := range runs { // the killed member may have completed its defragmentation before it was serving again
 		harness.Eventually(t, fmt.Sprintf("member %d has no room left in its file", i), func() bool {
 			current := run.Status()
 			return current.Maintenance.Phase == "idle" && current.DBSize-current.DBInUse < 32<<20
@@ -161,7 +161,7 @@ func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.
 }
 
 // exceedsTheQuota fills the database until writes are rejected, then deletes keys and compacts. The members must
-// recover on their own.
+// recover automatically.
 func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	t.Helper()
 	c := clientOfAll(t, pods)
@@ -213,7 +213,7 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 	}
 }
 
-// maintainAll defragments each member by command and through a client, and moves the leadership through a client.
+// maintainAll defragments each member by command and through a client, and transfers leadership through a client.
 func maintainAll(t *testing.T, pods []*harness.Pod) {
 	t.Helper()
 	for i, p := range pods {

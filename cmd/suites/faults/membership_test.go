@@ -34,7 +34,7 @@ func TestFaultRemovedMember(t *testing.T) {
 			if state == "down" {
 				run = gone.Start()
 			}
-			// etcd either learns of its removal, or fails because it is not in the member list, which is fatal.
+			// etcd either learns about its removal or fails fatally because it is not in the member list.
 			says := map[int]string{70: "removed from its cluster", 2: "failed to find local ID in cluster members"}
 			status := run.Exit(harness.Patience)
 			require.Contains(t, says, status)
@@ -44,7 +44,7 @@ func TestFaultRemovedMember(t *testing.T) {
 	}
 }
 
-// Two clusters have members with the same names and addresses, and their volumes are swapped.
+// The members of the two clusters have the same names and addresses, and their volumes are swapped.
 func TestFaultDataOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	trial(t, "opening", "data of another cluster")
@@ -72,7 +72,7 @@ func TestFaultDataOfAnotherCluster(t *testing.T) {
 	assertTruth(run, status, nil)
 }
 
-// removeMember removes the member of other through this pod's etcd, once etcd considers the cluster healthy.
+// removeMember removes other's member through this pod's etcd as soon as etcd considers the cluster healthy.
 func removeMember(p *harness.Pod, other *harness.Pod) {
 	p.T.Helper()
 	client, id := p.Etcd(), memberID(p, other)
@@ -84,7 +84,7 @@ func removeMember(p *harness.Pod, other *harness.Pod) {
 	})
 }
 
-// memberID returns the member ID of other that this pod's etcd has.
+// memberID returns other's member ID according to this pod's etcd.
 func memberID(p *harness.Pod, other *harness.Pod) uint64 {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wires is a network of namespaces: one contains a bridge, and each of the others a member. It does not touch the
-// machine's network.
+// wires is a network of namespaces: one namespace contains a bridge, and each of the other namespaces contains a
+// member. The machine's own network is not affected.
 type wires struct {
 	t      *testing.T
 	prefix string // prefix of the names of the namespaces
 	count  int
 }
 
-// newWires creates a network that is removed at the end of the test. It requires root and ip(8).
+// newWires creates a network for the duration of a test. It requires root and ip(8).
 func newWires(t *testing.T) *wires {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -46,7 +46,7 @@ func (w *wires) add(name string) {
 	w.ip("-n", w.name(name), "link", "set", "lo", "up")
 }
 
-// attach creates a namespace that is connected to the bridge.
+// attach creates a namespace and connects it to the bridge.
 func (w *wires) attach(name string, host int) {
 	w.t.Helper()
 	w.count++
@@ -78,7 +78,7 @@ func (w *wires) dial(ctx context.Context, address string) (conn net.Conn, err er
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		runtime.LockOSThread() // never unlocked, because a thread in a different namespace must end with this goroutine
+		runtime.LockOSThread() // never unlocked, because a thread in another namespace must end with this goroutine
 		hub, failed := unix.Open("/run/netns/"+w.name("hub"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if failed != nil {
 			err = failed

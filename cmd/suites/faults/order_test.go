@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// order records, in order, the file events that the kernel reports for a database and the exit record. Unlike the
-// log, it is complete even after a kill.
+// order records the kernel's file events for a database and the exit record, in order. Unlike the log, the recording
+// is complete even after a kill.
 type order struct {
 	t      *testing.T
 	events int // file descriptor
@@ -29,7 +29,7 @@ const (
 	recordWritten  = "the exit record was put in its place"
 )
 
-// watchOrder starts recording. It returns nil if the pod has no database yet.
+// watchOrder starts a recording, or returns nil if the pod has no database yet.
 func watchOrder(p *harness.Pod) *order {
 	p.T.Helper()
 	if _, err := os.Stat(p.DBPath()); err != nil {
@@ -45,8 +45,8 @@ func watchOrder(p *harness.Pod) *order {
 	return &order{p.T, events, filepath.Base(p.RecordPath())}
 }
 
-// wasClosedFirst reports whether the database was closed before the record was written. It returns false if nothing
-// was recorded.
+// wasClosedFirst reports whether the database was closed before the record was written. The result is false if
+// nothing was recorded.
 func (o *order) wasClosedFirst() bool {
 	if o == nil {
 		return false

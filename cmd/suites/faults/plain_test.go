@@ -47,8 +47,8 @@ func loopback(t *testing.T) url.URL {
 	return url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}
 }
 
-// The test measures the longest gap between writes for plain etcd if an operator defragments one member after the
-// other, the leader last.
+// The test measures the longest gap between writes when a user defragments the members of plain etcd one at a time,
+// the leader last.
 func TestMaintenance_plainEtcd(t *testing.T) {
 	if !*day {
 		t.Skip("takes a minute: make test-maintenance")
@@ -76,7 +76,7 @@ func TestMaintenance_plainEtcd(t *testing.T) {
 		len(writers), took, longest.Longest.Round(time.Millisecond), longest.Failed)
 }
 
-// leading returns 1 for the leader and 0 for others.
+// leading returns 1 for the leader and 0 for other members.
 func leading(member *embed.Etcd) int {
 	if member.Server.Leader() == member.Server.MemberID() {
 		return 1

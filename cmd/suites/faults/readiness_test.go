@@ -109,7 +109,7 @@ func TestFaultReadiness_authentication(t *testing.T) {
 	t.Parallel()
 	trial(t, "serving", "authentication enabled")
 	p := harness.NewPod(t)
-	p.Config["bcrypt-cost"] = 4 // with the default cost, hashing a password takes a minute while all tests run
+	p.Config["bcrypt-cost"] = 4 // the default cost makes hashing a password take a minute while all tests are running
 	run := p.StartReady()
 	enableAuthentication(t, p.Etcd())
 	start := time.Now()
@@ -157,7 +157,7 @@ func TestFaultRotatedCertificates(t *testing.T) {
 	run.Shutdown()
 }
 
-// copyFile replaces a file atomically, as a certificate rotation does.
+// copyFile replaces a file atomically, like a certificate rotation.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	content, err := os.ReadFile(from)

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// With plain etcd, some writers get no response: raft drops a write that is forwarded to a stopping leader, and the
+// Some writers of plain etcd get no response: raft drops a write that is forwarded to a stopping leader, and the
 // request times out.
 func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	t.Parallel()
@@ -55,7 +55,7 @@ func tooBusy(run *harness.Run) bool {
 	return run.Log.Matching(harness.Line{"message": "may have to wait for its answer"}) != nil
 }
 
-// In this state, etcd grants no leases, so a stopping leader does not wait until the other members know about its
+// etcd grants no leases in this state, so a stopping leader does not wait until the other members know about its
 // stop.
 func TestLeaderStop_exceededQuota(t *testing.T) {
 	onlyWithFaults(t)

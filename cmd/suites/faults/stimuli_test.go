@@ -13,7 +13,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// stimulus is an event sent to a process. allowed lists the exit statuses that may follow, with -1 for a kill.
+// stimulus is an event for a process. allowed lists the exit statuses that may follow, where -1 means that the
+// process was killed.
 type stimulus struct {
 	name    string
 	push    func(run *harness.Run)
@@ -43,7 +44,7 @@ func postStop(run *harness.Run) {
 	assert.NotEmpty(run.T, body)
 }
 
-// twice sends a second signal after the time in which two signals count as one.
+// twice sends a second signal after the interval in which two signals count as one.
 func twice(second syscall.Signal) func(run *harness.Run) {
 	return func(run *harness.Run) {
 		send(syscall.SIGTERM)(run)
@@ -53,9 +54,9 @@ func twice(second syscall.Signal) func(run *harness.Run) {
 	}
 }
 
-// TestFaultEveryStimulusInEveryState blocks a process in each state and sends it each stimulus. The process must
-// exit within its budget, the record must be correct, and the next start must request the validation that the
-// record calls for.
+// TestFaultEveryStimulusInEveryState blocks a process in each state and sends it each stimulus. The process must exit
+// within its time budget, the record must be correct, and the next start must request the validation that the record
+// requires.
 func TestFaultEveryStimulusInEveryState(t *testing.T) {
 	t.Parallel()
 	for name, state := range parkings {
@@ -88,8 +89,8 @@ func (s blockedStart) suffers(t *testing.T, name string, push stimulus) {
 	assertNextStart(p, t, name)
 }
 
-// assertTruth checks that a clean record exists only if etcd was closed, and always after status 0. seen provides
-// the evidence if the process may have been killed.
+// assertTruth checks that a clean record exists only if etcd was closed, and always after exit status 0. If the
+// process may have been killed, seen provides the evidence.
 func assertTruth(run *harness.Run, status int, seen *order) {
 	run.T.Helper()
 	assert.False(run.T, clean(run.Pod) && leftOpen(run, seen), "a clean record after an etcd that was not closed")
@@ -105,7 +106,7 @@ func leftOpen(run *harness.Run, seen *order) bool {
 	return opened && !closed && !seen.wasClosedFirst()
 }
 
-// assertNextStart checks that the next start uses the validation that the record calls for, and that it succeeds.
+// assertNextStart checks that the next start succeeds with the validation that the record requires.
 func assertNextStart(p *harness.Pod, t *testing.T, why string) {
 	t.Helper()
 	want := map[bool]string{true: "sanity", false: "full"}[clean(p)]

@@ -28,7 +28,7 @@ func attach(run *harness.Run, args ...string) (detach func()) {
 	pid := strconv.Itoa(run.Cmd.Process.Pid)
 	tracer := exec.Command("strace", append([]string{"-f", "-qqq", "-o", os.DevNull, "-p", pid}, args...)...)
 	require.NoError(run.T, tracer.Start())
-	run.T.Cleanup(func() { // strace ends with the process
+	run.T.Cleanup(func() { // strace exits with the process
 		run.Kill()
 		_ = tracer.Wait()
 	})
@@ -55,7 +55,7 @@ func trace(p *harness.Pod) (spots []spot) {
 	return spots
 }
 
-// ofRecord reports whether the call concerns the exit record, its note, their temporary files or their directory.
+// ofRecord reports whether a call affects the exit record, its note, their temporary files or their directory.
 func (s spot) ofRecord(p *harness.Pod) bool {
 	return s.Path == p.Volume || strings.HasPrefix(s.Path, p.RecordPath()) && slices.Contains([]string{"", ".tmp", ".data", ".data.tmp"}, strings.TrimPrefix(s.Path, p.RecordPath()))
 }

@@ -21,7 +21,7 @@ func onlyWithFaults(t *testing.T) {
 	}
 }
 
-// tried counts the trials of the fault suite. It is printed as a table at the end.
+// tried counts the trials of the fault suite, which are printed as a table at the end.
 var tried ledger
 
 // ledger counts trials and failures by state and stimulus.

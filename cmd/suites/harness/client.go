@@ -20,8 +20,8 @@ func (p *Pod) Etcd() *clientv3.Client {
 	return NewClient(p.T, clientv3.Config{Endpoints: []string{p.Endpoint()}, TLS: p.Identity})
 }
 
-// NewClient returns a client that is closed when the test ends. Its calls fail after Patience unless their context
-// has a deadline.
+// NewClient returns a client that is closed when the test ends. Calls whose context has no deadline fail after
+// Patience.
 func NewClient(t *testing.T, config clientv3.Config) *clientv3.Client {
 	t.Helper()
 	config.DialTimeout, config.Logger = Patience, zap.NewNop()
@@ -32,8 +32,8 @@ func NewClient(t *testing.T, config clientv3.Config) *clientv3.Client {
 	return client
 }
 
-// limitCalls returns an interceptor that ends a call after the given time, as measured by a Watch, unless its
-// context has a deadline. The error names the call, and etcd's client does not retry it.
+// limitCalls returns an interceptor that ends calls after the given time, as measured by a Watch, unless their
+// context has a deadline. The error contains the name of the call, and etcd's client does not retry it.
 func limitCalls(within time.Duration) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 		if _, has := ctx.Deadline(); has {
@@ -74,7 +74,7 @@ func (p *Pod) Revision() int64 {
 func (p *Pod) Get(key string) string {
 	p.T.Helper()
 	reply := p.read(key)
-	require.Len(p.T, reply.Kvs, 1, "the key %q exists", key)
+	require.Len(p.T, reply.Kvs, 1, "the key %q must exist", key)
 	return string(reply.Kvs[0].Value)
 }
 
@@ -87,8 +87,8 @@ func (p *Pod) read(key string) *clientv3.GetResponse {
 	return reply
 }
 
-// LatencyClient writes one key after the other and measures the longest time between two acknowledged writes. Its
-// fields may be read after it has ended.
+// LatencyClient writes one key after another and measures the longest time between two acknowledged writes. Its
+// fields may be read after it has stopped.
 type LatencyClient struct {
 	Prefix     string // prefix of the keys
 	Acked      int
@@ -100,8 +100,8 @@ type LatencyClient struct {
 	first  chan struct{} // closed after the first acknowledged write
 }
 
-// StartLatencyClients starts the given number of LatencyClients, waits until each has written a key, and returns a
-// function that stops them.
+// StartLatencyClients starts count LatencyClients and waits until each has written a key. It returns a function that
+// stops them.
 func StartLatencyClients(t *testing.T, count int, client func() *clientv3.Client) (end func() []*LatencyClient) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -122,8 +122,8 @@ func StartLatencyClients(t *testing.T, count int, client func() *clientv3.Client
 	}
 }
 
-// run writes keys until ctx is done. It retries a failed write; because the outcome is unknown, the retry may find
-// that the key already exists.
+// run writes keys until ctx is done and retries failed writes. A retry may find that the key already exists, because
+// the outcome of a failed write is unknown.
 func (w *LatencyClient) run(ctx context.Context) {
 	var last time.Time
 	for ctx.Err() == nil {

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Otherwise, a hanging member would make a suite run into its limit of 20 minutes without any hint about the call.
+// A hanging member would otherwise make a suite run into its 20-minute limit without any hint about the hanging call.
 func TestClient_callWithoutDeadlineEnds(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections but never responds
 	require.NoError(t, err)

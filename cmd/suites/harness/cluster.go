@@ -26,7 +26,7 @@ func StartAll(pods []*Pod, flags ...string) (runs []*Run) {
 	return runs
 }
 
-// Members returns the pods of a new cluster. Connections are plain unless a secure function changes them.
+// Members returns the pods of a new cluster. Connections are not encrypted unless a secure function changes the pods.
 func Members(t *testing.T, size int, secure ...func([]*Pod)) (pods []*Pod) {
 	t.Helper()
 	for i := range size {

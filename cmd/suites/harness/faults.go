@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// ioctlShutdown is EXT4_IOC_SHUTDOWN of fs/ext4/ext4.h, which shuts a file system down immediately.
+	// ioctlShutdown is EXT4_IOC_SHUTDOWN from fs/ext4/ext4.h, which shuts down a file system immediately.
 	ioctlShutdown = 0x8004587d
 	// withoutFlush discards everything that the file system has not yet written to the disk.
 	withoutFlush = 2
@@ -30,22 +30,21 @@ type Disk struct {
 	point string
 }
 
-// NewDisk creates a disk of size bytes. It requires root and loop devices; without them the test is skipped.
+// NewDisk creates a disk of size bytes. The test is skipped without root and loop devices.
 func NewDisk(p *Pod, size int64) *Disk {
 	p.T.Helper()
 	d := &Disk{t: p.T, image: filepath.Join(p.Dir, "disk"), point: p.Volume}
 	require.NoError(p.T, os.WriteFile(d.image, nil, 0o600))
 	require.NoError(p.T, os.Truncate(d.image, size))
 	if out, err := exec.Command("mkfs.ext4", "-q", "-F", d.image).CombinedOutput(); err != nil {
-		p.T.Skipf("skipped: no ext4 can be made here: %v: %s", err, out)
+		p.T.Skipf("skipped: cannot create an ext4 file system: %v: %s", err, out)
 	}
 	Mount(p.T, "-o", "loop", d.image, d.point)
 	return d
 }
 
-// CutPower shuts down the file system, kills the process and mounts the disk again. It suspends the process first:
-// during a shutdown, ext4 lets an fsync succeed although its data is lost, and etcd must not acknowledge such a
-// write.
+// CutPower shuts down the file system, kills the process and mounts the disk again. The process is suspended first:
+// during a shutdown of ext4, an fsync succeeds even if its data is lost, and etcd must not acknowledge such a write.
 func (d *Disk) CutPower(run *Run) {
 	d.t.Helper()
 	suspend(run)
@@ -55,11 +54,11 @@ func (d *Disk) CutPower(run *Run) {
 	require.NoError(d.t, point.Close())
 	run.Kill()
 	d.run("umount", d.point)
-	Eventually(d.t, "the disk is mounted again", d.back)
+	Eventually(d.t, "the disk is remounted", d.back)
 }
 
-// back mounts the disk again and reports whether it is usable. While another process, such as a container that has
-// just started, holds the old mount in its namespace, the kernel mounts the shut-down file system again.
+// back mounts the disk again and reports whether it is usable. The kernel mounts the shut-down file system again
+// while another process, such as a container that has just started, still has the old mount in its namespace.
 func (d *Disk) back() bool {
 	if exec.Command("mount", "-o", "loop", d.image, d.point).Run() != nil {
 		return false
@@ -72,7 +71,7 @@ func (d *Disk) back() bool {
 	return false
 }
 
-// suspend suspends the process and returns once it has stopped running or has exited.
+// suspend suspends the process, and returns when the process has stopped running or has exited.
 func suspend(run *Run) {
 	run.T.Helper()
 	_ = run.Cmd.Process.Signal(syscall.SIGSTOP) // the process may have exited already
@@ -83,18 +82,18 @@ func suspend(run *Run) {
 	})
 }
 
-// run runs a command, and retries it while a process started by another test still uses the disk.
+// run runs a command. It retries while a process of another test is still using the disk.
 func (d *Disk) run(name string, args ...string) {
 	d.t.Helper()
 	Eventually(d.t, name+" succeeds", func() bool { return exec.Command(name, args...).Run() == nil })
 }
 
-// Mount mounts a file system until the test ends. The mount point is the last argument. It requires root.
+// Mount mounts a file system until the test ends. The last argument is the mount point. Mount requires root.
 func Mount(t *testing.T, args ...string) {
 	t.Helper()
 	point := args[len(args)-1]
 	if out, err := exec.Command("mount", args...).CombinedOutput(); err != nil {
-		t.Skipf("skipped: nothing can be mounted here: %v: %s", err, out)
+		t.Skipf("skipped: cannot mount a file system: %v: %s", err, out)
 	}
 	t.Cleanup(func() { require.NoError(t, exec.Command("umount", "--lazy", point).Run()) })
 }
@@ -109,17 +108,17 @@ type CallPoint struct {
 func NeedStrace(t *testing.T) {
 	t.Helper()
 	if out, err := exec.Command("strace", "-qqq", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
-		t.Skipf("skipped: strace does not work here: %v: %s", err, out)
+		t.Skipf("skipped: strace does not work: %v: %s", err, out)
 	}
 }
 
-// Inject returns strace's arguments to inject a fault at the call.
+// Inject returns the strace arguments that inject a fault at the call.
 func (s CallPoint) Inject(fault string) []string {
 	return []string{"-P", s.Path, "-e", "trace=" + s.Call, "-e", "inject=" + s.Call + ":" + fault}
 }
 
-// Strace makes the pod run its programs under strace. strace runs as a grandchild, so the process is still the
-// program itself.
+// Strace makes the pod run its programs under strace. strace is a grandchild process, so the child process is still
+// the program itself.
 func (p *Pod) Strace(args ...string) {
 	p.Under = append([]string{"strace", "-D", "-f", "-qqq", "-o", p.tracePath()}, args...)
 }
@@ -129,7 +128,7 @@ func (p *Pod) tracePath() string { return filepath.Join(p.Dir, "trace") }
 var traced = regexp.MustCompile(`^\d+ +(\w+)\((?:\d+<([^>]+)>|AT_FDCWD<[^>]*>, "([^"]+)")`)
 
 // Trace runs life with the pod under strace. It returns the successful calls of the given kinds on paths of the
-// volume, or below others, in the order in which they returned.
+// volume or below others, in the order in which they returned.
 func (p *Pod) Trace(calls string, life func(), others ...string) (spots []CallPoint) {
 	p.T.Helper()
 	p.Strace("-y", "-z", "-e", "trace="+calls)

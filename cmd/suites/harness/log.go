@@ -44,12 +44,12 @@ func (l *Log) add(raw []byte) {
 	l.lines = append(l.lines, parsed)
 }
 
-var allLogs = flag.Bool("all-logs", false, "print etcd's own lines, too, when a test fails")
+var allLogs = flag.Bool("all-logs", false, "also print etcd's own log lines when a test fails")
 
-// ofEtcd marks a line that etcd itself logs.
+// ofEtcd identifies a line that etcd itself logs.
 const ofEtcd = `"component":"etcd"`
 
-// summary returns the text that a failing test prints: the wrapper's lines, and how many of etcd's are omitted.
+// summary returns the text that a failing test prints: the wrapper's lines and the number of omitted lines of etcd.
 func (l *Log) summary() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,7 +60,7 @@ func (l *Log) summary() string {
 	return strings.Join(shown, "")
 }
 
-// Matching returns the lines with the given fields. For the message, it is sufficient to contain the wanted text.
+// Matching returns the lines with the given fields. A message matches if it contains the wanted text.
 func (l *Log) Matching(want Line) (found []Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	// Patience bounds the time for an expectation to be met, measured in the time of an idle machine.
+	// Patience limits every wait for an expected state, measured in idle-machine time.
 	Patience = 40 * time.Second
-	// AbortBudget bounds a stop before etcd was opened, measured in the time of an idle machine.
+	// AbortBudget limits a stop before etcd has been opened, measured in idle-machine time.
 	AbortBudget = lifecycle.AbortBudget
-	// StopBudget bounds a stop after etcd was opened.
+	// StopBudget limits a stop after etcd has been opened.
 	StopBudget = lifecycle.StopBudget
 )
 
 const (
-	// stint is the CPU time of one measurement of the machine's pace, and rest is the pause after it. Together they
-	// use 1% of a core.
+	// stint is the CPU time of one measurement of the machine's pace, and rest is the pause between two measurements.
+	// Together, they use 1% of a core.
 	stint = 4 * time.Millisecond
 	rest  = 396 * time.Millisecond
 )
 
-// pace is the total duration and CPU time of all stints since the process started.
+// pace is the total duration and CPU time of all measurements since the process started.
 var pace struct {
 	sync.Mutex
 	took, worked time.Duration
@@ -39,8 +39,7 @@ var pace struct {
 // measuring starts the measurement with the first Watch.
 var measuring = sync.OnceFunc(func() { go sampleCPU() })
 
-// sampleCPU measures the pace forever. It uses a locked thread, which waits for the CPU as long as any other busy
-// thread.
+// sampleCPU measures the pace forever, on a locked thread that waits for the CPU like any other busy thread.
 func sampleCPU() {
 	runtime.LockOSThread()
 	for {
@@ -83,7 +82,7 @@ func (w Watch) Duration() time.Duration {
 	pace.Lock()
 	defer pace.Unlock()
 	took, worked := pace.took-w.took, pace.worked-w.worked
-	if worked == 0 { // without a measurement since the start, use all measurements
+	if worked == 0 { // use all measurements if there is none since the start
 		took, worked = max(pace.took, 1), max(pace.worked, 1)
 	}
 	return time.Duration(float64(time.Since(w.began)) / max(1, float64(took)/float64(worked)))
@@ -108,7 +107,7 @@ func withTimeout(parent context.Context, within time.Duration) (context.Context,
 	return ctx, func() { cancel(nil) }
 }
 
-// Receive returns the next value of a channel; open is false if the channel is closed. It fails the test after
+// Receive returns the next value of a channel. open is false if the channel is closed. Receive fails the test after
 // Patience.
 func Receive[T any](t *testing.T, what string, from <-chan T) (value T, open bool) {
 	t.Helper()
@@ -134,7 +133,7 @@ func await(t *testing.T, what string, within time.Duration, condition func() boo
 	watch := StartWatch()
 	for !condition() {
 		if watch.Duration() > within {
-			t.Fatalf("did not come true within %s: %s", within, what)
+			t.Fatalf("timed out after %s waiting for: %s", within, what)
 		}
 		<-time.After(pollInterval(time.Since(watch.began)))
 	}

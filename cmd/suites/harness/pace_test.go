@@ -22,7 +22,7 @@ func TestWatch_busyMachine(t *testing.T) {
 	})
 }
 
-// pass lets time pass in which a stint takes a multiple of its CPU time.
+// pass advances the time while a measurement takes a multiple of its CPU time.
 func pass(span time.Duration, slower int) {
 	<-time.After(span)
 	pace.Lock()

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Pod is everything that outlives a process: the volume, the sidecar, the configuration and the ports.
+// Pod is everything that outlives a process: volume, sidecar, configuration and ports.
 type Pod struct {
 	T       *testing.T
 	Dir     string // directory for HOME and other files
@@ -61,7 +61,7 @@ func NewPod(t *testing.T) *Pod {
 	return p
 }
 
-// NewStandalonePod returns a pod without a sidecar. It writes etcd's configuration, with the further keys, to a
+// NewStandalonePod returns a pod without a sidecar. It writes etcd's configuration, with the additional keys, to a
 // file.
 func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 	t.Helper()
@@ -89,7 +89,7 @@ func (p *Pod) WriteConfigFile() {
 
 func (p *Pod) configFile() string { return filepath.Join(p.Dir, "etcd.yaml") }
 
-// SingleMember returns the configuration that a sidecar serves, including keys that etcd does not know.
+// SingleMember returns a sidecar's configuration for a single member, including keys that etcd does not know.
 func (p *Pod) SingleMember() map[string]any {
 	client, peer := p.Endpoint(), p.PeerURL()
 	return map[string]any{
@@ -103,7 +103,7 @@ func (p *Pod) SingleMember() map[string]any {
 	}
 }
 
-// WithoutQuorum makes the member one of three members, two of which do not exist.
+// WithoutQuorum configures a cluster of three members, two of which do not exist.
 func (p *Pod) WithoutQuorum() {
 	p.Config["initial-cluster"] = fmt.Sprintf("%s,etcd-main-1=http://127.0.0.1:%d,etcd-main-2=http://127.0.0.1:%d",
 		p.Config["initial-cluster"], ports.Lease(p.T), ports.Lease(p.T))
@@ -112,7 +112,7 @@ func (p *Pod) WithoutQuorum() {
 // DataDir returns etcd's data directory.
 func (p *Pod) DataDir() string { return filepath.Join(p.Volume, "new.etcd") }
 
-// DBPath returns the file of etcd's key-value store.
+// DBPath returns the path of etcd's database file.
 func (p *Pod) DBPath() string { return filepath.Join(p.DataDir(), "member", "snap", "db") }
 
 // RecordPath returns the path of the exit record.
@@ -138,7 +138,7 @@ func (p *Pod) Endpoint() string {
 	return fmt.Sprintf("%s://127.0.0.1:%d", Scheme(p.Identity), p.ClientPort)
 }
 
-// Record returns the content of the exit record, or the error of reading it.
+// Record returns the content of the exit record.
 func (p *Pod) Record() string {
 	content, err := os.ReadFile(p.RecordPath())
 	if err != nil {
@@ -147,13 +147,13 @@ func (p *Pod) Record() string {
 	return string(content)
 }
 
-// ExpectTerminationMessage creates the file for the termination message, as Kubernetes does.
+// ExpectTerminationMessage creates the file for the termination message, like Kubernetes.
 func (p *Pod) ExpectTerminationMessage() {
 	p.T.Helper()
 	require.NoError(p.T, os.WriteFile(p.TerminationMessage(), nil, 0o600))
 }
 
-// WriteRecord writes an exit record, as another run would.
+// WriteRecord writes an exit record, like another run.
 func (p *Pod) WriteRecord(content string) {
 	p.T.Helper()
 	require.NoError(p.T, os.WriteFile(p.RecordPath(), []byte(content), 0o600))
@@ -184,7 +184,7 @@ func CorruptFile(t *testing.T, path string, from int64, size int) {
 	require.NoError(t, os.Chtimes(path, time.Time{}, before.ModTime()))
 }
 
-// BlockClose makes etcd's close take up to 7 s by sending a request without its body. release ends the request.
+// BlockClose makes closing etcd take up to 7 s by sending a request without its body. release ends the request.
 func (p *Pod) BlockClose() (release func()) {
 	p.T.Helper()
 	endpoint, err := url.Parse(p.Endpoint())
@@ -194,7 +194,7 @@ func (p *Pod) BlockClose() (release func()) {
 	p.T.Cleanup(func() { _ = connection.Close() }) // release may have closed it
 	_, err = io.WriteString(connection, "POST /v3/kv/range HTTP/1.1\r\nHost: etcd\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
 	require.NoError(p.T, err)
-	// etcd has asked for the body and is now waiting for it.
+	// etcd has asked for the body and is waiting for it.
 	require.NoError(p.T, connection.SetReadDeadline(time.Now().Add(Patience)))
 	asked := make([]byte, len("HTTP/1.1 100 Continue"))
 	_, err = io.ReadFull(connection, asked)
@@ -216,7 +216,7 @@ func (p *Pod) StartAndLockDB(flags ...string) (run *Run, release func()) {
 	return run, release
 }
 
-// LockFile locks a file as bbolt does, simulating another process.
+// LockFile locks a file like bbolt to simulate another process.
 func LockFile(t *testing.T, path string) (release func()) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -234,7 +234,7 @@ func Scheme(config *tls.Config) string {
 	return "https"
 }
 
-// EnableSidecarTLS makes the sidecar serve HTTPS and the wrapper trust the authority in the bundle.
+// EnableSidecarTLS makes the sidecar serve HTTPS and makes the wrapper trust the sidecar's CA.
 func (p *Pod) EnableSidecarTLS(a *certificates.Authority, bundle string) {
 	p.Sidecar.tls = &tls.Config{Certificates: a.Issue("sidecar").Load(p.T), MinVersion: tls.VersionTLS12}
 	p.Flags = append(p.Flags, "--backup-restore-tls-enabled=true", "--backup-restore-ca-cert-bundle-path="+bundle)

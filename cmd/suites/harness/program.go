@@ -25,14 +25,14 @@ import (
 // parallel is the default of -parallel for the suites, whose tests mostly wait.
 const parallel = "6"
 
-// Program is the path of the program under test. It is built when the first test needs it, unless the suite has
-// built a different program.
+// Program is the path of the program under test. It is built when the first test needs it, unless the suite builds a
+// different program.
 var Program string
 
-// directory contains the program of this suite's process.
+// directory contains the program that this suite runs.
 var directory string
 
-// Main runs the tests of a suite on behalf of TestMain, and returns the exit status.
+// Main runs the tests of a suite for TestMain and returns the exit status.
 func Main(m *testing.M) int {
 	flag.Parse()
 	http.DefaultClient.Timeout = Patience
@@ -40,7 +40,7 @@ func Main(m *testing.M) int {
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	var err error
 	if directory, err = os.MkdirTemp("", "etcd-wrapper-test-"); err == nil {
-		defer func() { _ = os.RemoveAll(directory) }() // it is a temporary directory
+		defer func() { _ = os.RemoveAll(directory) }() // a temporary directory
 		if !given {
 			err = flag.Set("test.parallel", parallel)
 		}
@@ -60,29 +60,28 @@ var prepared = sync.OnceValue(func() error {
 	return buildProgram(Program)
 })
 
-// Built builds the program under test, unless it was built before, and returns its path.
+// Built builds the program under test, unless it has already been built, and returns its path.
 func Built(t *testing.T) string {
 	t.Helper()
-	require.NoError(t, prepared(), "the program under test was built")
+	require.NoError(t, prepared(), "cannot build the program under test")
 	return Program
 }
 
-// buildProgram builds the program and copies it to a path. All suites build to one place, one at a time: Go
-// compares the existing program with the sources and links it only if they have changed, so the next suite does not
-// have to wait.
+// buildProgram builds the program and copies it to a path. All suites build to the same path, one at a time. Go links
+// an existing program only if the sources have changed, which saves later suites the build time.
 func buildProgram(path string) error {
 	_, err := shared(withRaceSuffix("etcd-wrapper"), func(root, built string) error {
 		if err := errors.Join(build(root, built, Stillness), openSources(root)); err != nil {
 			return err
 		}
-		// The copy is not affected by the next build. This process must not open the built file: Go rewrites it
-		// each time, and would conclude that the tests depend on it.
+		// The copy is not affected by the next build. This process must not open the built file itself: Go rewrites
+		// the file each time and would conclude that the tests depend on it.
 		return exec.Command("cp", built, path).Run()
 	})
 	return err
 }
 
-// shared calls build, which writes a program to bin/test, on behalf of all suites. Concurrent processes take turns.
+// shared calls build, which writes a program to bin/test for all suites. Only one process builds at a time.
 func shared(name string, build func(root, path string) error) (path string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
@@ -100,13 +99,13 @@ func shared(name string, build func(root, path string) error) (path string, err 
 	return path, build(root, path)
 }
 
-// moduleRoot returns the root directory of this module, even for a suite in a separate module.
+// moduleRoot returns the root directory of the main module, even for a suite in a separate module.
 func moduleRoot() (string, error) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "etcd-wrapper").Output()
 	return strings.TrimSpace(string(dir)), err
 }
 
-// Stillness replaces, in the built program, the 90 s that a lost volume waits after the last sign of the backup
+// Stillness replaces, in the built program, the 90 s for which a restore waits after the last heartbeat of the backup
 // writer. An idle process sends a heartbeat only every 30 s, so a test must write to a member that should count as
 // active.
 const Stillness = 2 * time.Second
@@ -116,8 +115,8 @@ func BuildAsReleased() (path string, err error) {
 	return shared(withRaceSuffix("etcd-wrapper-patient"), func(root, path string) error { return build(root, path, 90*time.Second) })
 }
 
-// BuildCustom builds the program once for all suites, with the go build flags that prepare returns. prepare writes
-// the files that these flags need to a folder.
+// BuildCustom builds the program once for all suites, with the go build flags returned by prepare. prepare writes the
+// files that these flags need to a directory.
 func BuildCustom(name string, prepare func(folder string) ([]string, error)) (path string, err error) {
 	return shared(withRaceSuffix("etcd-wrapper-"+name), func(root, path string) error {
 		flags, err := prepare(path + "-files")
@@ -153,12 +152,12 @@ func underRace() bool {
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// openSources opens every folder of the module. Go caches a test result until a file that the test has opened
-// changes, but does not know that these tests depend on the program.
+// openSources opens every directory of the module. Go caches a test result until a file opened by the test changes,
+// but does not know that these tests depend on the program.
 func openSources(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // another test has removed the folder in the meantime
+			return nil // another test has removed the directory
 		}
 		if err != nil || !entry.IsDir() {
 			return err
@@ -167,13 +166,13 @@ func openSources(root string) error {
 			return fs.SkipDir
 		}
 		if folder, err := os.Open(path); err == nil {
-			_ = folder.Close() // opening the folder was sufficient
+			_ = folder.Close() // opening the directory was sufficient
 		}
 		return nil
 	})
 }
 
-// Command is a run of one of the program's other commands, which users run in addition to start-etcd.
+// Command is a running command of the program other than start-etcd.
 type Command struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -191,7 +190,7 @@ func (p *Pod) Begin(args ...string) *Command {
 	return p.BeginProgram(exec.Command(Program, args...))
 }
 
-// BeginProgram starts a different program in the pod.
+// BeginProgram starts another program in the pod.
 func (p *Pod) BeginProgram(cmd *exec.Cmd) *Command {
 	p.T.Helper()
 	out, err := os.CreateTemp(p.Dir, "out-")
@@ -208,7 +207,7 @@ func (p *Pod) BeginProgram(cmd *exec.Cmd) *Command {
 	}()
 	p.T.Cleanup(func() {
 		_ = c.cmd.Process.Kill() // the process may have exited already
-		Receive(p.T, c.cmd.String()+" ends, as it is killed", c.ended)
+		Receive(p.T, c.cmd.String()+" exits after SIGKILL", c.ended)
 	})
 	return c
 }
@@ -221,7 +220,7 @@ func (c *Command) Output() string {
 	return string(content)
 }
 
-// Wait waits until the command has exited, and returns its standard output, its standard error and its exit status.
+// Wait waits until the command has exited. It returns standard output, standard error and the exit status.
 func (c *Command) Wait() (out, log string, status int) {
 	c.t.Helper()
 	Receive(c.t, c.cmd.String()+" ends", c.ended)
@@ -269,11 +268,11 @@ func OldEtcd(t *testing.T, version string) (path string) {
 	if errors.Is(err, errNotFetched) {
 		t.Skip(err)
 	}
-	require.NoError(t, err, "etcd %s was built", version)
+	require.NoError(t, err, "cannot build etcd %s", version)
 	return path
 }
 
-var errNotFetched = errors.New("an old etcd is not in Go's cache of modules: make fetch downloads it")
+var errNotFetched = errors.New("an old etcd version is not in the Go module cache; run make fetch to download it")
 
 // buildEtcd builds a program from a module in testdata.
 func buildEtcd(version, folder, program string) (path string, err error) {

@@ -1,10 +1,8 @@
-// Package harness drives the program from outside, as a pod does, with real processes, real signals, a scripted
-// sidecar and etcd's own client. It is for tests only; the suites in the neighboring folders contain the
-// requirements.
+// Package harness runs the program like a pod, with real processes, real signals, a scripted sidecar and etcd's own
+// client. It is for tests only. The suites in the neighboring directories contain the requirements.
 //
-// A Pod is everything that outlives a process, and a Run is one process in the pod. No helper sleeps for a fixed
-// time: a test waits for an expected event up to a deadline. Time limits are extended if the machine is busy (see
-// Watch).
+// A Pod is everything that outlives a process, and a Run is one process in a pod. No helper sleeps for a fixed time:
+// tests wait for an expected event up to a deadline. On a busy machine, time limits are extended (see Watch).
 package harness
 
 import (
@@ -40,7 +38,7 @@ type Run struct {
 	Ended  chan struct{} // closed when the process has exited and its log is complete
 }
 
-// Start runs start-etcd in the pod. The flags follow the flags of the pod.
+// Start runs start-etcd in the pod, with the flags of the pod followed by the given flags.
 func (p *Pod) Start(flags ...string) *Run {
 	p.T.Helper()
 	if !p.Sidecar.stopped {
@@ -49,8 +47,8 @@ func (p *Pod) Start(flags ...string) *Run {
 	return p.Run(append(p.Arguments("--log-level=debug"), flags...)...)
 }
 
-// Arguments returns the arguments of start-etcd in the pod. It makes the sidecar listen unless the sidecar is
-// stopped.
+// Arguments returns the arguments of start-etcd in the pod. It also starts the sidecar's listener, unless the sidecar
+// is stopped.
 func (p *Pod) Arguments(flags ...string) []string {
 	args := append([]string{
 		"start-etcd", "--volume-dir=" + p.Volume, "--stored-config-path=" + p.StoredConfig(),
@@ -84,14 +82,14 @@ func (p *Pod) environment(more ...string) []string {
 	return append([]string{"HOME=" + p.Dir, "PATH=" + os.Getenv("PATH")}, more...)
 }
 
-// collectLog reads the log until the writer or this reader is closed, then waits for the process.
+// collectLog reads the log until the writer or this reader is closed, and then waits for the process.
 func (r *Run) collectLog() {
 	defer close(r.Ended)
 	lines := bufio.NewReader(r.Stderr)
 	for {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, os.ErrClosed) {
-			break // a test has closed this end, perhaps in the middle of a line
+			break // a test has closed the read end, possibly in the middle of a line
 		}
 		r.Log.add(line)
 		if err != nil {
@@ -105,9 +103,9 @@ func (r *Run) collectLog() {
 func (r *Run) cleanup() {
 	r.Kill()
 	_ = r.Stderr.Close() // a test may have closed it
-	assert.Empty(r.T, r.Log.bad, "every line of the log is a JSON object with a level and a time")
-	assert.Empty(r.T, r.Log.Matching(Line{"answer": "reject"}), "no event was rejected")
-	assert.Empty(r.T, r.Log.FindText("illegal transition"), "all transitions are in the table")
+	assert.Empty(r.T, r.Log.bad, "every log line must be a JSON object with a level and a time")
+	assert.Empty(r.T, r.Log.Matching(Line{"answer": "reject"}), "the state machine must not reject an event")
+	assert.Empty(r.T, r.Log.FindText("illegal transition"), "all transitions must be in the table")
 	if r.T.Failed() {
 		r.T.Logf("log of process %d:\n%s", r.Cmd.Process.Pid, r.Log.summary())
 	}
@@ -117,17 +115,17 @@ func (r *Run) cleanup() {
 func (r *Run) Kill() {
 	r.T.Helper()
 	_ = r.Cmd.Process.Kill() // the process may have exited already
-	Receive(r.T, "the killed process and its log end", r.Ended)
+	Receive(r.T, "the killed process exits and closes its log", r.Ended)
 }
 
-// LoseVolume kills the process and deletes its volume. The next start gets an empty volume.
+// LoseVolume kills the process and deletes its volume. The next process gets an empty volume.
 func (r *Run) LoseVolume() {
 	r.T.Helper()
 	r.Kill()
 	require.NoError(r.T, os.RemoveAll(r.Pod.Volume))
 }
 
-// Signal sends a signal to a process that must not have exited.
+// Signal sends a signal to the process, which must not have exited.
 func (r *Run) Signal(s syscall.Signal) {
 	r.T.Helper()
 	require.NoError(r.T, r.Cmd.Process.Signal(s))
@@ -150,7 +148,7 @@ func (r *Run) HasEnded() bool {
 	}
 }
 
-// Stop sends the signal and returns the exit status, and the time until the exit as measured by a Watch.
+// Stop sends the signal. It returns the exit status and the time until the exit, as measured by a Watch.
 func (r *Run) Stop(s syscall.Signal) (status int, took time.Duration) {
 	r.T.Helper()
 	watch := StartWatch()
@@ -158,7 +156,7 @@ func (r *Run) Stop(s syscall.Signal) (status int, took time.Duration) {
 	return r.Exit(Patience), watch.Duration()
 }
 
-// Shutdown sends SIGTERM to a running etcd and expects a clean exit. It returns the time until the exit as measured
+// Shutdown sends SIGTERM to a running etcd and requires a clean exit. It returns the time until the exit, as measured
 // by a Watch.
 func (r *Run) Shutdown() (took time.Duration) {
 	r.T.Helper()
@@ -169,18 +167,18 @@ func (r *Run) Shutdown() (took time.Duration) {
 	return took
 }
 
-// answerWithin bounds a request to the wrapper's own server. Responses come from memory, so it is sufficient for
-// any machine.
+// answerWithin limits a request to the wrapper's own server. Responses come from memory, so this time is sufficient
+// on any machine.
 const answerWithin = 10 * time.Second
 
-// Readyz returns the status code of GET /readyz; 0 without a response.
+// Readyz returns the status code of GET /readyz, or 0 if there is no response.
 func (r *Run) Readyz() int {
 	code, _ := r.Request(http.MethodGet, "/readyz")
 	return code
 }
 
-// Request returns the status code and the body of a response, or 0 if there is none. Like the kubelet, it does not
-// verify certificates; see Pod.ServerCertName.
+// Request returns the status code and the body of a response, or 0 if there is no response. Like the kubelet, it does
+// not verify certificates (see Pod.ServerCertName).
 func (r *Run) Request(method, path string) (int, string) {
 	r.T.Helper()
 	request, err := http.NewRequest(method, r.URL(path), nil)
@@ -190,7 +188,7 @@ func (r *Run) Request(method, path string) (int, string) {
 	if err != nil {
 		return 0, ""
 	}
-	defer response.Body.Close() // the body was read to its end
+	defer response.Body.Close() // the whole body was read
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		return 0, ""
@@ -227,14 +225,14 @@ func (r *Run) AwaitReady() {
 	r.AwaitReadyz(http.StatusOK)
 }
 
-// AwaitReadyz waits until /readyz responds with the status, and returns the time that this took as measured by a
-// Watch. The process must not exit before.
+// AwaitReadyz waits until /readyz responds with the status code, and returns the elapsed time as measured by a Watch.
+// The test fails if the process exits before.
 func (r *Run) AwaitReadyz(status int) time.Duration {
 	r.T.Helper()
 	watch := StartWatch()
 	Eventually(r.T, fmt.Sprintf("/readyz replies %d", status), func() bool {
 		if r.HasEnded() {
-			require.FailNow(r.T, "the process ended", "before /readyz replied %d, with status %d", status, r.Cmd.ProcessState.ExitCode())
+			require.FailNow(r.T, "the process ended", "exited before /readyz returned %d, with exit status %d", status, r.Cmd.ProcessState.ExitCode())
 		}
 		return r.Readyz() == status
 	})
@@ -264,7 +262,7 @@ func (p *Pod) StartReady(flags ...string) *Run {
 	return run
 }
 
-// StartAndStop runs the program once, which leaves data with the given keys and values and a clean record.
+// StartAndStop starts the program, writes the given keys and values, and stops it, which leaves a clean exit record.
 func (p *Pod) StartAndStop(keysAndValues ...string) *Run {
 	p.T.Helper()
 	run := p.StartReady()

@@ -25,15 +25,15 @@ const (
 // Forever is the duration of a validation that runs until the test calls Finish.
 const Forever = time.Duration(-1)
 
-// Sidecar imitates etcd-backup-restore: it reports each result only once, and can be made slow or faulty. Tests
-// must script it before the process starts.
+// Sidecar imitates etcd-backup-restore. It reports each result only once, and can be made slow or faulty. Tests must
+// script the sidecar before the process starts.
 type Sidecar struct {
 	t       *testing.T
 	Port    int // 0 until Listen is called, unless the sidecar is stopped
 	config  func() map[string]any
 	server  *http.Server
 	handler http.Handler
-	stopped bool // the test calls Listen, not the start of the first process
+	stopped bool // Listen is called by the test instead of the start of the first process
 	once    sync.Once
 	closed  chan struct{}
 	cleared chan struct{} // closed by ClearFaults
@@ -72,7 +72,7 @@ func newSidecar(t *testing.T, config func() map[string]any) *Sidecar {
 	return s
 }
 
-// Listen opens the port, unless it is open already. Before the first call, connections are refused.
+// Listen opens the port unless it is already open. Connections are refused before the first call.
 func (s *Sidecar) Listen() {
 	s.t.Helper()
 	s.once.Do(func() {
@@ -123,7 +123,7 @@ func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, word)
 }
 
-// start starts a validation unless one is already requested. It also responds to ignored requests with status 200.
+// start starts a validation unless one has already been requested. Ignored requests also get the status code 200.
 func (s *Sidecar) start(http.ResponseWriter, *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *Sidecar) start(http.ResponseWriter, *http.Request) {
 	}
 }
 
-// Finish waits until a validation that takes Forever has started, and finishes it.
+// Finish waits until a validation of duration Forever has started, and ends it.
 func (s *Sidecar) Finish() {
 	s.t.Helper()
 	Eventually(s.t, "a validation starts", func() bool {
@@ -175,7 +175,7 @@ func (s *Sidecar) Requests(path string) (found []Request) {
 	return s.Filter(func(r Request) bool { return r.Path == path })
 }
 
-// Statuses returns the records of serving the status word, in order.
+// Statuses returns the records of responses with the status word, in order.
 func (s *Sidecar) Statuses(word string) (found []Request) {
 	return s.Filter(func(r Request) bool { return r.status == word })
 }
@@ -217,10 +217,10 @@ func (s *Sidecar) Await(path string) {
 	Eventually(s.t, "the sidecar receives a request for "+path, func() bool { return len(s.Requests(path)) > 0 })
 }
 
-// Fault sends a faulty response of the sidecar.
+// Fault sends a faulty response.
 type Fault func(*Sidecar, http.ResponseWriter, *http.Request)
 
-// Block accepts a request but responds only after ClearFaults.
+// Block accepts a request, but does not respond before ClearFaults is called.
 func Block(s *Sidecar, w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	healing := s.cleared

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Share returns the share of a file's pages that is in memory, from 0 to 1. The file must not be empty.
+// Share returns the fraction of a file's pages in memory, from 0 to 1. The file must not be empty.
 func Share(t testing.TB, path string) float64 {
 	t.Helper()
 	file, err := os.Open(path)
@@ -28,12 +28,12 @@ func Share(t testing.TB, path string) float64 {
 	return float64(bytes.Count(pages, []byte{1})) / float64(len(pages))
 }
 
-// RequireDisk skips the test if the directory is on a file system in memory.
+// RequireDisk skips the test if the directory is on an in-memory file system.
 func RequireDisk(t testing.TB, dir string) {
 	t.Helper()
 	var system unix.Statfs_t
 	require.NoError(t, unix.Statfs(dir, &system))
 	if system.Type == unix.TMPFS_MAGIC {
-		t.Skip("files are in memory here")
+		t.Skip("skipped: the temporary directory is in memory (tmpfs)")
 	}
 }

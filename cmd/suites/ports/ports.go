@@ -1,6 +1,6 @@
-// Package ports leases TCP ports to tests. A leased port is not used by other tests, nor by the kernel for outgoing
-// connections. The package is for programs that need a port number; a test that can pass a listener should listen
-// on port 0.
+// Package ports leases TCP ports to tests. No other test uses a leased port, and the kernel does not use it for
+// outgoing connections. The package is for programs that need a port number: a test that can pass a listener should
+// listen on port 0.
 package ports
 
 import (
@@ -18,17 +18,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lowest is the first port to lease; lower ports are for well-known services.
+// lowest is the first port to lease. Lower ports are for well-known services.
 const lowest = 10000
 
 var leases struct {
 	sync.Mutex
 	next  int        // offset of the next candidate
-	files []*os.File // one per lease: an open file keeps the lock until this process exits
+	files []*os.File // one file per lease, which keeps the lock until the process exits
 }
 
-// Lease returns a port that can be bound on every address. The port stays reserved until this process exits, so
-// that a late connection of one test cannot reach the server of another.
+// Lease returns a port that can be bound on every address. The port stays reserved until this process exits, because
+// a late connection of one test must not reach the server of another.
 func Lease(t testing.TB) int {
 	t.Helper()
 	leases.Lock()
@@ -43,11 +43,12 @@ func Lease(t testing.TB) int {
 			return port
 		}
 	}
-	require.FailNow(t, "no port is free", "from %d to %d", first, first+count-1)
+	require.FailNow(t, "all ports are in use", "from %d to %d", first, first+count-1)
 	return 0
 }
 
-// lock reserves a port for this process, unless another test has reserved it or another program is listening there.
+// lock reserves a port for this process. It fails if another test has reserved the port or another program is
+// listening there.
 func lock(t testing.TB, port int) bool {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("etcd-wrapper-test-ports-%d", os.Getuid()))
@@ -78,7 +79,7 @@ func outsideEphemeral(t testing.TB) (first, count int) {
 	_, err = fmt.Fscan(bufio.NewReader(file), &from, &to)
 	require.NoError(t, err)
 	below, above := from-lowest, 1<<16-(to+1)
-	require.Positive(t, max(below, above), "ports outside %d to %d", from, to)
+	require.Positive(t, max(below, above), "no ports outside the range %d to %d", from, to)
 	if below >= above {
 		return lowest, below
 	}

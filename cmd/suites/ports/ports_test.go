@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// leaseMany is the environment variable that makes the test binary lease ports, print them and keep them until its
-// input ends.
+// leaseMany is the environment variable that makes the test binary lease ports, print them and hold them until the
+// end of its input.
 const leaseMany = "TEST_LEASES_PORTS"
 
 const many = 50
@@ -53,7 +53,7 @@ func leaseAndHold(t *testing.T) {
 	_, _ = fmt.Scanln() // blocks until the end of the input
 }
 
-// leasedByAnotherProcess starts a process that leases ports until the end of the test.
+// leasedByAnotherProcess starts a process that leases ports and holds them until the end of the test.
 func leasedByAnotherProcess(t *testing.T) (leased []int) {
 	t.Helper()
 	command := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")

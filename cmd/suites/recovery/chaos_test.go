@@ -20,14 +20,14 @@ const infoLevel = "--log-level=info"
 // lifetime is the number of rounds of a cluster.
 const lifetime = 12
 
-// TestChaos_singleMember injects faults into a single member under load, one after the other. After each fault, it
+// TestChaos_singleMember injects faults, one at a time, into a single member under load. After each fault, it
 // compares the data with the ledger of acknowledged writes.
 func TestChaos_singleMember(t *testing.T) {
 	t.Parallel()
 	chaos(t, func(t *testing.T, _ string) store { return newDepot(t).store() })
 }
 
-// TestChaos_singleMemberWithServer does the same with a real S3 server, which can also be slow.
+// TestChaos_singleMemberWithServer is like TestChaos_singleMember, but with a real S3 server, which can also be slow.
 func TestChaos_singleMemberWithServer(t *testing.T) {
 	t.Parallel()
 	chaos(t, bucket(t))
@@ -69,11 +69,11 @@ type cluster struct {
 	informer *informer
 	watching int // number of the informer's lists at the last verification
 
-	etcd      *clientv3.Client // client of the test itself
+	etcd      *clientv3.Client // client used by the test itself
 	run       *harness.Run
 	id        string // ID of the cluster
-	stored    int64  // revision that the program reported as stored
-	restored  int64  // revision that the program reported as restored since the fault; 0 if none
+	stored    int64  // revision reported as stored by the program
+	restored  int64  // revision reported as restored by the program since the fault; 0 if none
 	user      int64  // revision at which the user was added
 	oldVolume string // copy of the volume; empty if there is none
 }
@@ -121,8 +121,8 @@ func (c *cluster) choose() disaster {
 	})
 }
 
-// choose returns a random element whose name contains part and that is currently possible. It draws from all
-// elements, so that the random sequence of a seed does not depend on which elements are possible.
+// choose returns a random element that is currently possible and whose name contains part. The element is drawn from
+// all elements, because the random sequence of a seed must not depend on which of them are possible.
 func choose[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, about func(T) (name string, possible bool)) T {
 	t.Helper()
 	fits := func(one T) bool {
@@ -138,7 +138,7 @@ func choose[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, ab
 	}
 }
 
-// sleep sleeps for a random time, or until the process ends.
+// sleep sleeps for a random time or until the process has exited.
 func (c *cluster) sleep(most time.Duration) {
 	select {
 	case <-time.After(time.Duration(c.dice.Int64N(int64(most)))):
@@ -167,7 +167,7 @@ type outcome struct {
 	exactly int64 // restored revision, if a restore was requested
 }
 
-// recover starts the program and waits until it is ready. Before that, it kills some of the starts.
+// recover starts the program and waits until it is ready. Some of the starts are killed first.
 func (c *cluster) recover(flags ...string) {
 	c.T.Helper()
 	for range c.dice.IntN(3) {
@@ -186,7 +186,7 @@ func (c *cluster) killRecovery() {
 	sum.add(func(f *figures) { f.killed++ })
 }
 
-// awaitSteps waits until recovery has taken the given number of steps or the member is ready.
+// awaitSteps waits until recovery has completed the given number of steps or the member is ready.
 func (c *cluster) awaitSteps(count int) {
 	c.T.Helper()
 	harness.Eventually(c.T, "recovery takes its next step", func() bool {
@@ -194,8 +194,8 @@ func (c *cluster) awaitSteps(count int) {
 	})
 }
 
-// readRestored records the revision that a run reports as restored. A later run of the same recovery may find a
-// higher revision.
+// readRestored records the revision that a run reports as restored. Later runs of the same recovery may find a higher
+// revision.
 func (c *cluster) readRestored() {
 	for _, line := range c.run.Log.Matching(harness.Line{"message": "recovery: "}) {
 		if of, has := line["restored_revision"].(float64); has {

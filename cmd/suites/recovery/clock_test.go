@@ -16,11 +16,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// clockAhead is the environment variable that sets the number of seconds by which the clock of a skewed program is
-// ahead.
+// clockAhead is the environment variable that contains how many seconds the clock of a skewed program is ahead.
 const clockAhead = "CLOCK_AHEAD"
 
-// The patch for time.Now that adds the seconds.
+// Patch for time.Now that adds the seconds.
 const (
 	asks     = "\tsec, nsec, mono := runtimeNow()\n"
 	asksWith = asks + "\tsec += clockAhead\n"
@@ -46,7 +45,7 @@ var clockAhead = func() (seconds int64) {
 )
 
 // skewed builds the program with an adjustable clock, once for all suites. A static program reads the time from the
-// kernel, so it cannot be changed from outside. The first build takes minutes, because every package depends on
+// kernel, which cannot be changed from outside. The first build takes minutes, because every package depends on
 // package time.
 var skewed = sync.OnceValues(func() (path string, err error) {
 	return harness.BuildCustom("skewed", func(folder string) ([]string, error) {
@@ -55,7 +54,7 @@ var skewed = sync.OnceValues(func() (path string, err error) {
 	})
 })
 
-// setClock makes the pod start programs whose clock is ahead by whole seconds.
+// setClock makes the pod start programs with a clock that is ahead by whole seconds.
 func setClock(p *harness.Pod, ahead time.Duration) {
 	p.T.Helper()
 	program, err := skewed()
@@ -63,8 +62,8 @@ func setClock(p *harness.Pod, ahead time.Duration) {
 	p.Program, p.Env = program, append(p.Env, fmt.Sprintf("%s=%.0f", clockAhead, ahead.Seconds()))
 }
 
-// clockOverlay writes the patched files of package time, and the overlay file that lists them for go build, to a
-// folder.
+// clockOverlay writes the patched files of package time to a directory, together with the overlay file that lists
+// them for go build.
 func clockOverlay(folder string) (path string, err error) {
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "time").Output()
 	if err != nil {
@@ -79,7 +78,7 @@ func clockOverlay(folder string) (path string, err error) {
 	if altered == string(source) {
 		return "", errors.New("package time no longer reads the clock in the expected way")
 	}
-	now, ours := filepath.Join(folder, "time.txt"), filepath.Join(folder, "ahead.txt") // not .go, so that go build ./... ignores the files
+	now, ours := filepath.Join(folder, "time.txt"), filepath.Join(folder, "ahead.txt") // not .go, because go build ./... must ignore the files
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {
 		original: now, filepath.Join(filepath.Dir(original), "ahead.go"): ours,
 	}})

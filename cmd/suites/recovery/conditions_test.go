@@ -15,14 +15,14 @@ import (
 )
 
 // A condition lasts while a fault is injected. A cluster that survives a condition and a fault separately may not
-// survive both together.
+// survive both at the same time.
 type condition struct {
 	name  string
 	start func(c *threeMembers, victim *member) (ends func())
 }
 
 var conditions = []condition{
-	{"the store is unreachable for a while", func(c *threeMembers, _ *member) func() { // only for a while, because an empty volume waits for the store
+	{"the store is unreachable for a while", func(c *threeMembers, _ *member) func() { // must end, because an empty volume waits for the store
 		c.depot.disconnect()
 		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			sleep(ctx, time.Duration(dice.Int64N(int64(20*time.Second))))
@@ -31,7 +31,7 @@ var conditions = []condition{
 	}},
 	{"there is no space", func(c *threeMembers, victim *member) func() {
 		c.raiseNoSpace(c.other(victim))
-		return func() {} // there is enough space, so the alarm gets disarmed
+		return func() {} // the alarm is disarmed, because there is enough space
 	}},
 	{"another member is suspended for a while", func(c *threeMembers, victim *member) func() {
 		still := c.other(victim).run
@@ -97,8 +97,8 @@ var conditions = []condition{
 	}},
 }
 
-// chooseCondition starts a condition for a fault. It chooses none in half of the rounds, nor if the cluster must be
-// restored from its store.
+// chooseCondition starts a condition for a fault. It starts no condition in half of the rounds, or if the cluster
+// must be restored from its store.
 func (c *threeMembers) chooseCondition(drawn memberFault, victim *member) (name string, ends func()) {
 	also := choose(c.t, c.dice, conditions, "while", *while, func(one condition) (string, bool) { return one.name, true })
 	itself := strings.Contains(drawn.name, "store away") && strings.Contains(also.name, "store")
@@ -109,7 +109,7 @@ func (c *threeMembers) chooseCondition(drawn memberFault, victim *member) (name 
 	return drawn.name + ", while " + also.name, also.start(c, victim)
 }
 
-// inBackground runs a function until ends is called, which waits for the function to return.
+// inBackground runs a function until ends is called. ends waits for the function to return.
 func inBackground(what func(ctx context.Context, dice *rand.Rand), dice *rand.Rand) (ends func()) {
 	own := rand.New(rand.NewPCG(dice.Uint64(), 0))
 	ctx, cancel := context.WithTimeout(context.Background(), recoveryTimeout)
@@ -131,11 +131,11 @@ func sleep(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// slowDisk delays the fsync and fdatasync calls of a program by 20 ms each. The output of strace is discarded.
+// slowDisk delays each fsync and fdatasync call of a program by 20 ms and discards the output of strace.
 var slowDisk = []string{"sh", "-c", `exec 3>&2 2>/dev/null; exec strace -D -f --seccomp-bpf -qqq -o /dev/null -e trace=fsync,fdatasync \
 	-e inject=fsync,fdatasync:delay_enter=20000 sh -c 'exec 2>&3 3>&-; exec "$0" "$@"' "$0" "$@"`}
 
-// remove removes the member with the given peer URL from the cluster.
+// remove removes the member with a peer URL from the cluster.
 func (c *threeMembers) remove(at string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -151,7 +151,7 @@ func (c *threeMembers) remove(at string) error {
 	return err
 }
 
-// moveLeader makes the leader, if there is one, transfer its leadership to another member.
+// moveLeader makes the leader, if there is one, transfer leadership to another member.
 func (c *threeMembers) moveLeader(ctx context.Context, dice *rand.Rand) {
 	asked, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

@@ -24,8 +24,7 @@ func (l *storedMember) copied() *harness.Pod {
 	return other
 }
 
-// Initially, both copies have the same rows. The copy that writes second finds the rows of the other one in the
-// store.
+// Both copies have the same rows at first. The copy that writes second finds the rows of the other copy in the store.
 func TestCopies_oneContinues(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)
@@ -50,7 +49,7 @@ func TestCopies_oneContinues(t *testing.T) {
 	runs[running].AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
-// The data of a copy is kept, and --adopt adds it to the store once.
+// The data of the copy is preserved, and --adopt adds it to the store once.
 func TestCopies_adoption(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)

@@ -13,14 +13,14 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A damagedMember is a stopped single member with a damaged volume, which can be reset and recovered repeatedly.
+// A damagedMember is a stopped single member with a damaged volume. It can be reset and recovered repeatedly.
 type damagedMember struct {
 	*harness.Pod
 	depot
 	copies int // number of preserved copies after the recovery
 }
 
-// damages list ways to damage a volume, and the number of preserved copies after the recovery.
+// damages lists ways to damage a volume with the number of preserved copies after the recovery.
 var damages = []struct {
 	name   string
 	damage func(p *harness.Pod)
@@ -30,7 +30,7 @@ var damages = []struct {
 	{"database broken", breakDatabase, 1},
 }
 
-// newDamagedMember returns a member whose store has all writes and whose volume is damaged.
+// newDamagedMember returns a member with a damaged volume and all writes in its store.
 func newDamagedMember(t *testing.T, damage func(p *harness.Pod), copies int) *damagedMember {
 	t.Helper()
 	s := &damagedMember{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t), copies: copies}
@@ -52,7 +52,8 @@ func (s *damagedMember) reset() {
 	s.copyAll(s.dir+".saved", s.dir)
 }
 
-// copyAll replaces the content of a directory with that of another. It keeps the directory, which may be a mount point.
+// copyAll replaces the content of a directory with the content of another. The directory itself remains, because it
+// may be a mount point.
 func (s *damagedMember) copyAll(from, to string) {
 	s.T.Helper()
 	script := `mkdir -p "$1" && find "$1" -mindepth 1 -delete && cp -a --sparse=always "$0/." "$1" && sync -f "$1"`
@@ -60,7 +61,7 @@ func (s *damagedMember) copyAll(from, to string) {
 	require.NoError(s.T, err, string(out))
 }
 
-// requireRecovered starts the member and checks that it recovers.
+// requireRecovered starts the member and checks that recovery succeeds.
 func (s *damagedMember) requireRecovered(t *testing.T, where string) {
 	t.Helper()
 	run := s.StartReady()

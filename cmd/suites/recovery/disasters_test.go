@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A disaster is a fault of a single member. The member is under load until inject calls stop. inject returns after
-// the member has recovered.
+// A disaster is a fault of a single member. The member is under load until inject calls stop, and inject returns
+// after the recovery.
 type disaster struct {
 	name       string
 	isPossible func(c *cluster) bool // nil means always possible
@@ -73,7 +73,7 @@ var disasters = []disaster{
 		c.loseStore()
 		c.kill(stop)
 		breakDatabase(c.Pod)
-		c.waitForStore() // without the store, only valid data starts
+		c.waitForStore() // only valid data starts without the store
 		return c.recoverAll()
 	}},
 	{"store slow, volume lost", (*cluster).canBeSlow, func(c *cluster, stop func()) outcome {
@@ -88,13 +88,13 @@ var disasters = []disaster{
 	{"restore requested", nil, (*cluster).restoreToRevision},
 }
 
-// recoverIntact recovers a member whose volume is intact.
+// recoverIntact recovers a member with an intact volume.
 func (c *cluster) recoverIntact() outcome {
 	c.recover()
 	return outcome{whole: true}
 }
 
-// recoverAll recovers a member whose volume was lost or damaged.
+// recoverAll recovers a member with a lost or damaged volume.
 func (c *cluster) recoverAll() outcome {
 	c.recover()
 	return outcome{}
@@ -110,9 +110,9 @@ func (c *cluster) copyVolume() {
 	}
 }
 
-// awaitNewerThanCopy waits until the store has a revision that the copy of the volume lacks. Until then, a volume
-// that was rolled back to the copy cannot be distinguished from the volume of an etcd that was killed when the copy
-// was made.
+// awaitNewerThanCopy waits until the store contains a revision that is missing from the copy of the volume. Before
+// that, a rolled-back volume cannot be distinguished from the volume of an etcd that was killed when the copy was
+// made.
 func (c *cluster) awaitNewerThanCopy() {
 	c.T.Helper()
 	copied := highestRevision(c.Pod, c.oldVolume)
@@ -122,7 +122,7 @@ func (c *cluster) awaitNewerThanCopy() {
 	})
 }
 
-// shutdown stops the clients, then the program, which uploads all acknowledged writes.
+// shutdown stops first the clients and then the program, which uploads all acknowledged writes.
 func (c *cluster) shutdown(stop func()) {
 	c.T.Helper()
 	stop()
@@ -130,7 +130,7 @@ func (c *cluster) shutdown(stop func()) {
 	c.run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
-// damage inverts bytes at the start or at a random place of a file.
+// damage inverts bytes at the start of a file or at a random offset.
 func (c *cluster) damage(path string) {
 	c.T.Helper()
 	info, err := os.Stat(path)
@@ -151,7 +151,7 @@ func (c *cluster) loseStore() {
 	c.sleep(2 * time.Second)
 }
 
-// waitForStore checks that a start waits for the store, then makes the store reachable again.
+// waitForStore checks that a start waits for the store, and makes the store reachable again.
 func (c *cluster) waitForStore() {
 	c.T.Helper()
 	c.run = c.Start(infoLevel)
@@ -164,7 +164,7 @@ func (c *cluster) waitForStore() {
 	c.killRecovery()
 }
 
-// restoreToRevision restores a random revision of the store.
+// restoreToRevision restores a random revision from the store.
 func (c *cluster) restoreToRevision(stop func()) outcome {
 	c.T.Helper()
 	stop()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// sum collects the results of the long runs, which are printed at the end.
+// sum contains the results of the long runs, which are printed at the end.
 var sum = figures{disasters: map[string]int{}}
 
 type figures struct {
@@ -17,15 +17,15 @@ type figures struct {
 	disasters map[string]int
 	rounds    int
 	writes    int // acknowledged writes
-	undone    int // writes that were acknowledged but existed only on a volume that was lost
+	undone    int // acknowledged writes that existed only on a lost volume
 	restores  int
 	killed    int // recoveries that were killed
 	longest   time.Duration
 
 	takeovers          int
-	kept, lost         int           // writes that the program reported as stored, and how many of them are missing after a takeover
+	kept, lost         int           // writes reported as stored, and how many of them are missing after a takeover
 	longestOverlap     time.Duration // longest time from the return of a pod to its exit
-	longestOverlapIdle time.Duration // the same, measured by a clock that runs slower on a busy machine
+	longestOverlapIdle time.Duration // the same in idle-machine time
 }
 
 func (f *figures) add(change func(*figures)) {

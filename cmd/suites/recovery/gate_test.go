@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dialTimeout bounds the time to connect to an unreachable server.
+// dialTimeout limits the time to connect to an unreachable server.
 const dialTimeout = 2 * time.Second
 
-// A gate is a proxy in front of a server that can delay data and refuse connections.
+// A gate is a proxy that can delay data and refuse connections.
 type gate struct {
 	listener net.Listener
 	server   string // host and port
@@ -52,7 +52,7 @@ func (g *gate) cut() {
 	defer g.mu.Unlock()
 	g.shut = true
 	for conn := range g.conns {
-		_ = conn.Close() // the client and the server notice
+		_ = conn.Close() // both the client and the server notice
 	}
 }
 
@@ -93,7 +93,7 @@ func (g *gate) connect(client net.Conn) {
 	}
 }
 
-// admit registers a pair of connections. If the gate is shut, it closes them.
+// admit registers a pair of connections, or closes them if the gate is shut.
 func (g *gate) admit(pair ...net.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,7 +107,7 @@ func (g *gate) admit(pair ...net.Conn) bool {
 	return !g.shut
 }
 
-// pass copies data until one connection ends, and then closes both.
+// pass copies data until one of the connections ends, and then closes both.
 func (g *gate) pass(from, to net.Conn) {
 	piece := make([]byte, 64<<10)
 	for {
@@ -138,7 +138,7 @@ func (g *gate) remove(pair ...net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, conn := range pair {
-		_ = conn.Close() // it may be closed already
+		_ = conn.Close() // may already be closed
 		delete(g.conns, conn)
 	}
 }

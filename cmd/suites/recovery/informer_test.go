@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// An informer lists and watches all keys and keeps a cache, as a Kubernetes controller does.
+// An informer lists and watches all keys and maintains a cache, like a Kubernetes controller.
 type informer struct {
 	t    *testing.T
 	etcd *clientv3.Client
@@ -48,7 +48,7 @@ func newInformer(t *testing.T, etcd *clientv3.Client) *informer {
 	return i
 }
 
-// list replaces the cache with all keys, and reports whether it succeeded.
+// list replaces the cache with all keys and reports whether that succeeded.
 func (i *informer) list(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -73,7 +73,7 @@ func (i *informer) list(ctx context.Context) bool {
 	return true
 }
 
-// watch applies events to the cache until the next revision is compacted. If the watch ends for another reason, it
+// watch applies events to the cache until the next revision has been compacted. A watch that ends for another reason
 // is resumed.
 func (i *informer) watch(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -119,7 +119,7 @@ func (i *informer) listed() int {
 	return i.listings
 }
 
-// requireRight waits until the cache is equal to etcd's data, and checks that its revision never decreased.
+// requireRight waits until the cache equals etcd's data, and checks that its revision has never decreased.
 func (i *informer) requireRight() {
 	i.t.Helper()
 	harness.Eventually(i.t, "the cache equals etcd's data", func() bool {

@@ -42,18 +42,18 @@ func (s *damagedMember) spots(t *testing.T) (spots []harness.CallPoint) {
 			spots = append(spots, at)
 		}
 	}
-	// strace lists a rename under both paths, and the path of the data directory is not among those above.
+	// strace reports a rename for both paths, and the path of the data directory is not in the list.
 	return append(spots, harness.CallPoint{Call: "renameat", Path: s.DataDir(), Count: 1})
 }
 
 func (s *damagedMember) ofRecovery(path string) bool {
 	own := []string{s.Volume, filepath.Join(s.Volume, "recovery.json"), filepath.Join(s.Volume, "recovery.json.tmp")}
-	named := !strings.HasPrefix(filepath.Base(path), ".new-") // a random name that differs in the next run
+	named := !strings.HasPrefix(filepath.Base(path), ".new-") // the name is random and differs in the next run
 	return slices.Contains(own, path) || strings.HasPrefix(path, s.DataDir()+".") || strings.HasPrefix(path, s.dir) && named
 }
 
-// dieAt kills a recovery at a system call and checks that the next start completes it. The recovery may end before that
-// call.
+// dieAt kills a recovery at a system call and checks that the next start completes the recovery. A recovery may also
+// end before that call.
 func (s *damagedMember) dieAt(t *testing.T, at harness.CallPoint) {
 	t.Helper()
 	where := fmt.Sprintf("%s on %s, number %d", at.Call, strings.TrimPrefix(at.Path, s.Volume), at.Count)
@@ -71,7 +71,7 @@ func (s *damagedMember) dieAt(t *testing.T, at harness.CallPoint) {
 	})
 	run.Kill()
 	s.Under = nil
-	if at.Count == 1 { // strace counts calls per thread, so later calls may not be reached
+	if at.Count == 1 { // later calls may not be reached, because strace counts calls per thread
 		assert.True(t, died, where)
 	}
 	s.requireRecovered(t, where)
@@ -101,7 +101,7 @@ func TestRecovery_syncOrder(t *testing.T) {
 	require.Less(t, installed, indexFrom(calls, installed, "fdatasync", s.DBPath()), "etcd opens the data last")
 }
 
-// next returns the index of the first matching call at or after an index.
+// next returns the index of the first matching call from an index on.
 func next(t *testing.T, calls []harness.CallPoint, from int, call, path string) int {
 	t.Helper()
 	at := indexFrom(calls, from, call, path)
@@ -140,7 +140,7 @@ func TestPowerLoss_sameResult(t *testing.T) {
 	}
 }
 
-// steps returns the number of steps of recovery so far.
+// steps returns the number of completed recovery steps.
 func (s *damagedMember) steps(run *harness.Run) int {
 	return len(run.Log.FindText(`"message":"recovery: `))
 }

@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// exampleLedger returns a ledger with one key that was put at revision 5 and deleted at revision 9, and one put
-// with an unknown result.
+// exampleLedger returns a ledger with a key that was put at revision 5 and deleted at revision 9, and a key that was
+// put with an unknown outcome.
 func exampleLedger() (l *ledger, first, perhaps, last *attempt) {
 	l = newLedger()
 	first, perhaps, last = l.attempt("k", false, 0), l.attempt("k", false, 0), l.attempt("k", true, 0)
@@ -18,7 +18,7 @@ func exampleLedger() (l *ledger, first, perhaps, last *attempt) {
 	return l, first, perhaps, last
 }
 
-// contentAfter returns the contents after an attempt that was the last one and was done at a revision.
+// contentAfter returns the contents after a last attempt that took effect at a revision.
 func contentAfter(a *attempt, revision int64) contents {
 	have := contents{markPrefix + "k": {Value: []byte(a.token), ModRevision: revision}}
 	if !a.deletes {
@@ -49,7 +49,7 @@ func TestLedger_acceptsValidResults(t *testing.T) {
 	assert.Empty(t, wrong)
 }
 
-// The chaos tests can detect only the violations that the ledger finds.
+// The chaos tests rely on the ledger to find violations.
 func TestLedger_findsViolations(t *testing.T) {
 	for name, test := range map[string]struct {
 		have    func(first, perhaps, last *attempt) contents

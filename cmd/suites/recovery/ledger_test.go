@@ -8,20 +8,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// markPrefix is the prefix of a second key that is written in the same transaction. It identifies the last attempt
-// even if that attempt deleted the key.
+// markPrefix is the prefix of a second key that is written in the same transaction. The second key identifies the
+// last attempt even if that attempt deleted the first key.
 const markPrefix = "beside/"
 
-// An attempt is a change of a key that a client requested.
+// An attempt is a requested change of a key.
 type attempt struct {
 	token    string // unique
 	deletes  bool
 	lease    clientv3.LeaseID // 0 for no lease
-	revision int64            // 0 until the change is known to be done
-	failed   bool             // known to be not done or undone
+	revision int64            // 0 unless the change is known to have taken effect
+	failed   bool             // the change is known to have had no effect or to have been rolled back
 }
 
-// A ledger records all attempts of clients for each key in order. Each key is changed by only one client at a time.
+// A ledger records all attempts of clients for each key in order. A key is changed by only one client at a time.
 type ledger struct {
 	mu    sync.Mutex
 	keys  map[string][]*attempt
@@ -73,9 +73,9 @@ func (l *ledger) acknowledged() int {
 // contents are etcd's keys and values by key.
 type contents map[string]*mvccpb.KeyValue
 
-// verify compares the data with the data that must or may exist at a revision, and returns the differences. It
-// records the outcome of unacknowledged attempts; over means that none of them can still succeed. undone is the
-// number of acknowledged changes that were rolled back.
+// verify compares the data with the data that must or may exist at a revision and returns the differences. It also
+// records the outcome of unacknowledged attempts. over means that none of these attempts can still succeed, and
+// undone is the number of acknowledged changes that were rolled back.
 func (l *ledger) verify(have contents, at int64, over bool) (wrong []string, undone int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +93,7 @@ func (l *ledger) verify(have contents, at int64, over bool) (wrong []string, und
 	return wrong, undone
 }
 
-// markUndone marks the attempts that were rolled back or never done, and counts the acknowledged ones among them.
+// markUndone marks the attempts that were rolled back or never took effect, and counts the acknowledged ones.
 func markUndone(attempts []*attempt, at int64, over bool) (undone int) {
 	newest := newestOf(attempts, at)
 	for i, each := range attempts {
@@ -107,7 +107,7 @@ func markUndone(attempts []*attempt, at int64, over bool) (undone int) {
 	return undone
 }
 
-// newestOf returns the index of the last attempt that is known to be done at a revision, or -1 if there is none.
+// newestOf returns the index of the last attempt that is known to have taken effect at a revision, or -1.
 func newestOf(attempts []*attempt, at int64) int {
 	newest := -1
 	for i, each := range attempts {
@@ -118,8 +118,8 @@ func newestOf(attempts []*attempt, at int64) int {
 	return newest
 }
 
-// verifyKey describes the inconsistency of a key, or returns an empty string. An attempt without a response may
-// have been done after later attempts.
+// verifyKey describes the inconsistency of a key, or returns an empty string. An attempt without a response may have
+// taken effect after later attempts.
 func verifyKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string {
 	must := &attempt{token: "nothing"}
 	if newest := newestOf(attempts, at); newest >= 0 {
@@ -146,7 +146,7 @@ func verifyKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string
 	return fmt.Sprintf("%s is there, which nobody wrote", mark.Value)
 }
 
-// mismatch describes the inconsistency of a key whose last change is this attempt, or returns an empty string.
+// mismatch describes the inconsistency of a key that was last changed by this attempt, or returns an empty string.
 func (a *attempt) mismatch(key, mark *mvccpb.KeyValue) string {
 	if a.revision == 0 {
 		a.revision = mark.ModRevision

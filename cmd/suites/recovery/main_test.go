@@ -1,6 +1,6 @@
-// Package recovery_test checks the guarantees of recovery with the built program: after faults of volumes and
-// stores, all acknowledged writes that must survive exist, no other data exists, and no client sees a revision
-// decrease. A short selection runs by default, and all tests run with -whole.
+// Package recovery_test checks the guarantees of recovery with the built program. After faults of volumes and stores,
+// all acknowledged writes that must survive exist, no other data exists, and no client sees a revision decrease. By
+// default, a short selection of the tests runs. -whole runs all tests.
 package recovery_test
 
 import (
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// some returns the stride of a loop: apart, or 1 with -whole.
+// some returns the stride of a loop, which is apart, or 1 with -whole.
 func some(apart int) int {
 	if *whole {
 		return 1

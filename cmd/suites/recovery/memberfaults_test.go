@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A memberFault is a fault of one or more of three members. inject returns when all three members are running.
+// A memberFault is a fault of one or more of three members. inject returns when all three members are running again.
 type memberFault struct {
 	name       string
 	isPossible func(c *threeMembers) bool // nil means always possible
@@ -163,8 +163,8 @@ var memberFaults = []memberFault{
 	}, true},
 }
 
-// rollBack kills members and restores earlier copies of their volumes. The volume of a member without a copy is
-// copied now, and clients write before it is rolled back.
+// rollBack kills members and restores earlier copies of their volumes. If a member has no copy, its volume is copied
+// now, and clients write before it is rolled back.
 func (c *threeMembers) rollBack(victims ...*member) {
 	var highest int64
 	for _, each := range victims {
@@ -186,12 +186,12 @@ func (c *threeMembers) rollBack(victims ...*member) {
 	}
 }
 
-// raiseNoSpace makes a member raise the NOSPACE alarm, and returns once there is enough space again.
+// raiseNoSpace makes a member raise the NOSPACE alarm, and returns when there is enough space again.
 func (c *threeMembers) raiseNoSpace(m *member) {
 	c.t.Helper()
 	id, err := strconv.ParseUint(m.run.Status().MemberID, 16, 64)
 	require.NoError(c.t, err)
-	harness.Eventually(c.t, "the alarm is raised", func() bool { // there may briefly be no leader
+	harness.Eventually(c.t, "the alarm is raised", func() bool { // there may be no leader for a short time
 		_, err := etcdserverpb.NewMaintenanceClient(c.etcd.ActiveConnection()).Alarm(c.t.Context(), &etcdserverpb.AlarmRequest{
 			Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: id,
 		})
@@ -199,7 +199,7 @@ func (c *threeMembers) raiseNoSpace(m *member) {
 	})
 }
 
-// writeUntilStored lets clients write until the store has a higher revision.
+// writeUntilStored lets clients write until the revision in the store has increased.
 func (c *threeMembers) writeUntilStored(revision int64) {
 	c.t.Helper()
 	stop := c.book.startWriting(c.client(), c.dice)
@@ -210,7 +210,7 @@ func (c *threeMembers) writeUntilStored(revision int64) {
 	})
 }
 
-// requestRestoreOfAll restarts all members with the same restore request, as the runbook describes for a lost
+// requestRestoreOfAll restarts all members with the same restore request, as described in the runbook for a lost
 // quorum.
 func (c *threeMembers) requestRestoreOfAll() {
 	c.sleep(4 * time.Second)
@@ -236,7 +236,7 @@ func (c *threeMembers) startAll(flags ...string) {
 	}
 }
 
-// start starts a member and waits until it is ready. Before that, it kills some of the starts.
+// start starts a member and waits until it is ready. Some of the starts are killed first.
 func (c *threeMembers) start(m *member) {
 	m.T.Helper()
 	for range c.dice.IntN(3) {
@@ -254,7 +254,7 @@ func (c *threeMembers) other(m *member) *member {
 	return c.members[(m.number+1+c.dice.IntN(len(c.members)-1))%len(c.members)]
 }
 
-// leader returns the member that reports itself as the leader, or the first one if there is none.
+// leader returns the member that reports itself as the leader, or the first member if there is none.
 func (c *threeMembers) leader() *member {
 	for _, m := range c.members {
 		if document := m.run.Status(); document.MemberID != "" && document.MemberID == document.Leader {

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A network connects the members of a cluster: each member has a network namespace, and a bridge connects the
+// A network connects the members of a cluster. Each member has a network namespace, and a bridge connects the
 // namespaces.
 type network struct {
 	t      *testing.T
@@ -25,7 +25,7 @@ type network struct {
 // networks counts the networks of this process.
 var networks atomic.Int32
 
-// newNetwork creates a network. It skips the test if that is impossible, for example without root.
+// newNetwork creates a network. The test is skipped if that is impossible, for example without root.
 func newNetwork(t *testing.T) *network {
 	t.Helper()
 	number := int(networks.Add(1))
@@ -45,13 +45,13 @@ func (n *network) ip(args ...string) {
 	require.NoError(n.t, err, "ip %s: %s", strings.Join(args, " "), out)
 }
 
-// space returns the name of a member's namespace, which is also that of its interface on the bridge.
+// space returns the name of a member's namespace, which is also the name of its interface on the bridge.
 func (n *network) space(member int) string { return fmt.Sprintf("%s-%d", n.name, member) }
 
 func (n *network) address(member int) string { return n.subnet + fmt.Sprint(member+1) }
 
-// addNamespace runs a pod in its own namespace. Processes outside the namespace reach it at the same ports of
-// 127.0.0.1.
+// addNamespace runs a pod in its own namespace. Processes outside the namespace can reach the pod at the same ports
+// of 127.0.0.1.
 func (n *network) addNamespace(p *harness.Pod, member int) {
 	n.t.Helper()
 	space, inside := n.space(member), "eth0"
@@ -72,7 +72,7 @@ func (n *network) addNamespace(p *harness.Pod, member int) {
 func (n *network) cut(member int)  { n.ip("link", "set", n.space(member), "down") }
 func (n *network) join(member int) { n.ip("link", "set", n.space(member), "up") }
 
-// setPeers configures the members' addresses in all pods.
+// setPeers configures the addresses of the members in all pods.
 func (n *network) setPeers(pods []*harness.Pod) {
 	n.t.Helper()
 	cluster := types.URLsMap{}

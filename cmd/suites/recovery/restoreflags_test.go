@@ -17,9 +17,9 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// TestLeftoverRestoreFlags_blockNoMember leaves --restore-to set after a restore, as the documentation allows, and
+// TestLeftoverRestoreFlags_blockNoMember keeps --restore-to set after a restore, as the documentation allows, and
 // deletes volumes while clients write. As in a release, a restore waits until the backups have not grown for 90 s,
-// but in this test they grow all the time.
+// but in this test they are always growing.
 func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -64,7 +64,7 @@ func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 	}
 }
 
-// A restoredCluster is a cluster under load that was restored and whose restore flags are still set.
+// A restoredCluster is a restored cluster under load whose restore flags are still set.
 type restoredCluster struct {
 	t       *testing.T
 	members int // number of members in initial-cluster
@@ -136,7 +136,7 @@ func (l *restoredCluster) requireWrites() {
 	harness.Eventually(l.t, "clients can write", func() bool { return l.written.Load() > before+10 })
 }
 
-// start runs members whose initial-cluster has the given number of members.
+// start runs members with the given number of members in initial-cluster.
 func (l *restoredCluster) start(members int, which ...int) {
 	l.t.Helper()
 	l.members = members
@@ -158,8 +158,8 @@ func (l *restoredCluster) stop(which ...int) {
 	}
 }
 
-// lose kills members and removes their volumes. Without a quorum, a write that the first member has not applied
-// would be lost, so the test waits until this member and the store have all writes.
+// lose kills members and removes their volumes. It first waits until the first member and the store have all writes,
+// because without a quorum, writes that the first member has not applied would be lost.
 func (l *restoredCluster) lose(which ...int) {
 	l.t.Helper()
 	if l.members-len(which) <= l.members/2 {
@@ -194,7 +194,7 @@ func (l *restoredCluster) requireReason(member int, part string) {
 	})
 }
 
-// restoreAll performs the way out that the members report.
+// restoreAll follows the instructions that the members report.
 func (l *restoredCluster) restoreAll(id string) {
 	l.t.Helper()
 	for i := range l.members {

@@ -51,7 +51,7 @@ func TestSpool_survivesLostData(t *testing.T) {
 	}
 }
 
-// Data that a user restored from an old copy is valid but lacks the segments in the spool.
+// The segments in the spool are missing from valid data that a user restored from an old copy.
 func TestSpool_survivesManualRestore(t *testing.T) {
 	t.Parallel()
 	p, d := newSpoolPod(t)

@@ -15,21 +15,21 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A store is the backup store of a cluster, with functions that inject faults.
+// A store is the backup store of a cluster with functions that inject faults.
 type store struct {
 	url                   string
 	env                   []string // credentials
 	disconnect, reconnect func()
-	slow                  func() // slows the store down until reconnect; nil if the store cannot be slow
+	slow                  func() // slows down the store until reconnect; nil if the store cannot be slow
 }
 
-// configure makes a pod store its backups in this store.
+// configure makes a pod use this store for its backups.
 func (s store) configure(p *harness.Pod) {
 	p.Flags = append(p.Flags, "--backup-store="+s.url, "--backup-interval=200ms")
 	p.Env = append(p.Env, s.env...)
 }
 
-// A depot is a store in a folder. The parent of the folder represents a mounted volume.
+// A depot is a store in a directory whose parent represents a mounted volume.
 type depot struct {
 	t     *testing.T
 	mount string
@@ -71,7 +71,7 @@ func (d depot) generations() []archive.Generation {
 // slowTransfer is the duration of each transfer to or from a slow store.
 const slowTransfer = 20 * time.Millisecond
 
-// bucket starts an S3 server and returns a function that creates stores in one bucket, each with its own prefix and
+// bucket starts an S3 server and returns a function that creates stores in a bucket, each with its own prefix and
 // proxy.
 func bucket(t *testing.T) func(t *testing.T, prefix string) store {
 	t.Helper()

@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A storedMember is a stopped single member whose volume and store contain a key. It has a copy of the volume with
-// an older value of the key.
+// A storedMember is a stopped single member with a key in its volume and in its store, and with a copy of the volume
+// that contains an older value of the key.
 type storedMember struct {
 	*harness.Pod
 	depot
@@ -90,7 +90,7 @@ func (l *storedMember) count() int64 {
 	return reply.Count
 }
 
-// requireRefused checks that a start fails with the given reason and changes nothing.
+// requireRefused checks that a start fails for the given reason and changes nothing.
 func (l *storedMember) requireRefused(why string) {
 	l.T.Helper()
 	l.ExpectTerminationMessage()

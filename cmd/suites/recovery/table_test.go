@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Results of a start that is not refused.
+// Results of starts that are not refused.
 const (
 	starts         = "starts with its data"
 	restores       = "is restored from the store"
@@ -30,7 +30,7 @@ const (
 )
 
 // cells contains the rows of docs/restore.md for a single member: the state of the volume, the state of the store,
-// and the result, which is one of the constants above or part of the refusal.
+// and the result. A result is one of the constants above or part of the error message.
 var cells = []struct{ volume, store, end string }{
 	{"valid", "this cluster's", starts},
 	{"valid", "empty", starts},
@@ -78,7 +78,7 @@ func TestRecoveryTable(t *testing.T) {
 	}
 }
 
-// ends checks the results of starts that are not refused.
+// ends checks the results of successful starts.
 var ends = map[string]func(l *storedMember){
 	starts: func(l *storedMember) {
 		run := l.StartReady()
@@ -128,7 +128,7 @@ var ends = map[string]func(l *storedMember){
 	},
 }
 
-// A missing folder may be on a volume that is not mounted, so the user must create it.
+// The user must create a missing directory, because it may be on a volume that is not mounted.
 func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	t.Parallel()
 	p, d := harness.NewStandalonePod(t, nil), newDepot(t)
@@ -142,8 +142,8 @@ func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	run.AwaitReady()
 }
 
-// A database may have been corrupt before it was backed up. Opening it can crash the process, so recovery must open
-// it in a child process.
+// A database may have been corrupt before it was backed up. Recovery must open it in a child process, because opening
+// a corrupt database can crash the process.
 func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)
@@ -168,7 +168,7 @@ func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	l.requireRefused("the backups are damaged")
 }
 
-// If a full snapshot is damaged, an older full snapshot and its segments restore the same revision.
+// An older full snapshot and its segments must restore the same revision as a damaged full snapshot.
 func TestDamagedBackup_olderFullSnapshotIsUsed(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)

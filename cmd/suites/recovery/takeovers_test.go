@@ -17,12 +17,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// takeoversPerCluster is the number of pods that take over a cluster, each from its predecessor. They mostly wait,
-// so all clusters run in parallel.
+// takeoversPerCluster is the number of pods that take over a cluster one after another. All clusters run in parallel,
+// because the pods are mostly waiting.
 const takeoversPerCluster = 25
 
-// TestTakenOverMember_exits suspends a pod, restores its backups in another pod and resumes the first pod, which
-// must exit.
+// TestTakenOverMember_exits suspends a pod, restores its backups in another pod and resumes the first pod, which must
+// then exit.
 func TestTakenOverMember_exits(t *testing.T) {
 	t.Parallel()
 	takeOvers(t,
@@ -35,8 +35,8 @@ func TestTakenOverMember_exits(t *testing.T) {
 	)
 }
 
-// TestTakenOverMember_disconnectedFromServer does the same with a pod that keeps running under load without a
-// connection to the store.
+// TestTakenOverMember_disconnectedFromServer is like TestTakenOverMember_exits, but the first pod keeps running under
+// load without a connection to the store.
 func TestTakenOverMember_disconnectedFromServer(t *testing.T) {
 	t.Parallel()
 	buckets := bucket(t)
@@ -61,13 +61,13 @@ func takeOvers(t *testing.T, kept func(t *testing.T, prefix string) func() store
 	}
 }
 
-// successions contains the pods that take over one cluster, each from its predecessor.
+// successions contains the pods that take over a cluster one after another.
 type successions struct {
 	t            *testing.T
 	newStore     func() store
 	backupWriter // current writer
 	count        int
-	confirmed    []string // keys that the program reported as stored
+	confirmed    []string // keys reported as stored by the program
 }
 
 // A backupWriter is a pod that writes to the store.
@@ -91,7 +91,7 @@ func (h *successions) startWriter() backupWriter {
 	return backupWriter{pod, kept, pod.StartReady(infoLevel)}
 }
 
-// takeOver disconnects the current pod, which is under load, starts another pod and reconnects the first.
+// takeOver disconnects the current pod, which is under load, starts another pod and reconnects the first one.
 func (h *successions) takeOver(leave, comeBack func(owner backupWriter)) {
 	h.t.Helper()
 	owner := h.backupWriter
@@ -133,14 +133,14 @@ func (h *successions) missingKeys() (keys []string) {
 	return slices.DeleteFunc(slices.Clone(h.confirmed), func(key string) bool { return has[key] })
 }
 
-// writes records the writes to one pod and the revision that the pod reported as stored.
+// writes records the writes to a pod and the revision that the pod reported as stored.
 type writes struct {
 	end, ended chan struct{}
 
 	mu       sync.Mutex
 	keys     []string
 	revision []int64 // of each
-	stored   int64   // revision that the program reported as stored
+	stored   int64   // revision reported as stored by the program
 }
 
 // startWriting starts a client that writes until it is stopped or the pod has exited.
@@ -165,7 +165,7 @@ func (p backupWriter) startWriting(prefix string) *writes {
 	return w
 }
 
-// writePause is the pause between two writes to a pod. It is long, because many pods are under load at the same
+// writePause is the pause between two writes to a pod. The pause is long because many pods are under load at the same
 // time.
 const writePause = 200 * time.Millisecond
 

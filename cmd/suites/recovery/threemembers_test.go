@@ -12,7 +12,7 @@ import (
 )
 
 // TestChaos_threeMembers injects faults into the members of a cluster under load. Each member has its own network
-// namespace. After each fault, all members must have every acknowledged write.
+// namespace. All members must have every acknowledged write after each fault.
 func TestChaos_threeMembers(t *testing.T) {
 	t.Parallel()
 	if !*whole {
@@ -39,12 +39,12 @@ type threeMembers struct {
 	dice     *rand.Rand
 	members  []*member
 	book     *ledger
-	etcd     *clientv3.Client // client of the test itself
+	etcd     *clientv3.Client // client used by the test itself
 	informer *informer
 	id       uint64 // ID of the cluster
 	watching int    // number of the informer's lists at the last verification
-	stored   int64  // revision that the members reported as stored
-	restored int64  // highest revision that the members reported as restored since the fault
+	stored   int64  // revision reported as stored by the members
+	restored int64  // highest revision reported as restored by the members since the fault
 }
 
 // A member is one of the three members.
@@ -74,7 +74,7 @@ func newThreeMembers(t *testing.T, dice *rand.Rand) *threeMembers {
 	return c
 }
 
-// client returns a client of all members.
+// client returns a client that is connected to all members.
 func (c *threeMembers) client() *clientv3.Client {
 	c.t.Helper()
 	var endpoints []string
@@ -91,7 +91,7 @@ func (c *threeMembers) awaitReady() {
 	}
 }
 
-// recoveryTimeout bounds the time until a member is ready. The member may first have to watch another member for a
+// recoveryTimeout limits the time until a member is ready. A member may first have to watch another member for a
 // minute, which it checks every 30 s.
 const recoveryTimeout = 3 * time.Minute
 
@@ -100,7 +100,8 @@ func (m *member) awaitReady() {
 	for watch := harness.StartWatch(); m.run.Readyz() != 200; <-time.After(20 * time.Millisecond) {
 		require.Less(m.T, watch.Duration(), recoveryTimeout, "%s is ready again", m.Config["name"])
 		select {
-		// The only member that could describe the cluster was killed. An orchestrator would restart this one.
+		// The killed member was the only one that could describe the cluster. An orchestrator would restart the
+		// current member.
 		case <-m.run.Ended:
 			require.NotEmpty(m.T, m.run.Log.FindText("the next start tries again"), "the process ended before it was ready")
 			m.run = m.Run(m.run.Cmd.Args[1:]...)

@@ -40,8 +40,8 @@ func (c *threeMembers) requireRestored() {
 	sum.add(func(f *figures) { f.undone, f.restores = f.undone+undone, f.restores+1 })
 }
 
-// readRestored records the revision that a member reports as restored. All members must find the same revision in
-// the store.
+// readRestored records the revision that a member reports as restored. All members must find the same revision in the
+// store.
 func (c *threeMembers) readRestored(m *member) {
 	for _, line := range m.run.Log.Matching(harness.Line{"message": "recovery: "}) {
 		if of, has := line["restored_revision"].(float64); has {
@@ -130,8 +130,8 @@ func (c *threeMembers) requireEqual() {
 	})
 }
 
-// requireTidy checks that no unfinished restore is left. It removes the preserved copies, each of which is as large
-// as the data.
+// requireTidy checks that there is no unfinished restore, and removes the preserved copies, which are as large as the
+// data.
 func (c *threeMembers) requireTidy() {
 	c.t.Helper()
 	for _, m := range c.members {

@@ -44,7 +44,7 @@ func (c *cluster) verify(after *outcome) {
 	c.removeCopies()
 }
 
-// content returns etcd's keys, except those that expire soon.
+// content returns etcd's keys except those that expire soon.
 func (c *cluster) content() (have contents, revision int64, cluster string) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
@@ -116,11 +116,11 @@ func (c *cluster) requireLeases(have contents) {
 	})
 }
 
-// unstated is the minimum TTL, in seconds, that a restore grants to a lease that the store lacks.
+// unstated is the minimum TTL in seconds that a restore grants to a lease that is missing from the store.
 const unstated = 60
 
-// requireUser checks that the user exists, or that it does not exist if the cluster was restored to a revision
-// before its creation.
+// requireUser checks that the user exists, or does not exist if the cluster was restored to a revision before the
+// user's creation.
 func (c *cluster) requireUser(at int64) {
 	c.T.Helper()
 	if at < c.user {
@@ -132,7 +132,7 @@ func (c *cluster) requireUser(at int64) {
 	require.Equal(c.T, []string{"somebody"}, users.Users)
 }
 
-// removeCopies removes all preserved copies except the newest, because each is as large as the data.
+// removeCopies removes all preserved copies except the newest one, because each copy is as large as the data.
 func (c *cluster) removeCopies() {
 	c.T.Helper()
 	all := preservedCopies(c.Pod)

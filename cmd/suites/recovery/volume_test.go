@@ -55,7 +55,7 @@ func copyDirectory(p *harness.Pod, from, to string) {
 	require.NoError(p.T, err, string(out))
 }
 
-// preservedCopies returns the preserved copies of the data directory, the oldest first.
+// preservedCopies returns the preserved copies of the data directory, oldest first.
 func preservedCopies(p *harness.Pod) []string { return filesNextTo(p, ".aside-*") }
 
 // unfinishedFiles returns the directories of unfinished restores.

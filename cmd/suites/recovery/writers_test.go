@@ -52,7 +52,7 @@ func (l *ledger) startWriting(etcd *clientv3.Client, dice *rand.Rand) (stop func
 	}
 }
 
-// prepare grants a long lease, and puts a key that expires soon.
+// prepare grants a long lease and puts a key that expires soon.
 func (w *client) prepare(ctx context.Context) {
 	if long, err := w.etcd.Grant(ctx, leaseTime); err == nil {
 		w.lease = long.ID
@@ -62,7 +62,7 @@ func (w *client) prepare(ctx context.Context) {
 	}
 }
 
-// change puts or deletes a key, or compacts. Without a response, the outcome is unknown.
+// change puts or deletes a key, or compacts. The outcome is unknown if there is no response.
 func (w *client) change(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

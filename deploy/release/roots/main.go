@@ -1,5 +1,6 @@
-// Command roots prints the root certificates that Mozilla trusts, as the Go project publishes them, so that the image
-// does not depend on the build machine. It omits roots with constraints, which a certificate file cannot express.
+// Command roots prints the root certificates that Mozilla trusts, as published by the Go project, which makes the
+// image independent of the build machine. Roots with constraints are omitted, because a certificate file cannot
+// express constraints.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package chart renders the Helm chart of deploy without a cluster and checks the rendered objects and the values
-// that the chart rejects.
+// Package chart renders the Helm chart in deploy without a cluster. It checks the rendered objects and that the chart
+// rejects invalid values.
 package chart
 
 import (
@@ -36,12 +36,12 @@ func path(parts ...string) string {
 	return filepath.Join(append([]string{cluster.Checkout(), "deploy"}, parts...)...)
 }
 
-// helm runs helm with the values on its standard input.
+// helm runs helm and passes the values on standard input.
 func helm(values string, args ...string) (printed, complaint string, err error) {
 	return run("helm", values, args...)
 }
 
-// run is like helm for the given program: helm or helm3/helm.
+// run is like helm, but runs a specific program: helm or helm3/helm.
 func run(program, values string, args ...string) (printed, complaint string, err error) {
 	command := exec.Command(cluster.Tool(program), append(args, "--values=-")...)
 	var out, complaints bytes.Buffer
@@ -61,7 +61,7 @@ func rendered(t *testing.T, values, release, namespace string) map[string]docume
 
 type document = map[string]any
 
-// objects returns the objects that a chart renders, keyed by kind and name.
+// objects returns the objects rendered by a chart by kind and name.
 func objects(t *testing.T, chart, values, release, namespace string) map[string]document {
 	t.Helper()
 	rendered, complaint, err := helm(values, "template", release, chart, "--namespace="+namespace)
@@ -90,7 +90,7 @@ func TestHelmHasNothingToSay(t *testing.T) {
 	assert.NotContains(t, said, "WARNING")
 }
 
-// The tests of deploy compare these renderings with the program, so those tests do not need helm.
+// The tests of deploy compare these rendered examples with the program and therefore do not need helm.
 func TestExamples_matchTheChart(t *testing.T) {
 	files, err := filepath.Glob(path("examples", "*.values.yaml"))
 	require.NoError(t, err)
@@ -114,48 +114,48 @@ func TestValues_invalidCombinations(t *testing.T) {
 	for values, sentence := range map[string]string{
 		"replicas: 3": "store.url: 3 members need a bucket",
 		"replicas: 2": "value must be one of 1, 3, 5",
-		"{replicas: 3, store: {url: file:///var/etcd/data/backups}}": "store.url: a folder is in one pod",
-		"restore: {to: latest}":   "set both or neither",
-		"copy: {to: s3://second}": "copy.to: backups on a volume of the member's own",
+		"{replicas: 3, store: {url: file:///var/etcd/data/backups}}": "store.url: several members need a bucket, because a folder is in only one pod",
+		"restore: {to: latest}":   "restore.to and restore.id must be set together",
+		"copy: {to: s3://second}": "copy.to: other pods cannot access backups on the member's own volume",
 		"{copy: {to: s3://b}, store: {url: s3://a}, sidecar: {enabled: true}}": "copy: with sidecar.enabled=true",
-		"restore: {id: again}":                                                             "set both or neither",
-		"quota: 16Gi":                                                                      "volume.size: 32Gi is too small for a quota of 16Gi: at least 56320Mi is required: 1.1 × (3 × quota + 2Gi)",
-		"tls: {issuer: {name: company}}":                                                   "tls.issuer: only cert-manager knows issuers",
-		"tls: {source: secrets, names: [etcd.example.org]}":                                "tls.names: the certificates of your own Secrets",
-		"networkPolicy: {enabled: false, clients: {a: b}}":                                 "limit nothing without networkPolicy.enabled=true",
-		"{leases: true, sidecar: {enabled: true}}":                                         "leases: with sidecar.enabled=true the sidecar renews them",
-		"{store: {interval: 1s}, sidecar: {enabled: true}}":                                "store.interval: with sidecar.enabled=true the sidecar makes and restores backups",
+		"restore: {id: again}":                                                             "restore.to and restore.id must be set together",
+		"quota: 16Gi":                                                                      "volume.size: 32Gi is too small for a quota of 16Gi; set at least 56320Mi, which is 1.1 × (3 × quota + 2Gi)",
+		"tls: {issuer: {name: company}}":                                                   "tls.issuer: requires tls.source=cert-manager",
+		"tls: {source: secrets, names: [etcd.example.org]}":                                "tls.names: requires tls.source=cert-manager",
+		"networkPolicy: {enabled: false, clients: {a: b}}":                                 "require networkPolicy.enabled=true",
+		"{leases: true, sidecar: {enabled: true}}":                                         "leases: with sidecar.enabled=true, the sidecar renews the leases",
+		"{store: {interval: 1s}, sidecar: {enabled: true}}":                                "store.interval: with sidecar.enabled=true, the sidecar makes and restores the backups",
 		"{restore: {to: latest, id: a}, sidecar: {enabled: true}}":                         "restore: with sidecar.enabled=true",
 		"{store: {signing: {secret: a}}, sidecar: {enabled: true}}":                        "store.signing: with sidecar.enabled=true",
-		"{store: {url: 's3://bucket?endpoint=http://a'}, sidecar: {enabled: true}}":        "store.url: the sidecar takes",
-		"sidecar: {extraArgs: [--a]}":                                                      "sidecar.extraArgs: there is no sidecar",
+		"{store: {url: 's3://bucket?endpoint=http://a'}, sidecar: {enabled: true}}":        "store.url: the sidecar supports only",
+		"sidecar: {extraArgs: [--a]}":                                                      "sidecar.extraArgs: requires sidecar.enabled=true",
 		"nameOverride: a-name-that-is-longer-than-a-label-of-a-pod-may-be":                 "nameOverride: a-name-that-is-longer-than-a-label-of-a-pod-may-be is too long",
 		"nameOverride: null\nreplicas: null":                                               "missing property 'replicas'",
-		"tls: {secrets: {server: mine}}":                                                   "tls.secrets: nothing mounts them without tls.source",
-		"extraEnv: [{name: POD_NAME, value: a}]":                                           "extraEnv: POD_NAME is there twice, or set by the chart already",
-		"extraEnv: [{name: ETCD_WRAPPER_BACKUP_STORE, value: a}]":                          "extraEnv: ETCD_WRAPPER_BACKUP_STORE is there twice, or set by the chart already",
-		"extraEnv: [{name: A, value: a}, {name: A, value: b}]":                             "extraEnv: A is there twice, or",
+		"tls: {secrets: {server: mine}}":                                                   "tls.secrets: the Secrets are not used without tls.source",
+		"extraEnv: [{name: POD_NAME, value: a}]":                                           "extraEnv: POD_NAME is set twice, or already set by the chart",
+		"extraEnv: [{name: ETCD_WRAPPER_BACKUP_STORE, value: a}]":                          "extraEnv: ETCD_WRAPPER_BACKUP_STORE is set twice, or already set by the chart",
+		"extraEnv: [{name: A, value: a}, {name: A, value: b}]":                             "extraEnv: A is set twice, or",
 		"extraEnv: [{name: A, value: 5}]":                                                  "at '/extraEnv/0/value': got number, want string",
-		"podLabels: {app.kubernetes.io/part-of: a}":                                        "podLabels: app.kubernetes.io/part-of is the chart's own",
-		"podAnnotations: {checksum/configuration: a}":                                      "podAnnotations: checksum/configuration is the chart's own",
-		"{store: {url: s3://b/p}, copy: {to: s3://b/p}}":                                   "copy.to: the backups are there already",
-		"{store: {url: s3://b}, copy: {to: s3://b/etcd/etcd-main}}":                        "copy.to: the backups are there already",
+		"podLabels: {app.kubernetes.io/part-of: a}":                                        "podLabels: app.kubernetes.io/part-of is set by the chart",
+		"podAnnotations: {checksum/configuration: a}":                                      "podAnnotations: checksum/configuration is set by the chart",
+		"{store: {url: s3://b/p}, copy: {to: s3://b/p}}":                                   "copy.to: must not be the store of the backups",
+		"{store: {url: s3://b}, copy: {to: s3://b/etcd/etcd-main}}":                        "copy.to: must not be the store of the backups",
 		"{store: {url: s3://b}, copy: {to: s3://c, schedule: now}}":                        "at '/copy/schedule': 'now' does not match pattern",
 		"{store: {url: 's3://b c'}}":                                                       "at '/store/url': 's3://b c' does not match pattern",
 		"{store: {url: s3://b, interval: often}}":                                          "at '/store/interval': 'often' does not match pattern",
 		"restore: {to: 'time:yesterday', id: a}":                                           "at '/restore/to': 'time:yesterday' does not match pattern",
-		"store: {encryption: {secret: a, recipients: ''}}":                                 "store.encryption: without a file of recipients nothing would be encrypted",
-		"store: {encryption: {secret: a, recipients: null}}":                               "store.encryption: without a file of recipients nothing would be encrypted",
+		"store: {encryption: {secret: a, recipients: ''}}":                                 "store.encryption: nothing is encrypted without recipients",
+		"store: {encryption: {secret: a, recipients: null}}":                               "store.encryption: nothing is encrypted without recipients",
 		"store: {encryption: {secret: a, recipients: x/../../y}}":                          "at '/store/encryption/recipients': 'x/../../y' does not match pattern",
 		"store: {encryption: {secret: a, identities: ../y}}":                               "at '/store/encryption/identities': '../y' does not match pattern",
-		"store: {signing: {secret: a, key: '', trusted: ''}}":                              "store.signing: neither a key to sign with nor trusted ones are named",
+		"store: {signing: {secret: a, key: '', trusted: ''}}":                              "store.signing: no keys are configured",
 		"store: {signing: {secret: a, key: /key.pem}}":                                     "at '/store/signing/key': '/key.pem' does not match pattern",
 		"store: {signing: {secret: a, trusted: ..}}":                                       "at '/store/signing/trusted': '..' does not match pattern",
 		"store: {url: 's3://key:secret@bucket'}":                                           "at '/store/url': 's3://key:secret@bucket' does not match pattern",
 		"{store: {url: s3://b}, copy: {to: 's3://key:secret@c'}}":                          "at '/copy/to': 's3://key:secret@c' does not match pattern",
 		"{store: {url: s3://b}, copy: {to: s3://c, schedule: every day at three o'clock}}": "at '/copy/schedule'",
 		"store: {ca: {secret: a}}":                                                         "store.ca: only a bucket has a certificate",
-		"store: {url: s3://b, googleKey: {secret: a}}":                                     "store.googleKey: only gs:// takes a key file",
+		"store: {url: s3://b, googleKey: {secret: a}}":                                     "store.googleKey: only gs:// uses a key file",
 		"{store: {url: gs://b, googleKey: {secret: a}}, sidecar: {enabled: true}}":         "store.googleKey: with sidecar.enabled=true",
 		"networkPolicy: {clients: {'a b': c}}":                                             "'a b' does not match pattern",
 		"networkPolicy: {clientCIDRs: [10.0.0.1]}":                                         "at '/networkPolicy/clientCIDRs/0': '10.0.0.1' does not match pattern",
@@ -164,18 +164,18 @@ func TestValues_invalidCombinations(t *testing.T) {
 		"store: {fullSchedule: often}":                                                     "at '/store/fullSchedule': 'often' does not match pattern",
 		"store: {spoolLimit: much}":                                                        "at '/store/spoolLimit': 'much' does not match pattern",
 		"restore: {to: latest, id: a b/../c}":                                              "at '/restore/id': 'a b/../c' does not match pattern",
-		"etcdConfig: {data-dir: /data}":                                                    "etcdConfig: data-dir is the chart's own: leave it out",
-		"etcdConfig: {Wal-Dir: /data}":                                                     "etcdConfig: Wal-Dir is the chart's own: leave it out",
-		"{dataVersion: '3.6', sidecar: {enabled: true}}":                                   "dataVersion: the sidecar's etcd 3.5 has to be able to read the data: leave dataVersion out",
+		"etcdConfig: {data-dir: /data}":                                                    "etcdConfig: data-dir is set by the chart; remove it",
+		"etcdConfig: {Wal-Dir: /data}":                                                     "etcdConfig: Wal-Dir is set by the chart; remove it",
+		"{dataVersion: '3.6', sidecar: {enabled: true}}":                                   "dataVersion: the sidecar's etcd 3.5 must be able to read the data; remove dataVersion",
 		"{restore: {adopt: '00000000000000000000000000000000'}, sidecar: {enabled: true}}": "restore.adopt: with sidecar.enabled=true",
 		"{auth: {rootPassword: {secret: a}}, sidecar: {enabled: true}}":                    "auth.rootPassword: with sidecar.enabled=true",
 		"auth: {rootPassword: {secret: a, key: ../b}}":                                     "at '/auth/rootPassword/key': '../b' does not match pattern",
 		"{replicas: 3, store: {url: s3://b}, auth: {rootPassword: {secret: a}}}":           "auth.rootPassword: several members need TLS",
 		"auth: {rootPassword: {secret: A}}":                                                "at '/auth/rootPassword/secret': 'A' does not match pattern",
-		"{store: {ack: stored}}":                                                           "store.ack: stored is for one member with a bucket",
-		"{replicas: 3, store: {url: 's3://b', ack: stored}}":                               "store.ack: stored is for one member with a bucket",
+		"{store: {ack: stored}}":                                                           "store.ack: stored requires a single member with a bucket",
+		"{replicas: 3, store: {url: 's3://b', ack: stored}}":                               "store.ack: stored requires a single member with a bucket",
 		"{store: {url: 's3://b', ack: stored}, sidecar: {enabled: true}}":                  "store.ack: with sidecar.enabled=true",
-		"{persistence: none, store: {url: 's3://b'}}":                                      "persistence: without a volume only store.ack=stored loses nothing",
+		"{persistence: none, store: {url: 's3://b'}}":                                      "persistence: without a volume, data is lost with the pod unless store.ack is stored",
 		"store: {bucket: a}":                                                               "additional properties 'bucket' not allowed",
 		"tls: {source: vault}":                                                             "value must be one of",
 		"{replicas: 5, store: {url: 'ftp://bucket'}}":                                      "does not match pattern",
@@ -223,7 +223,7 @@ func TestAMemberThatLosesNothingNeedsNoClaim(t *testing.T) {
 	assert.Contains(t, env, document{"name": "ETCD_WRAPPER_BACKUP_ACK", "value": "stored"})
 }
 
-// Namespaces do not separate networks, and two releases may share a namespace.
+// Namespaces do not isolate networks, and two releases may share a namespace.
 func TestReleases_areIndependent(t *testing.T) {
 	const values = `{replicas: 3, store: {url: s3://bucket}, leases: true, tls: {source: cert-manager}, monitoring: {podMonitor: true}}`
 	blue, green := rendered(t, values, "blue", "one"), rendered(t, values, "green", "one")
@@ -244,7 +244,7 @@ func TestReleases_areIndependent(t *testing.T) {
 // block matches an indented code block in a guide.
 var block = regexp.MustCompile(`(?m)(?:^    .*\n)+`)
 
-// Adding or removing members does not restart the remaining ones.
+// Adding or removing members must not restart the remaining members.
 func TestReplicas_keepThePodTemplate(t *testing.T) {
 	template := func(replicas int) any {
 		set := rendered(t, fmt.Sprintf("{replicas: %d, store: {url: s3://b}}", replicas), "etcd", "blue")["StatefulSet/etcd"]

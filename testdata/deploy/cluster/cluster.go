@@ -1,5 +1,5 @@
-// Package cluster runs a real Kubernetes control plane on loopback for the tests of deploy. The control plane
-// stores its data in etcd-wrapper. Build must be called before Start.
+// Package cluster runs a real Kubernetes control plane on loopback for the tests of deploy. The control plane uses
+// etcd-wrapper as its etcd. Build must be called before Start.
 package cluster
 
 import (
@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// token authenticates all programs and tests as the same user, who has all permissions.
+// token authenticates all programs and tests as one user with all permissions.
 const token = "test-deploy"
 
 // Cluster is a running control plane.
@@ -38,7 +38,8 @@ type Cluster struct {
 	running []*exec.Cmd
 }
 
-// Start returns once the API server is ready. All files are in a new temporary directory, which Stop removes.
+// Start starts a control plane and waits until the API server is ready. All files are in a temporary directory, which
+// Stop removes.
 func Start(ctx context.Context) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "control-plane-")
 	if err != nil {
@@ -69,14 +70,14 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.startControllers(ports[4], ports[5])
 }
 
-// Stop ends the programs and removes their files. If logs is not nil, Stop writes the last lines of each program's
-// log to it.
+// Stop stops the programs and removes their files. It writes the last lines of each program's log to logs, unless
+// logs is nil.
 func (c *Cluster) Stop(logs io.Writer) {
 	for _, command := range c.running {
 		_ = command.Process.Kill() // the process may have exited already
 		_ = command.Wait()
 		if logs != nil {
-			_, _ = fmt.Fprintf(logs, "the end of the log of %s:\n%s\n", filepath.Base(command.Path), tail(c.log(command.Path)))
+			_, _ = fmt.Fprintf(logs, "last lines of the log of %s:\n%s\n", filepath.Base(command.Path), tail(c.log(command.Path)))
 		}
 	}
 	_ = os.RemoveAll(c.dir) // leftovers are in the system's temporary directory
@@ -121,11 +122,11 @@ func (c *Cluster) awaitServer(ctx context.Context) (err error) {
 			return nil
 		}
 	}
-	return fmt.Errorf("the API server is not ready within %s: %w", Patience, err)
+	return fmt.Errorf("the API server did not become ready within %s: %w", Patience, err)
 }
 
-// controllers lists the controllers that the stories need. It excludes the node controllers, because no node sends
-// heartbeats here. It uses the names from before Kubernetes 1.28, which later versions still accept.
+// controllers lists the controllers that the stories need. The node controllers are not included, because no node
+// sends heartbeats here. The names are those used before Kubernetes 1.28, which later versions still accept.
 const controllers = "statefulset,job,cronjob,disruption,endpointslice,serviceaccount,root-ca-cert-publisher,pvc-protection," +
 	"persistentvolume-binder,garbagecollector,namespace,podgc"
 
@@ -160,7 +161,7 @@ func (c *Cluster) log(program string) string {
 }
 
 func tail(file string) string {
-	content, _ := os.ReadFile(file) // a log that cannot be read is shown as empty
+	content, _ := os.ReadFile(file) // an unreadable log is shown as empty
 	lines := strings.Split(string(content), "\n")
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }
@@ -208,7 +209,7 @@ func (c *Cluster) tool(name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Environment returns the environment of a cluster user: kubectl and helm are in PATH and configured.
+// Environment returns the environment of a cluster user, in which kubectl and helm are in PATH and configured.
 func (c *Cluster) Environment() []string {
 	path := strings.Join([]string{filepath.Dir(Tool("kubectl")), filepath.Dir(Tool("helm")), os.Getenv("PATH")}, string(os.PathListSeparator))
 	return append(os.Environ(), "KUBECONFIG="+c.Kubeconfig, "KUBECACHEDIR="+filepath.Join(c.dir, "cache"), "HELM_CACHE_HOME="+filepath.Join(c.dir, "helm"),

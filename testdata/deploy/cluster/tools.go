@@ -19,18 +19,18 @@ func Checkout() string {
 	return filepath.Join(filepath.Dir(file), "../../..")
 }
 
-// tools returns the directory of the programs that Build builds.
+// tools returns the directory with the programs built by Build.
 func tools() string { return filepath.Join(Checkout(), "bin", "test-deploy") }
 
-// which returns the Kubernetes version to build and run, from the environment variable KUBERNETES: "newest" (the
-// default) or "oldest", the oldest version that the chart supports. Each version has its own module.
+// which returns the Kubernetes version to build and run, which the environment variable KUBERNETES selects: "newest"
+// (the default) or "oldest", the oldest version that the chart supports. Each version has its own module.
 func which() string { return cmp.Or(os.Getenv("KUBERNETES"), "newest") }
 
-// ofKubernetes lists the programs that differ between the two versions.
+// ofKubernetes lists the programs that depend on the Kubernetes version.
 var ofKubernetes = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"}
 
-// stamp returns linker flags that set the version of the Kubernetes programs, which is read from their module. The
-// order of the flags is fixed, because a different order would make Go link the programs again.
+// stamp returns linker flags that set the version of the Kubernetes programs to the version in their module. The
+// order of the flags is fixed, because Go links the programs again if the order changes.
 func stamp() (string, error) {
 	module := filepath.Join(Checkout(), "testdata/kubernetes", which(), "go.mod")
 	content, err := os.ReadFile(module)
@@ -39,7 +39,7 @@ func stamp() (string, error) {
 	}
 	version := regexp.MustCompile(`k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)`).FindSubmatch(content)
 	if version == nil {
-		return "", fmt.Errorf("%s has no version of k8s.io/kubernetes", module)
+		return "", fmt.Errorf("%s does not require k8s.io/kubernetes", module)
 	}
 	flags := "-s -w"
 	for _, stamped := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} { // older API servers report client-go's version
@@ -50,11 +50,11 @@ func stamp() (string, error) {
 }
 
 // Build builds Kubernetes, helm, runc, an S3 server, the scripted sidecar, the project's image and its release files.
-// Kubernetes and helm have their own modules, because their dependencies would change the versions of the other
+// Kubernetes and helm have modules of their own, because their dependencies would change the versions of other
 // programs.
 //
-// The first build takes 15 minutes on two cores, later ones take seconds. If TEST_DEPLOY_BUILT is set, Build does
-// nothing, and bin/test-deploy and bin/image must contain the programs and the image already.
+// The first build takes 15 minutes on two cores, and later builds take seconds. If TEST_DEPLOY_BUILT is set, Build
+// does nothing: the programs and the image must already be in bin/test-deploy and bin/image.
 func Build() error {
 	if os.Getenv("TEST_DEPLOY_BUILT") != "" {
 		return nil
@@ -62,7 +62,7 @@ func Build() error {
 	return errors.Join(
 		BuildHelm(),
 		buildKubernetes(),
-		build("testdata/deploy", "1", "github.com/opencontainers/runc"), // runc enters namespaces before the Go runtime starts, which needs C
+		build("testdata/deploy", "1", "github.com/opencontainers/runc"), // runc needs C to enter namespaces before the Go runtime starts
 		build("testdata/deploy", "0", "./sidecar"),
 		build("testdata/servers", "0", "github.com/versity/versitygw/cmd/versitygw"),
 		run("testdata/crds", nil, "go", "mod", "download"),
@@ -122,7 +122,7 @@ func run(folder string, env []string, name string, args ...string) error {
 func Released() []string {
 	charts, err := filepath.Glob(filepath.Join(Checkout(), "testdata/deploy/released/*.tgz"))
 	if err != nil || len(charts) == 0 {
-		panic(fmt.Sprintf("there are no charts in testdata/deploy/released: %v", err))
+		panic(fmt.Sprintf("no charts found in testdata/deploy/released: %v", err))
 	}
 	return charts
 }
@@ -130,7 +130,7 @@ func Released() []string {
 // Published returns the directory with the release files for this machine's platform.
 func Published() string { return filepath.Join(tools(), "dist") }
 
-// Tool returns the path of a program that Build has built.
+// Tool returns the path of a program built by Build.
 func Tool(name string) string {
 	if slices.Contains(ofKubernetes, name) {
 		return filepath.Join(tools(), which(), name)
@@ -138,7 +138,7 @@ func Tool(name string) string {
 	return filepath.Join(tools(), name)
 }
 
-// Wrapper returns the path of the program under test, the same binary as in the image.
+// Wrapper returns the path of the program under test, which is also the binary in the image.
 func Wrapper() string {
 	return filepath.Join(Checkout(), "bin", "linux-"+runtime.GOARCH, "etcd-wrapper")
 }

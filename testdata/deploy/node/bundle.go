@@ -102,7 +102,7 @@ func process(pod *corev1.Pod, container *corev1.Container, image *Image, variabl
 	return &specs.Process{
 		Args: arguments, Env: environment, Cwd: "/",
 		User: specs.User{UID: uint32(*context.RunAsUser), GID: uint32(*context.RunAsGroup), AdditionalGids: []uint32{uint32(*context.FSGroup)}},
-		// The namespace's Pod Security Standard requires that all are dropped.
+		// The namespace's Pod Security Standard requires dropping all capabilities.
 		Capabilities:    &specs.LinuxCapabilities{},
 		NoNewPrivileges: !*container.SecurityContext.AllowPrivilegeEscalation,
 	}
@@ -144,11 +144,11 @@ func limits(container *corev1.Container) *specs.LinuxResources {
 	return resources
 }
 
-// apiServer is a name in the API server's certificate. A real kubelet passes an IP address instead.
+// apiServer is a name in the API server's certificate. A real kubelet uses an IP address instead.
 const apiServer = "kubernetes.default.svc"
 
-// environment returns the container's environment variables: the API server's address, then those from ConfigMaps and
-// Secrets, then the named ones, with $(NAME) expanded.
+// environment returns the container's environment variables: the API server's address, the variables from ConfigMaps
+// and Secrets, and the named variables with $(NAME) expanded.
 func (n *Node) environment(ctx context.Context, pod *corev1.Pod, container *corev1.Container) (map[string]string, error) {
 	all := map[string]string{"KUBERNETES_SERVICE_HOST": apiServer, "KUBERNETES_SERVICE_PORT": "443"}
 	for _, source := range container.EnvFrom {
@@ -211,12 +211,12 @@ func fieldOrText(pod *corev1.Pod, variable corev1.EnvVar) (string, error) {
 			return pod.Status.PodIP, nil
 		}
 	}
-	return "", fmt.Errorf("variable %s comes from where this node can't look", variable.Name)
+	return "", fmt.Errorf("variable %s: unsupported valueFrom source", variable.Name)
 }
 
 var reference = regexp.MustCompile(`\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)`)
 
-// expand replaces $(NAME) as Kubernetes does: $$ becomes a dollar sign, and unknown variables stay as they are.
+// expand replaces $(NAME) like Kubernetes: $$ becomes a dollar sign, and unknown variables are not replaced.
 func expand(text string, known map[string]string) string {
 	return reference.ReplaceAllStringFunc(text, func(found string) string {
 		if found == "$$" {

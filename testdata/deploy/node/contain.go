@@ -14,13 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// containedBy is the environment variable that contains the process ID of the parent in the copy that Contain
-// starts.
+// containedBy is the environment variable that passes the parent's process ID to the copy that Contain starts.
 const containedBy = "TEST_DEPLOY_CONTAINED_BY"
 
-// Contain runs do in a copy of this process with separate PID and mount namespaces. However the copy exits, the
-// kernel then kills its processes and removes its mounts and network namespaces. Temporary files are removed as
-// well. Without root, do runs in this process. Contain returns the exit status for TestMain.
+// Contain runs do in a copy of this process with separate PID and mount namespaces. When the copy exits for any
+// reason, the kernel kills its processes and removes its mounts and network namespaces. Contain also removes
+// temporary files. Without root, do runs in this process. Contain returns the exit status for TestMain.
 func Contain(do func() int) int {
 	switch {
 	case !Root():
@@ -52,7 +51,7 @@ func Contain(do func() int) int {
 	return copied.ProcessState.ExitCode()
 }
 
-// Outside runs do in the original process only. It is called before Contain.
+// Outside runs do only in the original process. It is called before Contain.
 func Outside(do func() error) error {
 	if os.Getenv(containedBy) != "" {
 		return nil
@@ -70,14 +69,14 @@ func ownMounts() error {
 	)
 }
 
-// left is the prefix of the names of a run's control group and directory, followed by the process ID.
+// left is the prefix of the names of a run's control group and directory. The process ID follows the prefix.
 const left = "test-deploy-"
 
 // group returns the name of this run's control group.
 func group() string { return left + os.Getenv(containedBy) }
 
-// ownFolder creates the directory for the temporary files of a run. All users can read it, because pods access their
-// volumes in it.
+// ownFolder creates the directory for a run's temporary files. All users can read the directory, because it contains
+// the volumes of pods.
 func ownFolder() (string, error) {
 	folder := filepath.Join(os.TempDir(), fmt.Sprint(left, os.Getpid()))
 	if err := os.Mkdir(folder, 0o755); err != nil {
@@ -112,7 +111,7 @@ func lives(pid int) bool { return unix.Kill(pid, 0) == nil }
 func removeGroup(group string) {
 	members, _ := filepath.Glob(group + "/*")
 	for _, member := range members {
-		_ = os.Remove(member) // a container's group, or one of the kernel's files, which cannot be removed
+		_ = os.Remove(member) // a container's group, or one of the kernel's own files, which cannot be removed
 	}
 	_ = os.Remove(group)
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leaving is the environment variable that makes the test binary run leave in the given directory.
+// leaving is the environment variable that makes the test binary run leave in a directory.
 const leaving = "TEST_DEPLOY_LEAVING"
 
 func TestMain(m *testing.M) {
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// leave creates the kinds of objects that a story creates and waits until it is killed.
+// leave creates the same kinds of objects as a story and waits until it is killed.
 func leave(folder string) int {
 	started := exec.Command("sleep", "infinity")
 	started.Stdout = os.Stdout
@@ -41,7 +41,7 @@ func leave(folder string) int {
 	select {}
 }
 
-// aController returns the mount point of a control group hierarchy.
+// aController returns the mount point of a cgroup hierarchy.
 func aController() string {
 	found, _ := filepath.Glob("/sys/fs/cgroup/memory*")
 	if len(found) == 0 {

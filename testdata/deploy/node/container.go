@@ -20,14 +20,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// The kubelet waits 10 s before the second restart and up to 5 min before later restarts, which is too long for
-// tests.
+// Backoff between restarts of a container. The kubelet's backoff of 10 s to 5 min is too long for tests.
 const (
 	firstBackoff = time.Second
 	lastBackoff  = 10 * time.Second
 )
 
-// container is a container that is restarted for as long as its pod should run.
+// container is a container that is restarted as long as its pod exists.
 type container struct {
 	node *Node
 	pod  *corev1.Pod
@@ -38,7 +37,7 @@ type container struct {
 	status corev1.ContainerStatus
 }
 
-// keep runs the container and restarts it until ctx is done. A Job's container runs only once.
+// keep runs the container and restarts it until ctx is done. The container of a Job runs only once.
 func (c *container) keep(ctx context.Context, folders map[string]string) {
 	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
 		began := time.Now()
@@ -59,14 +58,14 @@ func (c *container) keep(ctx context.Context, folders map[string]string) {
 	}
 }
 
-// once runs the container until it ends and returns its final state.
+// once runs the container until it exits and returns its final state.
 func (c *container) once(ctx context.Context, folders map[string]string) *corev1.ContainerStateTerminated {
 	began := metav1.Now()
 	ended := &corev1.ContainerStateTerminated{StartedAt: began, ExitCode: 128, Reason: "StartError"}
 	folder, err := c.node.bundle(ctx, c.pod, c.spec, folders)
 	if err != nil {
 		ended.Message, ended.FinishedAt = err.Error(), metav1.Now()
-		c.node.log("%s of %s does not start: %v", c.spec.Name, c.pod.Name, err)
+		c.node.log("cannot start container %s of pod %s: %v", c.spec.Name, c.pod.Name, err)
 		return ended
 	}
 	defer unmount(filepath.Join(folder, "rootfs"))
@@ -150,7 +149,7 @@ func (c *container) stop(grace time.Duration, ended <-chan struct{}) {
 	case <-ended:
 	case <-time.After(grace):
 		if grace > 0 {
-			c.node.log("%s/%s did not end within %s", c.pod.Name, c.spec.Name, grace)
+			c.node.log("container %s/%s did not exit within %s", c.pod.Name, c.spec.Name, grace)
 		}
 		c.signal("KILL")
 		<-ended
@@ -173,7 +172,7 @@ func (c *container) probe(ctx context.Context, running *sync.WaitGroup) {
 		running.Go(func() {
 			c.ask(ctx, probe, func(alive bool) {
 				if !alive {
-					c.node.log("%s/%s fails its liveness probe", c.pod.Name, c.spec.Name)
+					c.node.log("container %s/%s failed its liveness probe", c.pod.Name, c.spec.Name)
 					c.signal("KILL")
 				}
 			})
@@ -233,7 +232,7 @@ func (c *container) port(wanted intstr.IntOrString) int {
 	return number
 }
 
-// prober returns a client that verifies no certificates, like a kubelet.
+// prober returns a client that does not verify certificates, like a kubelet.
 func (n *Node) prober(timeout time.Duration) *http.Client {
 	return &http.Client{Timeout: timeout, Transport: &http.Transport{
 		DialContext: n.network.dial, DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},

@@ -65,7 +65,7 @@ func unpackIndex(index v1.ImageIndex, root string) (*Image, error) {
 			return unpackPart(index, part.Digest, root)
 		}
 	}
-	return nil, fmt.Errorf("there is no image for %s", runtime.GOARCH)
+	return nil, fmt.Errorf("no image for architecture %s", runtime.GOARCH)
 }
 
 func unpackPart(index v1.ImageIndex, digest v1.Hash, root string) (*Image, error) {
@@ -144,7 +144,7 @@ func (n *Node) imageOf(container *corev1.Container) (*Image, error) {
 		return image, nil
 	}
 	if n.shelf.registry == "" || !strings.HasPrefix(name, n.shelf.registry+"/") {
-		return nil, fmt.Errorf("there is no image %s", container.Image)
+		return nil, fmt.Errorf("image %s not found", container.Image)
 	}
 	folder := strings.NewReplacer("/", "_", ":", "_").Replace(name) // overlay separates lower directories with a colon
 	image, err := pull(container.Image, filepath.Join(n.dir, "images", folder))

@@ -22,7 +22,7 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// Timeouts of a kubectl stream, as in the kubelet.
+// Timeouts of kubectl streams, as in the kubelet.
 const (
 	idle     = 4 * time.Hour
 	creation = 30 * time.Second
@@ -71,7 +71,7 @@ func (n *Node) ExecInContainer(ctx context.Context, pod, _, container string, ar
 	terminal bool, _ <-chan remotecommand.TerminalSize, _ time.Duration,
 ) error {
 	if terminal {
-		return errors.New("there are no terminals here")
+		return errors.New("terminals are not supported")
 	}
 	found, err := n.named(pod)
 	if err != nil {
@@ -127,7 +127,7 @@ func (n *Node) Kill(pod *corev1.Pod, container string) error {
 	return exec.Command(n.runc, "--root", n.State(), "kill", string(pod.UID)+"-"+container, "KILL").Run()
 }
 
-// Cut disconnects a pod from the network until Mend is called. Its probes fail as well.
+// Cut disconnects a pod from the network until Mend is called. The pod's probes also fail.
 func (n *Node) Cut(pod *corev1.Pod) error {
 	return n.network.wire(pod.Status.PodIP, netlink.LinkSetDown)
 }
@@ -137,7 +137,7 @@ func (n *Node) Mend(pod *corev1.Pod) error {
 	return n.network.wire(pod.Status.PodIP, netlink.LinkSetUp)
 }
 
-// Disk returns the directory of a volume that a pod has claimed.
+// Disk returns the directory of the volume that is bound to a pod's claim.
 func (n *Node) Disk(t testing.TB, pod *corev1.Pod, claim string) string {
 	folder, err := n.bound(t.Context(), pod.Namespace, claim)
 	if err != nil {
@@ -151,6 +151,6 @@ func (n *Node) showLogs(t testing.TB) {
 	for _, file := range files {
 		content, _ := os.ReadFile(file)
 		lines := strings.Split(strings.TrimSpace(string(content)), "\n")
-		t.Logf("the end of %s:\n%s", filepath.Base(file), strings.Join(lines[max(0, len(lines)-15):], "\n"))
+		t.Logf("last lines of %s:\n%s", filepath.Base(file), strings.Join(lines[max(0, len(lines)-15):], "\n"))
 	}
 }

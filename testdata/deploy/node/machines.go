@@ -17,8 +17,8 @@ import (
 
 const class = "folders"
 
-// Machines are the cluster's Node objects, their StorageClass, and the one kubelet API that serves all of them. A
-// Node returned by Start serves the requests for the pods of its namespace.
+// Machines manages the cluster's Node objects, their StorageClass, and the kubelet API that all nodes share. A Node
+// returned by Start serves requests for the pods of its namespace.
 type Machines struct {
 	client  kubernetes.Interface
 	kubelet int32 // port
@@ -27,7 +27,7 @@ type Machines struct {
 	nodes map[string]*Node // by namespace
 }
 
-// Register creates three machines in three zones, and a StorageClass. Call it once per cluster.
+// Register creates three machines in three zones, and a StorageClass. It must be called once per cluster.
 func Register(ctx context.Context, client kubernetes.Interface) (*Machines, error) {
 	m := &Machines{client: client, nodes: map[string]*Node{}}
 	_, port, err := net.SplitHostPort(m.listen())
@@ -79,7 +79,7 @@ func (m *Machines) offerOne(ctx context.Context, kind string, number int, taints
 	if made, err = nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	made.Spec.Taints = taints // API servers may add an initial taint, and the controller that removes it does not run here
+	made.Spec.Taints = taints // API servers may add an initial taint, and no controller runs here to remove it
 	_, err = nodes.Update(ctx, made, metav1.UpdateOptions{})
 	return err
 }
@@ -88,7 +88,7 @@ func ready(status corev1.ConditionStatus) corev1.NodeCondition {
 	return corev1.NodeCondition{Type: corev1.NodeReady, Status: status, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}
 }
 
-// add registers a node for the requests of its namespace.
+// add registers a node for requests that concern its namespace.
 func (m *Machines) add(n *Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,12 +101,12 @@ func (m *Machines) of(namespace string) (*Node, error) {
 	if n, ok := m.nodes[namespace]; ok {
 		return n, nil
 	}
-	return nil, fmt.Errorf("no pods of %s are run here", namespace)
+	return nil, fmt.Errorf("no node runs the pods of namespace %s", namespace)
 }
 
-// Lose permanently switches off a machine: its containers exit, and it no longer reports to the API server. Lose
-// then acts like the node controllers, which do not run here, would some minutes later: it marks the node
-// unreachable and deletes its pods.
+// Lose permanently switches off a machine: its containers exit, and it stops reporting to the API server. Lose also
+// does what the node controllers, which do not run here, would do some minutes later: it marks the node unreachable
+// and deletes its pods.
 func (n *Node) Lose(ctx context.Context, machine string) error {
 	n.mu.Lock()
 	n.lost[machine] = true

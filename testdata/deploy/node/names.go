@@ -14,7 +14,7 @@ import (
 
 const zone = "svc.cluster.local."
 
-// answerNames is the cluster's name server. It answers from the EndpointSlices, each query in its own goroutine,
+// answerNames is the cluster's name server. It answers queries from the EndpointSlices, each in its own goroutine,
 // until conn is closed.
 func (n *Node) answerNames(conn net.PacketConn) {
 	for {
@@ -43,7 +43,7 @@ func (n *Node) reply(query []byte) []byte {
 	if !known {
 		message.RCode = dnsmessage.RCodeNameError
 	}
-	reply, _ := message.Pack() // a message that was unpacked can be packed
+	reply, _ := message.Pack() // an unpacked message can always be packed
 	return reply
 }
 
@@ -68,8 +68,8 @@ func (n *Node) lookUp(question dnsmessage.Question) (found []dnsmessage.Resource
 	return found, len(ips) > 0
 }
 
-// resolve returns the addresses of SERVICE.NAMESPACE.svc.cluster.local, or of a pod of a headless Service. For a
-// Service with a cluster IP it returns the addresses of its pods, because there is no kube-proxy here.
+// resolve returns the addresses of SERVICE.NAMESPACE.svc.cluster.local, or of a pod of a headless Service. A Service
+// with a cluster IP resolves to the addresses of its pods, because there is no kube-proxy here.
 func (n *Node) resolve(ctx context.Context, name string) (ips []string) {
 	labels := strings.Split(strings.TrimSuffix(strings.TrimSuffix(name, zone), "."), ".")
 	if !strings.HasSuffix(name, "."+zone) || len(labels) < 2 || len(labels) > 3 {
@@ -94,7 +94,7 @@ func (n *Node) resolve(ctx context.Context, name string) (ips []string) {
 }
 
 // endpoints returns the ready endpoints of a Service. If the Service publishes addresses that are not ready, the
-// controller marks those endpoints as ready, too.
+// controller marks all its endpoints as ready.
 func (n *Node) endpoints(ctx context.Context, namespace, service string) (found []discoveryv1.Endpoint) {
 	slices, err := n.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: discoveryv1.LabelServiceName + "=" + service,
@@ -112,7 +112,7 @@ func (n *Node) endpoints(ctx context.Context, namespace, service string) (found 
 	return found
 }
 
-// pointers returns the names of an address. etcd looks them up when a certificate has a wildcard.
+// pointers returns the names of an address. etcd looks up these names if a certificate has a wildcard.
 func (n *Node) pointers(name string) (found []string) {
 	parts := strings.Split(strings.TrimSuffix(name, ".in-addr.arpa."), ".")
 	slices.Reverse(parts)
@@ -131,7 +131,7 @@ func (n *Node) pointers(name string) (found []string) {
 	return found
 }
 
-// Dial connects to a Service or a pod, as a client in the namespace would.
+// Dial connects to a Service or a pod like a client in the namespace.
 func (n *Node) Dial(ctx context.Context, namespace, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

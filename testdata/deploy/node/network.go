@@ -18,14 +18,14 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// network is a bridge in a network namespace, with an address for each pod. Pods cannot reach the host, and the
+// network is a bridge in a network namespace that assigns an address to each pod. Pods cannot reach the host, and the
 // host's network is not changed.
 type network struct {
 	name string // name of the network namespace with the bridge
 	used map[byte]bool
 }
 
-// The subnet of all pods, and the address of the bridge, at which the name server listens.
+// Subnet of all pods and address of the bridge. The name server listens at this address.
 const (
 	subnet   = "10.244.0."
 	resolver = subnet + "1"
@@ -72,7 +72,7 @@ func (n *network) sandbox(name string) (ip string, err error) {
 	return ip, n.within(func() error { return plug("v" + ip[len(subnet):]) })
 }
 
-// nextIP never returns an address twice, so that a client of a deleted pod never reaches a different pod.
+// nextIP never returns an address twice, because a client of a deleted pod must not reach a different pod.
 func (n *network) nextIP() string {
 	for last := byte(2); last < 255; last++ {
 		if !n.used[last] {
@@ -80,7 +80,7 @@ func (n *network) nextIP() string {
 			return fmt.Sprint(subnet, last)
 		}
 	}
-	panic("more than 253 pods were run on one node")
+	panic("no free IP addresses: a node can run at most 253 pods")
 }
 
 // wire changes the bridge's end of a pod's link.
@@ -112,7 +112,7 @@ func (n *network) dial(ctx context.Context, protocol, address string) (conn net.
 // within runs do in the network namespace of the nodes.
 func (n *network) within(do func() error) error { return inNamespace(n.name, do) }
 
-// inNamespace runs do on a thread that enters the network namespace and leaves it afterwards.
+// inNamespace runs do on a thread that temporarily enters the network namespace.
 func inNamespace(name string, do func() error) error {
 	there, err := netns.GetFromName(name)
 	if err != nil {
@@ -145,7 +145,7 @@ func inNewNamespace(name string, do func() error) error {
 	return onThread(func() error {
 		made, err := netns.NewNamed(name)
 		if err != nil {
-			return fmt.Errorf("cannot make the network namespace %s: %w", name, err)
+			return fmt.Errorf("cannot create the network namespace %s: %w", name, err)
 		}
 		defer made.Close()
 		return do()
@@ -212,8 +212,8 @@ func plug(name string) error {
 // Root reports whether this process may create namespaces.
 func Root() bool { return os.Getuid() == 0 }
 
-// Forward forwards a port of the nodes' address, which pods can reach, to an address of the host, which pods could
-// not reach otherwise. It returns the nodes' address. Forwarding stops when the test ends.
+// Forward forwards a port of the nodes' address to an address of the host until the test ends, and returns the nodes'
+// address. Pods can reach the nodes' address, but not the host.
 func (n *Node) Forward(t testing.TB, port, to string) (address string) {
 	t.Helper()
 	var listener net.Listener
@@ -242,7 +242,7 @@ func (n *Node) Forward(t testing.TB, port, to string) (address string) {
 	return resolver
 }
 
-// join copies in both directions until one side ends, and then closes both.
+// join copies in both directions until one side is closed, and then closes both.
 func join(one, other io.ReadWriteCloser) {
 	defer one.Close()
 	defer other.Close()
@@ -256,14 +256,14 @@ func join(one, other io.ReadWriteCloser) {
 	<-ended
 }
 
-// Gateway is the address at which pods reach a server that Serve has started.
+// Gateway is the address at which pods can reach a server that Serve has started.
 const Gateway = resolver
 
-// patience bounds the start of a program on a busy machine.
+// patience limits the start of a program on a busy machine.
 const patience = 2 * time.Minute
 
-// Serve starts a program that listens at a port of Gateway, and returns once it listens. The program ends with the
-// test.
+// Serve starts a program that listens on a port of Gateway, and waits until it is listening. The program runs until
+// the test ends.
 func (n *Node) Serve(t testing.TB, port string, command *exec.Cmd) {
 	t.Helper()
 	require.NoError(t, n.network.within(command.Start))

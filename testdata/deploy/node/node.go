@@ -1,10 +1,10 @@
 // Package node implements a small kubelet. It runs the containers of pods with runc, each pod in its own network
-// namespace, on three Node objects that all represent this machine. It supports the features that the manifests of
+// namespace, on three Node objects that all represent this machine. It supports the features that the manifests in
 // deploy use: probes, grace periods, read-only root file systems, users, persistent volume claims, ConfigMaps,
 // Secrets, service account tokens, environment variables, kubectl exec and port-forward, and DNS names of Services.
 //
-// It differs from a real kubelet in three points: it loads no seccomp profiles, it restarts containers sooner, and
-// it resolves a Service to the addresses of its pods.
+// The package differs from a real kubelet in three ways: it loads no seccomp profiles, it restarts containers sooner,
+// and it resolves a Service to the addresses of its pods.
 package node
 
 import (
@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// tick is the interval of all checks.
+// tick is the interval between checks.
 const tick = 250 * time.Millisecond
 
 // Node runs the pods of one namespace. Machines.Start creates one.
@@ -36,7 +36,7 @@ type Node struct {
 	namespace string
 	network   *network
 	log       func(format string, args ...any)
-	disks     int64 // size of each volume in bytes; 0 sets no limit
+	disks     int64 // size of each volume in bytes; 0 means unlimited
 	loops     sync.WaitGroup
 
 	mu   sync.Mutex
@@ -81,7 +81,7 @@ func (m *Machines) Start(t testing.TB, namespace, runc string, images map[string
 	return n
 }
 
-// reachable lets the users of pods access volumes below dir.
+// reachable allows the users of pods to access volumes below dir.
 func reachable(t testing.TB, dir string) {
 	for ; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 		require.NoError(t, os.Chmod(dir, 0o755))
@@ -98,7 +98,7 @@ func (n *Node) serveNames(t testing.TB) {
 	go n.answerNames(conn)
 }
 
-// watch starts each pod that is bound to a node and not yet running. It returns when all pods have ended.
+// watch starts each pod that is bound to a node and is not running yet. It returns when all pods have ended.
 func (n *Node) watch(ctx context.Context) {
 	var running sync.WaitGroup
 	known := map[types.UID]bool{}
@@ -135,7 +135,7 @@ func (n *Node) seen(pod *corev1.Pod) (*corev1.Pod, bool) {
 	return found, ok
 }
 
-// named returns a pod by its name, as last read from the API server.
+// named returns the pod with a name, as last read from the API server.
 func (n *Node) named(name string) (*corev1.Pod, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -144,7 +144,7 @@ func (n *Node) named(name string) (*corev1.Pod, error) {
 			return pod, nil
 		}
 	}
-	return nil, fmt.Errorf("there is no pod %s", name)
+	return nil, fmt.Errorf("pod %s not found", name)
 }
 
 func (n *Node) sandboxName(pod *corev1.Pod) string { return n.namespace + "-" + string(pod.UID) }
@@ -153,7 +153,7 @@ func (n *Node) cgroup(pod *corev1.Pod, container *corev1.Container) string {
 	return filepath.Join("/", group(), string(pod.UID)+"-"+container.Name)
 }
 
-// State returns the directory of runc's state.
+// State returns runc's state directory.
 func (n *Node) State() string { return filepath.Join(n.dir, "runc") }
 
 // LogFile returns the file with the output of a container. Restarted containers and later pods of the same name

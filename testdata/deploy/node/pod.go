@@ -13,8 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// work runs a pod from its binding until its deletion. It returns when the pod is removed. ctx is the context of the
-// node.
+// work runs a pod until it is deleted, and returns when it has been removed. ctx is the node's context.
 func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 	wanted, unwanted := context.WithCancel(ctx)
 	defer unwanted()
@@ -50,7 +49,7 @@ func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 }
 
 // prepare waits until all volumes of the pod are available and connects the pod to the network. It returns false if
-// the pod was deleted meanwhile.
+// the pod is deleted in the meantime.
 func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (folders map[string]string, ok bool) {
 	for last := ""; n.wanted(ctx, pod); sleep(ctx, tick) {
 		var err error
@@ -59,12 +58,12 @@ func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (folders map[string
 		}
 		if err.Error() != last {
 			last = err.Error()
-			n.log("%s waits: %v", pod.Name, err)
+			n.log("pod %s is waiting: %v", pod.Name, err)
 		}
 	}
 	ip, err := n.network.sandbox(n.sandboxName(pod))
 	if err != nil {
-		n.log("%s has no network: %v", pod.Name, err)
+		n.log("cannot set up the network of pod %s: %v", pod.Name, err)
 		return nil, false
 	}
 	now := metav1.Now()
@@ -85,14 +84,14 @@ func (n *Node) mountAll(ctx context.Context, pod *corev1.Pod) (map[string]string
 	return folders, nil
 }
 
-// refresh updates the files of Secrets and ConfigMaps. It does not update projected volumes, because each update
-// would create a new token.
+// refresh updates the files of Secrets and ConfigMaps. Projected volumes are not updated, because each update would
+// create a new token.
 func (n *Node) refresh(ctx context.Context, pod *corev1.Pod) {
 	for i := range pod.Spec.Volumes {
 		volume := &pod.Spec.Volumes[i]
 		if volume.Secret != nil || volume.ConfigMap != nil {
 			if _, err := n.mount(ctx, pod, volume); err != nil && ctx.Err() == nil {
-				n.log("%s keeps the old %s: %v", pod.Name, volume.Name, err)
+				n.log("pod %s: cannot update volume %s: %v", pod.Name, volume.Name, err)
 			}
 		}
 	}
@@ -111,7 +110,7 @@ func (n *Node) containersOf(pod *corev1.Pod) (all []*container) {
 	return all
 }
 
-// wanted reports whether the pod exists, is not being deleted, and its machine is on.
+// wanted reports whether the pod exists, is not being deleted, and runs on a machine that is on.
 func (n *Node) wanted(ctx context.Context, pod *corev1.Pod) bool {
 	if ctx.Err() != nil || n.off(pod) {
 		return false
@@ -132,7 +131,7 @@ func (n *Node) graceOf(ctx context.Context, pod *corev1.Pod) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// report updates the pod's status at the API server if it has changed.
+// report updates the pod's status in the API server if it has changed.
 func (n *Node) report(ctx context.Context, pod *corev1.Pod, containers []*container) {
 	latest, err := n.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if err != nil || latest.UID != pod.UID {
@@ -161,11 +160,11 @@ func (n *Node) report(ctx context.Context, pod *corev1.Pod, containers []*contai
 		return
 	}
 	if _, err := n.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, latest, metav1.UpdateOptions{}); err != nil && ctx.Err() == nil {
-		n.log("the status of %s is not taken: %v", pod.Name, err)
+		n.log("cannot update the status of pod %s: %v", pod.Name, err)
 	}
 }
 
-// phase returns the phase of a pod. Only a Job's pod can succeed or fail.
+// phase returns the phase of a pod. Only the pods of Jobs can succeed or fail.
 func phase(pod *corev1.Pod, containers []*container) corev1.PodPhase {
 	result := corev1.PodSucceeded
 	for _, c := range containers {
@@ -191,10 +190,10 @@ func setCondition(status *corev1.PodStatus, kind corev1.PodConditionType, value 
 	status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind, Status: value, LastTransitionTime: metav1.Now()})
 }
 
-// finish removes the pod's resources. Unless its machine is off, it also deletes the pod at the API server.
+// finish removes the pod's resources. It also deletes the pod in the API server, unless the pod's machine is off.
 func (n *Node) finish(pod *corev1.Pod) {
 	unplug(n.sandboxName(pod))
-	_ = os.RemoveAll(n.podDir(pod)) // leftovers are in the test's folder
+	_ = os.RemoveAll(n.podDir(pod)) // leftovers are in the test's directory
 	if n.off(pod) {
 		return
 	}
@@ -203,7 +202,7 @@ func (n *Node) finish(pod *corev1.Pod) {
 		GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})
 	if err != nil {
-		n.log("%s is gone: %v", pod.Name, err)
+		n.log("cannot delete pod %s: %v", pod.Name, err)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// provision creates a PersistentVolume for every claim without one. A controller binds the two.
+// provision creates a PersistentVolume for every claim that has none. A controller binds the volume to the claim.
 func (n *Node) provision(ctx context.Context) {
 	claims, err := n.client.CoreV1().PersistentVolumeClaims(n.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -24,7 +24,7 @@ func (n *Node) provision(ctx context.Context) {
 		claim := &claims.Items[i]
 		if claim.Status.Phase == corev1.ClaimPending && claim.Spec.VolumeName == "" {
 			if err := n.makeVolume(ctx, claim); err != nil && !apierrors.IsAlreadyExists(err) {
-				n.log("no volume for %s: %v", claim.Name, err)
+				n.log("cannot create a volume for claim %s: %v", claim.Name, err)
 			}
 		}
 	}
@@ -48,8 +48,8 @@ func (n *Node) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return err
 }
 
-// makeDisk creates a volume's directory. A claim may be seen several times before it is bound; only the first call
-// mounts a file system.
+// makeDisk creates a volume's directory. It may be called several times before a claim is bound, but only the first
+// call mounts a file system.
 func (n *Node) makeDisk(folder string) error {
 	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (n *Node) content(ctx context.Context, pod *corev1.Pod, volume *corev1.Volu
 		files, err = n.projected(ctx, pod, volume.Projected.Sources)
 		return files, *volume.Projected.DefaultMode, err
 	}
-	return nil, 0, fmt.Errorf("volume %s is of a kind that this node doesn't know", volume.Name)
+	return nil, 0, fmt.Errorf("volume %s: unsupported volume type", volume.Name)
 }
 
 func (n *Node) configMap(ctx context.Context, namespace, name string, items []corev1.KeyToPath) (map[string][]byte, error) {
@@ -182,8 +182,8 @@ func (n *Node) projected(ctx context.Context, pod *corev1.Pod, sources []corev1.
 	return files, nil
 }
 
-// publish replaces files atomically, as a kubelet does: each name is a link through ..data, and ..data is a link to
-// the directory with the latest content.
+// publish replaces files atomically like a kubelet: each name is a link through ..data, and ..data is a link to the
+// directory with the latest content.
 func (n *Node) publish(pod *corev1.Pod, folder string, files map[string][]byte, mode int32) error {
 	if same(filepath.Join(folder, "..data"), files) {
 		return nil
@@ -204,7 +204,7 @@ func (n *Node) publish(pod *corev1.Pod, folder string, files map[string][]byte, 
 			return err
 		}
 	}
-	previous, _ := os.Readlink(filepath.Join(folder, "..data")) // the first call finds none
+	previous, _ := os.Readlink(filepath.Join(folder, "..data")) // missing on the first call
 	next := filepath.Join(folder, "..data_tmp")
 	if err := os.Symlink(filepath.Base(latest), next); err != nil {
 		return err
@@ -228,7 +228,7 @@ func same(folder string, files map[string][]byte) bool {
 	return true
 }
 
-// own gives the pod's group access to a directory.
+// own grants the pod's group access to a directory.
 func (n *Node) own(pod *corev1.Pod, folder string, mode uint32) error {
 	if err := os.Chown(folder, 0, n.group(pod)); err != nil {
 		return err

@@ -1,7 +1,7 @@
-// Command sidecar implements the part of etcd-backup-restore's API that the wrapper uses. It validates nothing and
-// makes no backups: every initialization succeeds. Like the real sidecar, it fails without POD_NAME and
-// POD_NAMESPACE, or if it cannot write to its home directory. Its flags for TLS and for the connection to etcd are
-// the same as those of the real sidecar.
+// Command sidecar implements the part of etcd-backup-restore's API that the wrapper uses. Every initialization
+// succeeds without a validation, and no backups are made. Like the real sidecar, the command fails without POD_NAME
+// and POD_NAMESPACE, or if it cannot write to its home directory. It has the same flags for TLS and for the
+// connection to etcd as the real sidecar.
 package main
 
 import (
@@ -41,7 +41,7 @@ func main() {
 	log.Fatal(http.ListenAndServe(":8080", nil))
 }
 
-// serveStatus returns the status. It returns a result only once.
+// serveStatus returns the status. Each result is returned only once.
 func (s *sidecar) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,18 +52,18 @@ func (s *sidecar) serveStatus(w http.ResponseWriter, _ *http.Request) {
 func (s *sidecar) start(_ http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	log.Printf("initialization was requested, mode %s", r.URL.Query().Get("mode"))
+	log.Printf("initialization requested in mode %s", r.URL.Query().Get("mode"))
 	s.status = "Successful"
 }
 
-// full replies like the real sidecar after a full snapshot.
+// full responds like the real sidecar after a full snapshot.
 func full(w http.ResponseWriter, _ *http.Request) {
-	log.Print("a full snapshot was requested")
+	log.Print("full snapshot requested")
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write([]byte(`{"kind":"Full","startRevision":0,"lastRevision":1}` + "\n"))
 }
 
-// config serves the configuration of this member, which it derives from the ConfigMap of all members.
+// config serves the configuration of this member, which is derived from the ConfigMap of all members.
 func config(w http.ResponseWriter, r *http.Request) {
 	text, err := served()
 	stored := filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")

@@ -11,25 +11,25 @@ import (
 	"time"
 )
 
-// flags holds the command-line flags by name.
+// flags maps the names of command-line flags to their values.
 type flags map[string]string
 
 func arguments() flags {
 	args := flags{}
 	for _, argument := range os.Args[1:] {
 		if strings.Contains(argument, "$(") {
-			log.Fatalf("%s names a variable that is not set", argument)
+			log.Fatalf("%s refers to a variable that is not set", argument)
 		}
 		name, value, _ := strings.Cut(strings.TrimPrefix(argument, "--"), "=")
 		if _, twice := args[name]; twice {
-			log.Fatalf("--%s is given twice", name)
+			log.Fatalf("--%s is set twice", name)
 		}
 		args[name] = value
 	}
 	return args
 }
 
-// reachEtcd sends requests to etcd's configured address until one succeeds, and logs that.
+// reachEtcd sends requests to etcd's configured address until one succeeds, and logs the success.
 func (f flags) reachEtcd() {
 	for last := ""; ; time.Sleep(time.Second) {
 		err := f.askEtcd()
@@ -64,7 +64,7 @@ func (f flags) askEtcd() error {
 	return nil
 }
 
-// identity returns a TLS configuration with the client certificate, and the CA of etcd's server certificate.
+// identity returns a TLS configuration with the client certificate and the CA of etcd's server certificate.
 func (f flags) identity() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(f["cert"], f["key"])
 	if err != nil {
@@ -76,7 +76,7 @@ func (f flags) identity() (*tls.Config, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(authority) {
-		return nil, fmt.Errorf("%s has no certificate", f["cacert"])
+		return nil, fmt.Errorf("%s contains no certificate", f["cacert"])
 	}
 	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots}, nil
 }

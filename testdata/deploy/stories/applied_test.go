@@ -24,7 +24,7 @@ func TestVariants_restrictedNamespace(t *testing.T) {
 	}
 }
 
-// different matches the lines of a diff that only one side has.
+// different matches the lines of a diff that are only on one side.
 var different = regexp.MustCompile(`(?m)^(?:-[^-]|\+[^+]).*$`)
 
 func TestVariants_upgrade(t *testing.T) {
@@ -45,8 +45,8 @@ func TestVariants_upgrade(t *testing.T) {
 	}
 }
 
-// definitions creates the CRDs of cert-manager and the Prometheus operator. An old API server ignores schema fields
-// that it does not know; that is fine, because only our own objects are validated strictly.
+// definitions creates the CRDs of cert-manager and the Prometheus operator. An old API server ignores unknown schema
+// fields. Ignoring them is fine, because only our own objects are validated strictly.
 func definitions(t *testing.T) {
 	t.Helper()
 	for module, folder := range map[string]string{

@@ -14,12 +14,12 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The steps are those of docs/operations.md. In addition, the client trusts both authorities before the members use
-// the new one, and it switches to a certificate of the new authority before the old one is removed.
+// The story follows docs/operations.md. In addition, the client trusts both authorities before the members use the
+// new one, and switches to a certificate of the new authority before the old one is removed.
 func TestCARotation_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	former, latter := w.withCertificates(), newAuthority(t)
-	latter.issued = 1000 // its serial numbers differ from those of the old authority
+	latter.issued = 1000 // serial numbers must differ from those of the old authority
 	w.identity.RootCAs.AddCert(latter.certificate)
 	var shown atomic.Pointer[tls.Certificate]
 	shown.Store(&w.identity.Certificates[0])
@@ -53,7 +53,7 @@ func TestCARotation_duringWrites(t *testing.T) {
 	assert.Empty(t, writes.failed, "no write failed during the rotation")
 }
 
-// leaves returns the certificates and keys of Secrets by the file names that docs/operations.md uses.
+// leaves returns the certificates and keys in Secrets by the file names used in docs/operations.md.
 func leaves(secrets map[string]map[string]string) map[string]string {
 	files := map[string]string{}
 	for name, secret := range secrets {

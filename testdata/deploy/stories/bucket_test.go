@@ -32,8 +32,8 @@ var credentials = map[string]string{
 	"AWS_ENDPOINT_URL": "http://" + node.Gateway + ":" + bucketPort,
 }
 
-// offerBucket starts an S3 server that pods can reach, with the buckets that the manifests name. It returns the
-// directory with the objects of my-bucket.
+// offerBucket starts an S3 server for the pods, with the buckets named in the manifests. It returns the directory
+// with the objects in my-bucket.
 func (w *world) offerBucket() (folder string) {
 	w.t.Helper()
 	data, attributes := w.t.TempDir(), w.t.TempDir()
@@ -47,7 +47,7 @@ func (w *world) offerBucket() (folder string) {
 	return filepath.Join(data, "my-bucket")
 }
 
-// newWorldWithBucket starts a story with an S3 server and the Secret for it.
+// newWorldWithBucket starts a story with an S3 server and a Secret for its credentials.
 func newWorldWithBucket(t *testing.T, options ...node.Option) *world {
 	t.Helper()
 	w := newWorld(t, options...)
@@ -95,7 +95,7 @@ func (w *world) awaitVerified(member string) {
 	})
 }
 
-// checkBackups stops the writer and checks that the cluster and its backups have all acknowledged writes.
+// checkBackups stops the writer and checks that all acknowledged writes are in the cluster and in its backups.
 func (w *world) checkBackups(member string, writes *writer) {
 	w.t.Helper()
 	w.check(writes)
@@ -122,7 +122,7 @@ func (w *world) backedUpTo(member string, revision int64) error {
 	return fmt.Errorf("not up to revision %d: %w", revision, errNotYet)
 }
 
-// exported returns the keys of the latest state that the store can restore.
+// exported returns the keys in the latest state that can be restored from the store.
 func (w *world) exported(member string) (keys map[string]bool) {
 	w.t.Helper()
 	w.exec(member, "backup", "export", "--to=latest", "/var/etcd/data/exported.db")
@@ -131,7 +131,7 @@ func (w *world) exported(member string) (keys map[string]bool) {
 	return keysOf(w.t, file)
 }
 
-// keysOf returns all keys in a snapshot. Its bucket "key" has a row for each revision of each key.
+// keysOf returns all keys in a snapshot. The bucket "key" in a snapshot has a row for each revision of each key.
 func keysOf(t *testing.T, file string) map[string]bool {
 	t.Helper()
 	database, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})

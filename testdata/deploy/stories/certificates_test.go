@@ -40,7 +40,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// issue returns the content of a Secret of the type kubernetes.io/tls.
+// issue returns the content of a Secret of type kubernetes.io/tls.
 func (a *authority) issue(name string, dnsNames ...string) map[string]string {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

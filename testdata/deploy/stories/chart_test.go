@@ -10,7 +10,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// Values of the chart: one member with backups on a volume, three with backups in a bucket, and the same with sidecars.
+// Chart values for one member with backups on a volume, three members with backups in a bucket, and the same with
+// sidecars.
 const (
 	one               = "{}"
 	oneWithSidecar    = "sidecar: {enabled: true}"
@@ -18,8 +19,8 @@ const (
 	threeWithSidecars = three + "\n" + oneWithSidecar
 )
 
-// apply installs or upgrades the chart. As with a user's command, only the given values apply, and earlier values
-// are dropped.
+// apply installs or upgrades the chart with the given values. Values of earlier calls are dropped, like with the helm
+// command.
 func (w *world) apply(values ...string) {
 	w.t.Helper()
 	out, err := w.upgrade(values...)
@@ -32,7 +33,7 @@ func (w *world) upgrade(values ...string) (said string, err error) {
 	return w.Helm(append([]string{"upgrade", "--install", "--reset-values", w.release, "deploy/chart", "-n", w.namespace}, w.files(values)...)...)
 }
 
-// rendered writes the rendered objects to a file and returns its path.
+// rendered writes the rendered objects to a file and returns the file's path.
 func (w *world) rendered(values ...string) (file string) {
 	w.t.Helper()
 	out, err := w.Helm(append([]string{"template", w.release, "deploy/chart", "-n", w.namespace}, w.files(values)...)...)
@@ -55,7 +56,7 @@ func (w *world) file(name, content string) string {
 	return path
 }
 
-// strictly applies the rendered objects and fails on unknown fields and on violations of the Pod Security Standard.
+// strictly applies the rendered objects. It fails on unknown fields and on violations of the Pod Security Standard.
 func (w *world) strictly(values ...string) {
 	w.t.Helper()
 	out, err := w.Kubectl("apply", "--server-side", "--validate=strict", "-n", w.namespace, "-f", w.rendered(values...))

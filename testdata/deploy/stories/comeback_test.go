@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The store changes together with the number of members, because a single member stores its backups on a volume.
+// A single member stores its backups on a volume, so the store must change when members are added.
 func TestOneMember_growsToThree(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(one)
@@ -40,7 +40,7 @@ func TestNewMembersWaitForTheFirst(t *testing.T) {
 	w.apply(three)
 	for _, name := range []string{"etcd-main-1", "etcd-main-2"} {
 		cluster.Eventually(t, name+" waits", func() error {
-			out, _ := w.tryExec(name, "status") // status fails for a member that is not ready
+			out, _ := w.tryExec(name, "status") // the status command fails while the member is not ready
 			return contains(out, "etcd-main-0 does not respond")
 		})
 	}
@@ -58,8 +58,8 @@ func TestLostVolume_memberRejoins(t *testing.T) {
 	w.comesBack("etcd-main-1", func() { w.recipe("docs/operations.md", "-n etcd delete pod etcd-main-1", nil) })
 }
 
-// A machine is lost together with a pod's volume. The pod object remains until the node is deleted, because nothing
-// reports that the pod has ended. This story uses separate machines, because other stories keep using theirs.
+// A machine and a pod's volume are lost. The pod object remains until the node is deleted, because nothing reports
+// that the pod has ended. The story needs its own machines, because other stories keep using theirs.
 func TestLostNode_memberMoves(t *testing.T) {
 	w := newWorldWithBucket(t)
 	require.NoError(t, machines.Offer(t.Context(), w.namespace, 4, corev1.Taint{Key: "kind", Value: w.namespace, Effect: corev1.TaintEffectNoSchedule}))
@@ -83,7 +83,7 @@ func TestLostVolume_TLS(t *testing.T) {
 	w.comesBack("etcd-main-0", func() { w.loseVolume("etcd-main-0") })
 }
 
-// comesBack makes a member lose its pod and its volume while clients write, and waits until its replacement is a
+// comesBack makes a member lose its pod and its volume while clients write, and waits until the replacement is a
 // voting member.
 func (w *world) comesBack(member string, loses func()) {
 	w.t.Helper()
@@ -97,8 +97,8 @@ func (w *world) comesBack(member string, loses func()) {
 	w.checkBackups(member, writes)
 }
 
-// Only this story restores all three members in pods of the chart, with the chart's settings for the bucket, the
-// keys and the volumes.
+// No other story restores all three members in pods with the chart's settings for the bucket, the keys and the
+// volumes.
 func TestLostVolumes_clusterIsRestored(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -114,7 +114,7 @@ func TestLostVolumes_clusterIsRestored(t *testing.T) {
 	w.check(writes)
 }
 
-// loseAll deletes the volumes of three members and waits until the members are ready again.
+// loseAll deletes the volumes of all three members and waits until the members are ready again.
 func (w *world) loseAll() {
 	w.t.Helper()
 	names := []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}
@@ -129,8 +129,8 @@ func (w *world) loseAll() {
 	w.awaitReady(3)
 }
 
-// The steps are those of docs/operations.md. A rolling update would never finish, because the first member becomes
-// ready only together with the others.
+// The story follows docs/operations.md. A rolling update would never finish, because the first member becomes ready
+// only together with the others.
 func TestThreeMembers_restoreToATime(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -156,8 +156,8 @@ func TestOneMember_restoreToATime(t *testing.T) {
 	w.checkBackups("etcd-main-0", w.startWriter())
 }
 
-// mistake overwrites the key that greeted reads. Once the backups have both values, it returns the chart values that
-// restore the first one.
+// mistake overwrites the key that greeted reads. It waits until both values have been backed up, and returns the
+// chart values that restore the first one.
 func (w *world) mistake() (values string) {
 	w.t.Helper()
 	w.greet()
@@ -168,7 +168,7 @@ func (w *world) mistake() (values string) {
 	return fmt.Sprintf("restore: {to: 'revision:%d', id: before-the-mistake}", good)
 }
 
-// Only replicas changes, and no remaining member may be restarted.
+// Changing only replicas must not restart any remaining member.
 func TestReplicas_changeDuringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	const values = three + "\nspread: {nodes: preferred}" // the cluster has fewer machines than members
@@ -207,7 +207,7 @@ func (w *world) clusterID() uint64 {
 	return w.get("greeting").Header.ClusterId
 }
 
-// loseVolume deletes a pod and its claim, as an operator does after the permanent loss of a node.
+// loseVolume deletes a pod and its claim, like an administrator after the permanent loss of a node.
 func (w *world) loseVolume(name string) {
 	w.t.Helper()
 	gone := w.pods()[name].UID

@@ -18,7 +18,7 @@ import (
 // needs more for large values.
 const disk = 768 << 20
 
-// A full volume makes etcd exit. Once there is space again, the member returns with all acknowledged writes.
+// etcd exits when its volume is full. When there is space again, the member must return with all acknowledged writes.
 func TestFullDisk_memberReturns(t *testing.T) {
 	w := newWorld(t, node.SmallDisks(disk))
 	w.apply(one)
@@ -33,7 +33,7 @@ func TestFullDisk_memberReturns(t *testing.T) {
 	w.check(writes)
 }
 
-// If the volume of one of three members is full, the other members are not affected.
+// A full volume on one of three members must not affect the other members.
 func TestFullDisk_clientsAreNotDelayed(t *testing.T) {
 	w := newWorldWithBucket(t, node.SmallDisks(disk))
 	w.apply(three)
@@ -48,7 +48,7 @@ func TestFullDisk_clientsAreNotDelayed(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 }
 
-// fillDisk fills a member's volume, and returns a function that frees it.
+// fillDisk fills a member's volume and returns a function that frees the space.
 func (w *world) fillDisk(member string) (makeRoom func()) {
 	w.t.Helper()
 	ballast := filepath.Join(w.node.Disk(w.t, w.pods()[member], "etcd-main-"+member), "ballast")
@@ -56,7 +56,7 @@ func (w *world) fillDisk(member string) (makeRoom func()) {
 	return func() { require.NoError(w.t, os.Remove(ballast)) }
 }
 
-// writeUntilItEnds writes the same large key until the member exits, which fills a log quickly.
+// writeUntilItEnds writes the same large key until the member exits. The repeated writes fill etcd's log quickly.
 func (w *world) writeUntilItEnds(member string) {
 	w.t.Helper()
 	client, large := w.etcd(), string(make([]byte, 1<<20))

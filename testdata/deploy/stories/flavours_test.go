@@ -26,9 +26,9 @@ func TestThreeMembers_withSidecars(t *testing.T) {
 	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
 }
 
-// The volume, its exit record and the members' names are the same with and without a sidecar. The sidecar's etcd
-// can still read the data, as docs/upgrade.md describes. When the member returns to standalone, it continues its
-// earlier backups.
+// The volume, the exit record and the member names are the same with and without a sidecar. As described in
+// docs/upgrade.md, the sidecar's etcd can still read the data. When the member returns to standalone mode, its
+// earlier backups continue.
 func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorld(t)
 	w.apply(oneWithSidecar)
@@ -46,10 +46,10 @@ func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 }
 
-// readableFor35 is the step of docs/upgrade.md for users who may want to return to etcd 3.5.
+// readableFor35 is the value from docs/upgrade.md for users who may want to return to etcd 3.5.
 const readableFor35 = `dataVersion: "3.5"`
 
-// As docs/upgrade.md describes, the migration starts with a full snapshot by the sidecar.
+// The migration in docs/upgrade.md starts with a full snapshot by the sidecar.
 func TestThreeMembers_sidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(threeWithSidecars)
@@ -58,7 +58,7 @@ func TestThreeMembers_sidecarToStandaloneAndBack(t *testing.T) {
 	assert.Contains(t, w.recipe("docs/upgrade.md", "/snapshot/full", nil), `"kind":"Full"`)
 	asked := 0
 	for member := range w.pods() {
-		asked += strings.Count(w.logOf(member, "backup-restore"), "a full snapshot was requested")
+		asked += strings.Count(w.logOf(member, "backup-restore"), "full snapshot requested")
 	}
 	assert.Equal(t, 1, asked, "one sidecar received the request")
 	w.apply(three, readableFor35)

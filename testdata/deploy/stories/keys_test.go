@@ -20,7 +20,7 @@ const (
 	recipient = "age1zesj80vjwy2j0zqdamgn4t2y44gfmx0say94g8sgrzqkcgyftdhsrlavv3"
 )
 
-// The keys come from Secrets, as in docs/deploy.md. The copy Job gets no key that decrypts.
+// The keys come from Secrets, as in docs/deploy.md. The copy Job must not get a decryption key.
 func TestBackups_encryptedAndSigned(t *testing.T) {
 	w := newWorld(t)
 	bucket := w.offerBucket()
@@ -57,7 +57,7 @@ copy: {to: "s3://another-bucket/etcd-main"}
 	assert.NotZero(t, sealed, "objects in the bucket are encrypted")
 }
 
-// signing returns a new signing key and the public key to trust.
+// signing returns a new signing key and the corresponding trusted key.
 func signing(t *testing.T) map[string]string {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
@@ -69,7 +69,8 @@ func signing(t *testing.T) map[string]string {
 	return map[string]string{"key.pem": text("PRIVATE KEY", key), "trusted.pem": text("PUBLIC KEY", trusted)}
 }
 
-// The values are those of docs/deploy.md. Every member requires the password, and the backups include the users.
+// The chart values are from docs/deploy.md. Every member must require the password, and the backups must include the
+// users.
 func TestRootPassword_fromSecret(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.withCertificates()

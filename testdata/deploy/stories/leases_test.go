@@ -16,7 +16,7 @@ import (
 
 const leasing = "leases: true\n"
 
-// lease waits until a lease meets a condition and returns it.
+// lease waits until a lease satisfies a condition and returns the lease.
 func (w *world) lease(name string, is func(*coordinationv1.Lease) bool) (found *coordinationv1.Lease) {
 	w.t.Helper()
 	cluster.Eventually(w.t, "the lease "+name+" is renewed", func() (err error) {
@@ -59,7 +59,7 @@ func TestLeases_memberAndBackups(t *testing.T) {
 	w.mayDoNoMore("get lease/etcd-main-0", "patch lease/etcd-main-0", "patch lease/etcd-main-full-snap")
 }
 
-// Only the permissions are tested, because the scripted sidecar does not call the API server.
+// Only the permissions can be tested, because the scripted sidecar does not call the API server.
 func TestSidecarRole_isMinimal(t *testing.T) {
 	w := newNamespace(t)
 	w.apply(threeWithSidecars)

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// All stories share a control plane, the machines and the image. Each has its own namespace.
+// All stories share the control plane, the machines and the image, but each has its own namespace.
 var (
 	shared   *cluster.Cluster
 	machines *node.Machines

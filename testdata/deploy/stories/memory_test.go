@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// With a memory limit, which the chart does not set by default, the kernel kills a container that exceeds it.
+// The kernel kills a container that exceeds its memory limit. The chart sets no limit by default.
 func TestOOMKill_memberReturns(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "resources: {limits: {memory: 512Mi}}")
@@ -51,7 +51,7 @@ func TestOOMKill_memberReturns(t *testing.T) {
 	w.checkBackups(killed, writes)
 }
 
-// readEverything starts clients that repeatedly read all keys in one request, until stop is called.
+// readEverything starts clients that repeatedly read all keys with a single request until stop is called.
 func (w *world) readEverything(prefix string, clients int) (stop func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

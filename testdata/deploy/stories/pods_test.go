@@ -49,7 +49,7 @@ func (w *world) awaitPods() {
 	})
 }
 
-// restarts returns the number of restarts of a member's first container, or -1 if it has no status yet.
+// restarts returns the restart count of a member's first container, or -1 if the container has no status yet.
 func (w *world) restarts(member string) int {
 	w.t.Helper()
 	pod := w.pods()[member]

@@ -19,13 +19,13 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The names in the README that readers replace with their own. The bucket's name is not among them.
+// Names in the README that readers replace with their own, except the bucket's name.
 const (
 	theirRegistry = "registry.example.org"
 	theirBucket   = "my-bucket"
 )
 
-// deployCommands returns the commands of the README without changes.
+// deployCommands returns the unchanged commands of the README.
 func deployCommands(t *testing.T) string {
 	t.Helper()
 	readme, err := os.ReadFile(filepath.Join(cluster.Checkout(), "README.md"))
@@ -60,8 +60,8 @@ func TestReadme_threeMembersWithBackups(t *testing.T) {
 	assert.Len(t, w.voters(), 3)
 }
 
-// follow runs commands in the project's root, with a credentials file as a user would have it, and removes the file
-// that they create.
+// follow runs commands in the root directory of the project with a user's credentials file, and removes the file that
+// the commands create.
 func (w *world) follow(commands string) (said string) {
 	w.t.Helper()
 	made := filepath.Join(cluster.Checkout(), "my-etcd.yaml")
@@ -83,7 +83,7 @@ func (w *world) follow(commands string) (said string) {
 	return string(out)
 }
 
-// built returns variables that point to Go's caches, because commands run with another home directory.
+// built returns variables that point to Go's caches, because the commands run with a different home directory.
 func built(t *testing.T) (variables []string) {
 	t.Helper()
 	names := []string{"GOCACHE", "GOMODCACHE", "GOPATH"}

@@ -14,23 +14,23 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// shell prepares commands to run in a directory with a cluster administrator's environment.
+// shell prepares commands to run in a directory with the environment of a cluster administrator.
 func (w *world) shell(ctx context.Context, folder, commands string) *exec.Cmd {
 	w.t.Helper()
 	command := exec.CommandContext(ctx, "bash", "-euvc", commands)
-	command.Dir, command.WaitDelay = folder, time.Second // a child of kubectl may keep the output open
+	command.Dir, command.WaitDelay = folder, time.Second // a child process of kubectl may keep the output open
 	command.Env = w.Environment()
 	return command
 }
 
-// given returns the values as the file that the pages name.
+// given returns the values as the file named in the pages.
 func given(values string) map[string]string { return map[string]string{"my-etcd.yaml": values} }
 
 // recipes matches the code blocks of a page.
 var recipes = regexp.MustCompile(`(?m)(?:^ {4}.*\n)+`)
 
 // recipe runs the code block of a page that contains a text, in a directory with the given files and the project's
-// deploy directory. It replaces the namespace, and replaces the first string of each pair in own with the second.
+// deploy directory. It replaces the namespace, and the first string of each pair in own with the second.
 func (w *world) recipe(page, with string, files map[string]string, own ...string) (said string) {
 	w.t.Helper()
 	content, err := os.ReadFile(checkout(page))

@@ -39,7 +39,8 @@ func TestStuckUpgrade_isRolledBack(t *testing.T) {
 	assert.Len(t, maps.Items, 1, "old configurations are deleted")
 }
 
-// Before the chart, the manifests had the same cluster token for all clusters and member names without a namespace.
+// Before the chart existed, the manifests used the same cluster token for all clusters, and member names without a
+// namespace.
 func TestMemberNames_shortToLong(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, `etcdConfig:
@@ -79,7 +80,7 @@ func TestHibernation(t *testing.T) {
 	assert.Equal(t, before, w.clusterID())
 }
 
-// A StatefulSet's volume size is immutable, so the StatefulSet is recreated around its running pods.
+// A StatefulSet's volume size is immutable. Therefore, the StatefulSet is recreated while its pods keep running.
 func TestVolumeSize_changesWithoutRestart(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)
@@ -97,7 +98,7 @@ func TestVolumeSize_changesWithoutRestart(t *testing.T) {
 	assert.Zero(t, w.restarts("etcd-main-0"))
 }
 
-// An uninstalled release leaves its volumes and Secrets, which a new release of the same name uses.
+// Uninstalling a release keeps its volumes and Secrets. A new release with the same name uses them again.
 func TestUninstall_keepsDataAndBackups(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)

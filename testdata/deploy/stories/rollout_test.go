@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// A new configuration changes an annotation of the pods. They restart one at a time, in reverse order, each after
-// the previous one is ready.
+// A new configuration changes a pod annotation. The pods must restart one at a time, in reverse order, and only when
+// the previous pod is ready.
 func TestConfigurationChange_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -31,7 +31,7 @@ func TestConfigurationChange_duringWrites(t *testing.T) {
 	require.True(t, first.Before(&last), "the last member is restarted first")
 }
 
-// A wrong configuration affects one member until it is reverted. The others continue to serve.
+// An invalid configuration affects only one member until it is reverted, and the other members keep serving.
 func TestStuckRollout_isReverted(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -59,7 +59,7 @@ func TestStuckRollout_isReverted(t *testing.T) {
 	}
 }
 
-// log returns a member's log, including that of earlier pods of its name.
+// log returns a member's log, including the logs of earlier pods with the same name.
 func (w *world) log(member string) string { return w.logOf(member, "etcd") }
 
 func (w *world) logOf(member, container string) string {
@@ -111,7 +111,7 @@ func TestEviction_singleMember(t *testing.T) {
 	require.NoError(t, contains(w.log("etcd-main-0"), "sanity validation"))
 }
 
-// A container killed by the OOM killer leaves no record of a clean exit, so the data is validated in full.
+// A container killed by the OOM killer leaves no clean exit record, so the next start runs a full validation.
 func TestKilledContainer_validatesInFull(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)

@@ -47,13 +47,13 @@ func TestThreeMembers_bucket(t *testing.T) {
 	assert.Contains(t, result, "could be restored", "any member can request a backup")
 }
 
-// Members without data wait for the store, and none becomes ready before the others, so a rolling update to
-// corrected values would wait for its first pod forever. The README describes the fix.
+// Members without data wait for the store, and none becomes ready before the others. A rolling update to corrected
+// values would therefore wait for its first pod forever. The README describes the fix.
 func TestWrongBucketName_isCorrected(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "store: {url: s3://mistaken-bucket/etcd-main}")
 	cluster.Eventually(t, "the status names the wrong bucket", func() error {
-		out, _ := w.tryExec("etcd-main-0", "status") // status fails for a member that is not ready
+		out, _ := w.tryExec("etcd-main-0", "status") // the status command fails while the member is not ready
 		return contains(out, "mistaken-bucket", "bucket not found")
 	})
 	w.apply(three)

@@ -18,7 +18,7 @@ import (
 // tlsSecrets makes members mount the Secrets that withCertificates creates.
 const tlsSecrets = "tls: {source: secrets}"
 
-// secrets returns the contents of the three Secrets, by the names that the chart gives to cert-manager.
+// secrets returns the contents of the three Secrets by the names that the chart uses with cert-manager.
 func (w *world) secrets(a *authority) map[string]map[string]string {
 	domain := "etcd-main-peer." + w.namespace + ".svc"
 	return map[string]map[string]string{
@@ -40,7 +40,7 @@ func TestThreeMembers_TLS(t *testing.T) {
 	w.awaitMetrics()
 }
 
-// The sidecar has a server certificate, and a client certificate for etcd.
+// The sidecar has both a server certificate and a client certificate for etcd.
 func TestThreeMembers_sidecarsAndTLS(t *testing.T) {
 	w := newWorld(t)
 	w.secret("etcd-main-backup-credentials", map[string]string{"region": "eu-west-1"})
@@ -64,8 +64,7 @@ func TestOneMember_sidecarAndTLS(t *testing.T) {
 	w.awaitSidecarsReachEtcd()
 }
 
-// awaitSidecarsReachEtcd waits until every sidecar has reached etcd with its flags, which are those of the real
-// sidecar.
+// awaitSidecarsReachEtcd waits until every sidecar has connected to etcd with the flags of the real sidecar.
 func (w *world) awaitSidecarsReachEtcd() {
 	w.t.Helper()
 	for member := range w.pods() {
@@ -86,7 +85,7 @@ func (w *world) withCertificates() *authority {
 	return ca
 }
 
-// renewAll puts new certificates into the Secrets and waits until the members serve them.
+// renewAll replaces the certificates in the Secrets and waits until the members serve the new ones.
 func (w *world) renewAll(ca *authority) {
 	w.t.Helper()
 	before := ca.issued + 1
@@ -103,7 +102,7 @@ func (w *world) renewAll(ca *authority) {
 	}
 }
 
-// unharmed checks that no container was restarted and that all members are ready.
+// unharmed checks that no container has restarted and that all members are ready.
 func (w *world) unharmed() {
 	w.t.Helper()
 	for name, pod := range w.pods() {

@@ -11,7 +11,7 @@ import (
 )
 
 // The published chart of an earlier version is installed, upgraded to the current chart with a new image tag, rolled
-// back and upgraded again, while a client writes.
+// back and upgraded again while a client writes.
 func TestEarlierCharts_upgradeAndRollback(t *testing.T) {
 	for _, chart := range cluster.Released() {
 		t.Run(filepath.Base(chart), func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestEarlierCharts_upgradeAndRollback(t *testing.T) {
 	}
 }
 
-// awaitImage waits until three members with an image are ready.
+// awaitImage waits until three members are ready with an image.
 func (w *world) awaitImage(image string) {
 	w.t.Helper()
 	w.awaitReady(3)
@@ -42,7 +42,7 @@ func (w *world) awaitImage(image string) {
 	}
 }
 
-// kubectl apply has created the objects, and the command of docs/upgrade.md makes Helm adopt them.
+// The objects are created by kubectl apply and then adopted by Helm with the command from docs/upgrade.md.
 func TestAppliedManifests_areAdoptedByHelm(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.strictly(three)
@@ -57,14 +57,15 @@ func TestAppliedManifests_areAdoptedByHelm(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 }
 
-// A process reads its environment when it starts, so after the Secret is corrected, waiting members must be deleted.
+// A process reads its environment only at startup. Waiting members must therefore be deleted after the Secret is
+// corrected.
 func TestWrongSecret_isCorrected(t *testing.T) {
 	w := newWorld(t)
 	w.offerBucket()
 	w.secret("etcd-main-backup-credentials", map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": "mistaken", "AWS_ENDPOINT_URL": credentials["AWS_ENDPOINT_URL"]})
 	w.apply(three)
 	cluster.Eventually(t, "the status names the wrong credentials", func() error {
-		out, _ := w.tryExec("etcd-main-0", "status") // status fails for a member that is not ready
+		out, _ := w.tryExec("etcd-main-0", "status") // the status command fails while the member is not ready
 		return contains(out, "SignatureDoesNotMatch")
 	})
 	w.renew("etcd-main-backup-credentials", credentials)

@@ -23,21 +23,21 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// world is a namespace of the cluster, with a node that runs its pods.
+// world is a namespace in the cluster with a node that runs its pods.
 type world struct {
 	*cluster.Cluster
 	t         *testing.T
 	node      *node.Node
 	namespace string
 	release   string      // name of the Helm release
-	image     *node.Image // image of the members; some stories replace it
+	image     *node.Image // image of the members, which some stories replace
 
 	identity *tls.Config // TLS configuration of clients; nil without TLS
 }
 
 var stories atomic.Int32
 
-// newNamespace starts a story without pods, in parallel with other stories.
+// newNamespace starts a story without pods that runs in parallel with other stories.
 func newNamespace(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
@@ -62,7 +62,7 @@ func needsRoot(t *testing.T) {
 	}
 }
 
-// run starts the node that runs the pods.
+// run starts the node for the pods.
 func (w *world) run(options ...node.Option) {
 	w.t.Helper()
 	images := map[string]*node.Image{"etcd-wrapper": w.image, sidecarImage: scriptedSidecar(w.t)}
@@ -70,7 +70,7 @@ func (w *world) run(options ...node.Option) {
 	w.node.Forward(w.t, "443", strings.TrimPrefix(w.Config.Host, "https://"))
 }
 
-// restricted creates the namespace, with the Pod Security Standard "restricted".
+// restricted creates the namespace with the Pod Security Standard "restricted".
 func (w *world) restricted() {
 	w.t.Helper()
 	_, err := w.Client.CoreV1().Namespaces().Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
@@ -107,7 +107,7 @@ func (w *world) awaitReady(count int) {
 	})
 }
 
-// etcd returns a client of the client Service, as another pod in the namespace would create it.
+// etcd returns a client that is connected to the client Service like a client in another pod.
 func (w *world) etcd() *clientv3.Client {
 	w.t.Helper()
 	scheme := "http"
@@ -145,7 +145,7 @@ func (w *world) greeted() bool {
 	return len(reply.Kvs) == 1 && string(reply.Kvs[0].Value) == "hello"
 }
 
-// get retries a linearizable read until there is a quorum.
+// get repeats a linearizable read until there is a quorum.
 func (w *world) get(key string, options ...clientv3.OpOption) (reply *clientv3.GetResponse) {
 	w.t.Helper()
 	client := w.etcd()
@@ -170,7 +170,7 @@ func (w *world) exec(pod string, args ...string) string {
 func (w *world) tryExec(pod string, args ...string) (string, error) {
 	found := w.pods()[pod]
 	if found == nil {
-		return "", fmt.Errorf("there is no pod %s: %w", pod, errNotYet)
+		return "", fmt.Errorf("pod %s not found: %w", pod, errNotYet)
 	}
 	return w.node.Exec(found, "etcd", append([]string{"/etcd-wrapper"}, args...)...)
 }
@@ -196,7 +196,7 @@ func (w *world) voters() (names []string) {
 
 var errNotYet = errors.New("not yet")
 
-// contains returns an error that names the first of the parts that is missing from the text.
+// contains returns an error for the first part that is missing from the text.
 func contains(text string, parts ...string) error {
 	for _, part := range parts {
 		if !strings.Contains(text, part) {

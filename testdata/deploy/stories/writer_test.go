@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// writer writes keys one after the other and records the acknowledged ones.
+// writer writes one key after another and records the acknowledged ones.
 type writer struct {
 	stop    context.CancelFunc
 	ended   chan struct{}
@@ -26,7 +26,7 @@ type writer struct {
 
 const enoughWrites = 20
 
-// writers counts the writers, so that each writes different keys.
+// writers counts the writers. Each writer uses its number to write different keys.
 var writers atomic.Int32
 
 func (w *world) startWriter() *writer {
@@ -63,7 +63,7 @@ func (w *writer) allIn(t *testing.T, keys map[string]bool) {
 	}
 }
 
-// check stops the writer and checks that the cluster has all acknowledged writes.
+// check stops the writer and checks that all acknowledged writes are in the cluster.
 func (w *world) check(writes *writer) {
 	w.t.Helper()
 	select {
@@ -82,7 +82,7 @@ func (w *world) check(writes *writer) {
 	w.t.Logf("%d writes were acknowledged, all are there; the longest time between two was %s", len(writes.written), writes.longest.Round(time.Millisecond))
 }
 
-// lastWritten returns options that read only the key that was written last.
+// lastWritten returns options that read only the last written key.
 func lastWritten() []clientv3.OpOption {
 	return append(clientv3.WithLastRev(), clientv3.WithPrefix())
 }

@@ -1,6 +1,6 @@
 // Command shim replaces etcd in etcd's own tests. It writes etcd's flags and environment to a configuration file and
-// executes etcd-wrapper from the same directory. For a gateway or a proxy, which etcd-wrapper does not implement, it
-// executes plain etcd, also from that directory.
+// executes etcd-wrapper from its own directory. For gateways and proxies, which etcd-wrapper does not implement, it
+// executes plain etcd from the same directory.
 package main
 
 import (
@@ -68,7 +68,7 @@ func parse(args []string) *flag.FlagSet {
 	return set
 }
 
-// nested maps flags to their configuration keys, where these differ.
+// nested maps flags to configuration keys with a different name.
 var nested = map[string]string{
 	"cert-file":                          "client-transport-security/cert-file",
 	"key-file":                           "client-transport-security/key-file",
@@ -122,7 +122,7 @@ func configuration(given *flag.FlagSet) map[string]any {
 	return config
 }
 
-// value returns a flag's value as it appears in YAML.
+// value returns the value of a flag as it appears in YAML.
 func value(given *flag.FlagSet, f *flag.Flag) any {
 	switch typed := f.Value.(type) {
 	case *flags.StringsValue:
@@ -153,7 +153,8 @@ func put(into map[string]any, path []string, value any) {
 	put(section, path[1:], value)
 }
 
-// port returns the port of the wrapper's own server: the client port of the test, if there is one, minus below.
+// port returns the port of the wrapper's own server, which is the client port of the test minus below, if there is
+// one.
 func port(given *flag.FlagSet) int {
 	first, _, _ := strings.Cut(given.Lookup("listen-client-urls").Value.String(), ",")
 	u, err := url.Parse(first)
@@ -167,8 +168,8 @@ func port(given *flag.FlagSet) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// below is the offset from client ports to ports that etcd's tests do not use. The tests use ports from 10000 and
-// 20000.
+// below is the offset between client ports and ports that etcd's tests do not use. etcd's tests use ports from 10000
+// and 20000.
 const below = 4000
 
 func level(given *flag.FlagSet) string {

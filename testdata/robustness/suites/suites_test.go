@@ -1,4 +1,4 @@
-// Package suites runs etcd's own end-to-end tests with plain etcd and with etcd-wrapper, and compares the results.
+// Package suites runs etcd's own end-to-end tests with plain etcd and with etcd-wrapper and compares the results.
 package suites
 
 import (
@@ -26,8 +26,8 @@ const module = "go.etcd.io/etcd/tests/v3/"
 
 const founding = "one of its three members is reached by nobody: a cluster is founded only when every member has told that it has no data"
 
-// different lists the tests that cannot pass with etcd-wrapper, with the reasons. A test that starts to pass must
-// be removed from the list.
+// different lists the tests that cannot pass with etcd-wrapper, with the reasons. Tests that start to pass must be
+// removed from the list.
 var different = map[string]string{
 	"TestAuthority": "it reads the lines that Go's HTTP/2 writes to standard error, and every line of ours is JSON",
 	"TestBreakConsistentIndexNewerThanSnapshot":         "it damages the database and waits for etcd's panic: the validation finds the damage before etcd is started",
@@ -43,7 +43,7 @@ var different = map[string]string{
 	"TestEtcdListenMetricsURLsWithMissingClientTLSInfo": "its data directory has certificates in it: what is no etcd's is not taken for a new member's",
 }
 
-// TestEtcdSuites_passAsWithPlainEtcd runs each of etcd's own tests with plain etcd and with etcd-wrapper.
+// TestEtcdSuites_passAsWithPlainEtcd runs etcd's own tests with both plain etcd and etcd-wrapper.
 func TestEtcdSuites_passAsWithPlainEtcd(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("skipped: only root makes networks and processes of a test's own")
@@ -64,7 +64,7 @@ func TestEtcdSuites_passAsWithPlainEtcd(t *testing.T) {
 	}
 }
 
-// compare checks that a test passes with etcd-wrapper if it passes with plain etcd.
+// compare checks that a test which passes with plain etcd also passes with etcd-wrapper.
 func (s suite) compare(t *testing.T, test, plain, ours string) (withPlain, withOurs outcome) {
 	t.Helper()
 	var output string
@@ -81,8 +81,8 @@ func (s suite) compare(t *testing.T, test, plain, ours string) (withPlain, withO
 	return withPlain, withOurs
 }
 
-// binaries returns two directories laid out as etcd's tests expect: one with plain etcd, the other with etcd-wrapper
-// in its place.
+// binaries returns two directories with the layout that etcd's tests expect: one with plain etcd, and one with
+// etcd-wrapper instead of etcd.
 func binaries(t *testing.T) (plain, ours string) {
 	t.Helper()
 	plain, ours = t.TempDir(), t.TempDir()
@@ -103,7 +103,7 @@ func build(t *testing.T, path, of string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// suite is the compiled test binary of a package of etcd's tests, and its working directory.
+// suite is the compiled test binary of a package in etcd's tests with its working directory.
 type suite struct{ program, directory string }
 
 func compiled(t *testing.T, name string) suite {
@@ -138,7 +138,7 @@ const (
 	skipped outcome = "skipped"
 )
 
-// tries is the maximum number of runs of a test with either program, because some of etcd's tests are flaky on a busy
+// tries is the maximum number of runs of a test with each program, because some of etcd's tests are flaky on a busy
 // machine.
 const tries = 3
 
@@ -151,8 +151,8 @@ func (s suite) attempt(test, binaries string) (ended outcome, output string) {
 	return ended, output
 }
 
-// patience returns the timeout of a test. etcd's longest test takes two minutes on an idle machine. Tests that are
-// known to differ may hang, so their timeout is shorter.
+// patience returns the timeout of a test. etcd's longest test takes two minutes on an idle machine. Tests with a
+// known difference have a shorter timeout, because they may hang.
 func patience(test string) string {
 	if different[test] != "" {
 		return "1m"
@@ -160,8 +160,8 @@ func patience(test string) string {
 	return "5m"
 }
 
-// run runs a test with the binaries of a directory in separate network and PID namespaces, so that the ports of
-// etcd's tests are free and all processes of the test end with it.
+// run runs a test with the binaries in a directory. The test has its own network and PID namespaces: the ports that
+// etcd's tests use are free, and all processes end with the test.
 func (s suite) run(test, binaries string) (ended outcome, output string) {
 	command := exec.Command("sh", "-c", `ip link set lo up && exec "$0" "$@"`,
 		s.program, "-test.run", "^"+test+"$", "-test.v", "-test.timeout", patience(test), "-bin-dir="+binaries)
