@@ -171,7 +171,7 @@ func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
 
 // excused reports whether a member has logged that writes were not paused in time.
 func excused(members []*bench) bool {
-	return slices.ContainsFunc(members, func(b *bench) bool { return strings.Contains(b.log.String(), "may have to wait for its answer") })
+	return slices.ContainsFunc(members, func(b *bench) bool { return strings.Contains(b.log.String(), "may be delayed") })
 }
 
 // Plain etcd rejects some of these writes with "raft proposal dropped", which clients must not retry, and lets

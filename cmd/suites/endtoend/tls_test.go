@@ -116,7 +116,7 @@ func TestTLS_rejectedCertificateDegradesMember(t *testing.T) {
 	run := p.StartReady()
 	harness.Eventually(t, "the check names the cause", func() bool {
 		_, body := run.Request(http.MethodGet, "/readyz?verbose")
-		return strings.Contains(body, "is not valid for etcd.example.org, which etcd advertises")
+		return strings.Contains(body, "is not valid for the advertised host etcd.example.org")
 	})
 	assert.Equal(t, http.StatusOK, run.Readyz(), "clients that do not verify names are served")
 	run.Shutdown()

@@ -52,7 +52,7 @@ func TestRollingRestart_answersEveryWrite(t *testing.T) {
 
 // tooBusy reports whether a member has logged that writes were not held back in time.
 func tooBusy(run *harness.Run) bool {
-	return run.Log.Matching(harness.Line{"message": "may have to wait for its answer"}) != nil
+	return run.Log.Matching(harness.Line{"message": "may be delayed"}) != nil
 }
 
 // etcd grants no leases in this state, so a stopping leader does not wait until the other members know about its
