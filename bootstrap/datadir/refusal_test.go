@@ -30,7 +30,7 @@ func TestRefusals_areInTheRunbook(t *testing.T) {
 		if assert.NotNil(t, row, "put %q into the table of docs/refusals.md", kind.sentence()) {
 			assert.NotEmpty(t, row[1])
 			wayOut := row[2]
-			for _, way := range docs.Table(t, "way out", "in full") { // the table defines the shared ways out
+			for _, way := range docs.Table(t, "remedy", "steps") { // the table defines the shared remedies
 				wayOut = strings.ReplaceAll(wayOut, way[0], way[1])
 			}
 			assert.Contains(t, wayOut, kind.wayOut, kind.sentence())
