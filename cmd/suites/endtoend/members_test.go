@@ -325,7 +325,7 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 		}
 	}
 	run = last.StartReady()
-	run.AwaitLine(harness.Line{"message": "etcd crashed on the data", "level": "warn"})
+	run.AwaitLine(harness.Line{"message": "etcd crashed with this data at the last start", "level": "warn"})
 	c.requireWhole()
 	assert.Len(t, preserved(last), 1)
 }
