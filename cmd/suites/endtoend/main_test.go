@@ -9,4 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+func TestMain(m *testing.M) {
+	*harness.DetectRaces = true // this suite covers all features of the program
+	os.Exit(harness.Main(m))
+}

@@ -171,6 +171,8 @@ func TestRestore_impossible(t *testing.T) {
 func TestRestore_oldTokensAreRejected(t *testing.T) {
 	t.Parallel()
 	p := newPodWithStore(t)
+	p.Config["bcrypt-cost"] = 4 // with the default cost, hashing a password takes a minute on a busy machine
+	p.WriteConfigFile()
 	run := p.StartReady()
 	enableAuthentication(t, p.Etcd(), "root")
 	survivor := harness.NewClient(t, clientv3.Config{Endpoints: []string{p.Endpoint()}, Username: "root", Password: "secret"})

@@ -29,6 +29,10 @@ const parallel = "6"
 // different program.
 var Program string
 
+// DetectRaces makes the program under test use the race detector if the tests themselves use it. The detector triples
+// the CPU time of every process, so only the suite that covers all features has it by default.
+var DetectRaces = flag.Bool("detect-races", false, "build the program with the race detector if the tests use it")
+
 // directory contains the program that this suite runs.
 var directory string
 
@@ -127,29 +131,30 @@ func BuildCustom(name string, prepare func(folder string) ([]string, error)) (pa
 	})
 }
 
-// withRaceSuffix adds a suffix to the name of a program if these tests, and therefore the program, use the race
-// detector.
+// withRaceSuffix adds a suffix to the name of a program that uses the race detector.
 func withRaceSuffix(name string) string {
-	if underRace() {
+	if detectsRaces() {
 		name += "-race"
 	}
 	return name
 }
 
 func build(root, path string, stillness time.Duration, flags ...string) error {
-	if underRace() {
-		flags = append(flags, "-race")
-	}
-	flags = append(flags, "-ldflags", "-X etcd-wrapper/recovery.stillness="+stillness.String(), "-o", path)
-	command := exec.Command("go", append(append([]string{"build"}, flags...), "./cmd/etcd-wrapper")...)
+	command := exec.Command("go", "build", "-ldflags", "-X etcd-wrapper/recovery.stillness="+stillness.String(), "-o", path)
 	command.Dir, command.Stderr = root, os.Stderr
+	if detectsRaces() {
+		command.Args = append(command.Args, "-race") // shares the compiled packages of the tests
+	} else {
+		command.Args, command.Env = append(command.Args, "-trimpath"), append(os.Environ(), "CGO_ENABLED=0") // shares those of make build
+	}
+	command.Args = append(append(command.Args, flags...), "./cmd/etcd-wrapper")
 	return command.Run()
 }
 
-// underRace reports whether these tests, and therefore the program, were built with the race detector.
-func underRace() bool {
+// detectsRaces reports whether the program under test uses the race detector.
+func detectsRaces() bool {
 	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+	return *DetectRaces && ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // openSources opens every directory of the module. Go caches a test result until a file opened by the test changes,
