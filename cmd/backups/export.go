@@ -48,9 +48,9 @@ type Gaps struct {
 	Damaged  []string `json:"damaged,omitempty"`  // why backups were skipped, as sentences
 }
 
-// Export writes a revision as a stock etcd snapshot to a new file that only the user can read. It searches our own
-// backups first and then those of etcd-backup-restore in the same store. Export returns archive.ErrNotKept if neither
-// contains the target, and ErrIncomplete if later revisions were backed up but cannot be read.
+// Export writes a revision as a stock etcd snapshot to a new file that only the user can read. Export searches our
+// own backups first and then those of etcd-backup-restore in the same store. Export returns archive.ErrNotKept if
+// neither contains the target, and ErrIncomplete if later revisions were backed up but cannot be read.
 func Export(ctx context.Context, settings Settings, target archive.Target, file string, meter *Meter) (ExportResult, error) {
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
 		return ExportResult{}, fmt.Errorf("%s %w", file, ErrExists)
@@ -109,7 +109,7 @@ func exportArchive(ctx context.Context, kept *archive.Archive, target archive.Ta
 	}, err
 }
 
-// find returns the path to a target. It returns an error if a backup has no trusted signature: unlike a damaged
+// find returns the path to a target. find returns an error if a backup has no trusted signature: unlike a damaged
 // backup, an untrusted one is never skipped in favor of an earlier revision.
 func find(ctx context.Context, kept *archive.Archive, target archive.Target) (archive.Path, error) {
 	path, err := kept.Find(ctx, target)
@@ -126,7 +126,7 @@ func (g *Gaps) skip(_, _ archive.Path, why error) error {
 }
 
 // build calls use with the path to a target, or with the best usable path if that path is damaged, and returns the
-// path that was used. It also returns ErrIncomplete if revisions after the end of that path cannot be read.
+// path that was used. build also returns ErrIncomplete if revisions after the end of that path cannot be read.
 func (g *Gaps) build(ctx context.Context, kept *archive.Archive, sought archive.Path, made string, use func(archive.Path) error) (archive.Path, error) {
 	if sought.PastEnd != nil {
 		_ = g.skip(sought, sought, sought.PastEnd) // skip always returns nil
@@ -168,9 +168,9 @@ func (e ExportResult) Print(to io.Writer) error {
 	return err
 }
 
-// A sidecarExport builds a snapshot from the backups of etcd-backup-restore. It first downloads the full snapshot to
-// a file next to the output, because the object's name may not match its content. An export therefore needs twice the
-// disk space.
+// A sidecarExport builds a snapshot from the backups of etcd-backup-restore. A sidecarExport first downloads the full
+// snapshot to a file next to the output, because the object's name may not match its content. An export therefore
+// needs twice the disk space.
 type sidecarExport struct {
 	kept    *sidecarstore.Archive
 	target  archive.Target
@@ -260,8 +260,8 @@ func rowsOf(tx *bolt.Tx) func(revision []byte) (key, value []byte) {
 	}
 }
 
-// checkDigest compares a stock snapshot with the digest at its end. It must run before the snapshot is opened as a
-// database, because reading a missing page of a truncated file through a memory map kills the process.
+// checkDigest compares a stock snapshot with the digest at its end. checkDigest must run before the snapshot is
+// opened as a database, because reading a missing page of a truncated file through a memory map kills the process.
 func checkDigest(ctx context.Context, path string) error {
 	file, err := os.Open(path)
 	if err != nil {

@@ -50,8 +50,8 @@ func (s Selection) rangeEnd() []byte {
 	return end
 }
 
-// A Key is a key at a revision. It is printed as a line of JSON. Keys and values that are not valid UTF-8 are encoded
-// in base64.
+// A Key is a key at a revision. A Key is printed as a line of JSON. Keys and values that are not valid UTF-8 are
+// encoded in base64.
 type Key struct {
 	Key            string `json:"key,omitempty"`
 	KeyBase64      []byte `json:"key_base64,omitempty"`
@@ -85,7 +85,7 @@ const (
 	AsScript Form = "script" // shell commands that write the keys
 )
 
-// Get prints the selected keys at a target. It returns ErrNoKey if no key matches, and archive.ErrNotKept if the
+// Get prints the selected keys at a target. Get returns ErrNoKey if no key matches, and archive.ErrNotKept if the
 // target is not available. Get rebuilds the database in scratch, a directory that nothing else may use.
 func Get(ctx context.Context, settings Settings, target archive.Target, selected Selection, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
 	past, err := openDatabase(ctx, settings, target, scratch, meter)
@@ -195,8 +195,8 @@ func (k *Key) name() string {
 // Range is a pair of targets to compare.
 type Range struct{ From, To archive.Target }
 
-// Diff prints the changes between two targets of all keys with a prefix, sorted by key. It returns the same errors as
-// Get except ErrNoKey.
+// Diff prints the changes between two targets of all keys with a prefix, sorted by key. Diff returns the same errors
+// as Get except ErrNoKey.
 func Diff(ctx context.Context, settings Settings, between Range, prefix string, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
 	var moments [2]database
 	for i, target := range []archive.Target{between.From, between.To} {

@@ -23,8 +23,8 @@ import (
 // ErrNoBackups reports that backups are disabled in the wrapper that answered.
 var ErrNoBackups = errors.New("backups are disabled because --backup-store is not set")
 
-// Flags is the body of GET /backup: the wrapper's flags by name, without dashes. It contains no secrets, because keys
-// are represented by file paths.
+// Flags is the body of GET /backup: the wrapper's flags by name, without dashes. Flags contains no secrets, because
+// keys are represented by file paths.
 type Flags struct {
 	Store       string `json:"backup-store"`
 	Keep        string `json:"backup-keep"`
@@ -34,7 +34,7 @@ type Flags struct {
 	VolumeDir   string `json:"volume-dir"`
 }
 
-// Backup is a full snapshot in the store. It is the result of backup now; -o json prints it.
+// Backup is a full snapshot in the store. The backup now command returns it, and the -o json flag prints it.
 type Backup struct {
 	Name     string    `json:"name"`     // name of the full snapshot, as in backup list
 	Revision int64     `json:"revision"` // revision of the snapshot
@@ -69,7 +69,7 @@ type Client struct {
 	port uint16
 }
 
-// NewClient returns a client for the wrapper on a loopback port. It does not open a connection.
+// NewClient returns a client for the wrapper on a loopback port. NewClient does not open a connection.
 func NewClient(port uint16) Client { return Client{status.NewClient(port), port} }
 
 // Flags returns the wrapper's backup flags. The error wraps status.ErrNoAnswer or ErrNoBackups, or reports an
@@ -88,7 +88,7 @@ func (c Client) Flags(ctx context.Context) (flags Flags, err error) {
 	return flags, nil
 }
 
-// Now makes the wrapper take a full snapshot and waits until it is uploaded. It calls uploaded about once a second
+// Now makes the wrapper take a full snapshot and waits until it is uploaded. Now calls uploaded about once a second
 // with the number of uploaded bytes and the size of the database. The error wraps status.ErrNoAnswer or ErrNoBackups,
 // or is the error that the wrapper reported.
 func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Backup, error) {
@@ -122,7 +122,7 @@ func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Back
 	return Backup{}, fmt.Errorf("etcd-wrapper on port %d closed the connection before the backup was complete; its log contains the reason", c.port)
 }
 
-// ask sends a request and returns the response. It returns an error if backups are disabled in the wrapper.
+// ask sends a request and returns the response. ask returns an error if backups are disabled in the wrapper.
 func (c Client) ask(ctx context.Context, method string) (*http.Response, error) {
 	reply, err := c.Send(ctx, method, "/backup")
 	if err != nil || reply.StatusCode == http.StatusOK {
@@ -145,7 +145,7 @@ const (
 
 // Backend takes full snapshots. *backup.Backups implements it. Its methods may be called from any goroutine.
 type Backend interface {
-	// Now takes a full snapshot or waits for the one in progress. Its error is a sentence for users. Now must return
+	// Now takes a full snapshot or waits for the one in progress. The error is a sentence for users. Now must return
 	// soon after ctx is done, because the client has disconnected or the server is stopping. The snapshot itself may
 	// continue.
 	Now(ctx context.Context) (archive.Full, error)

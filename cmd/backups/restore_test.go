@@ -33,7 +33,7 @@ func planned(t *testing.T) seed.Seed {
 }
 
 // TestRestore restores a data directory from our own backups, from the sidecar's, and from a snapshot exported from
-// either. It is the only test that restores without starting a member.
+// either. TestRestore is the only test that restores without starting a member.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	l := runSampleCluster(t)

@@ -36,15 +36,15 @@ type Settings struct {
 	Keep      string           // the value of --backup-keep; empty if it is not set
 	Policy    retention.Policy // parsed from Keep
 	Inspect   Inspect
-	// AcceptUnsigned is set by --accept=unsigned. It allows reading the unsigned backups of etcd-backup-restore even
-	// if trusted keys are set.
+	// AcceptUnsigned is set by --accept=unsigned. AcceptUnsigned allows reading the unsigned backups of
+	// etcd-backup-restore even if trusted keys are set.
 	AcceptUnsigned bool
 }
 
-// Inspect opens a database for the first time, in a separate process (see restore.Options). It may be nil.
+// Inspect opens a database for the first time, in a separate process (see restore.Options). Inspect may be nil.
 type Inspect = func(ctx context.Context, path string) error
 
-// Read validates the flags and reads the files that they name, but does not contact the store. Its error starts with
+// Read validates the flags and reads the files that they name, but does not contact the store. The error starts with
 // the name of the flag.
 func Read(flags commandline.Backups) (Settings, error) {
 	settings := Settings{Flags: flags.StoreFlags, Keep: flags.Keep}
@@ -112,8 +112,8 @@ const (
 // clearLine moves the cursor to the start of the line and clears it (ECMA-48).
 const clearLine = "\r\x1b[K"
 
-// A Meter shows the progress of a task on one line of a terminal: bytes, rate and time left. It must be used by a
-// single goroutine. The zero value shows nothing.
+// A Meter shows the progress of a task on one line of a terminal: bytes, rate and time left. A Meter must be used by
+// a single goroutine. The zero value shows nothing.
 type Meter struct {
 	to    io.Writer // nil disables the display
 	now   func() time.Time

@@ -77,8 +77,8 @@ func flagOf(app *kong.Application, node *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
-// values returns the allowed values of a flag or an argument, each with prefix added. It returns nothing if any value
-// is allowed.
+// values returns the allowed values of a flag or an argument, each with prefix added. values returns nothing if any
+// value is allowed.
 func values(prefix string, of *kong.Value) (all []Candidate) {
 	for _, value := range of.EnumSlice() {
 		if value != "" {

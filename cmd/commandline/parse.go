@@ -94,10 +94,10 @@ var valued = []string{
 	"etcd-server-name", "etcd-client-cert-path", "etcd-client-key-path", "etcd-ready-timeout",
 }
 
-// asGoReadsFlags converts flags with one dash to flags with two, and joins flags and values with "=". It stops at
-// "--" or at a command in passing, whose arguments are not parsed. It also removes environment variables that are
-// empty or whose flag is set: Kubernetes creates variables from the names of Services, and an invalid variable must
-// not fail a start that does not use it.
+// asGoReadsFlags converts flags with one dash to flags with two, and joins flags and values with "=". asGoReadsFlags
+// stops at "--" or at a command in passing, whose arguments are not parsed. asGoReadsFlags also removes environment
+// variables that are empty or whose flag is set: Kubernetes creates variables from the names of Services, and an
+// invalid variable must not fail a start that does not use it.
 func asGoReadsFlags(args, passing []string) (read []string) {
 	given := map[string]bool{}
 	for i := 0; i < len(args); i++ {
@@ -186,7 +186,7 @@ func isOfService(name string) bool {
 }
 
 // EtcdVariables returns the sorted names of the environment variables with the prefix ETCD_, which configure plain
-// etcd. It skips empty variables, the program's own variables, and variables of Services.
+// etcd. EtcdVariables skips empty variables, the program's own variables, and variables of Services.
 func EtcdVariables() (names []string) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")

@@ -84,7 +84,7 @@ func (f *StartEtcd) Validate() error {
 	return nil
 }
 
-// ExpectsTLS reports whether etcd is expected to serve TLS. It is used until etcd's configuration is known.
+// ExpectsTLS reports whether etcd is expected to serve TLS. ExpectsTLS is used until etcd's configuration is known.
 func (f *StartEtcd) ExpectsTLS() bool { return f.EtcdCertPath != "" || f.SidecarTLS }
 
 // DataVersion returns the oldest etcd version that must be able to read the data. The default with a sidecar is 3.5,

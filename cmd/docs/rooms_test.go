@@ -49,7 +49,7 @@ func (a arrows) leads(from, to string) []string {
 	return walk(from)
 }
 
-// circle describes rooms that import each other. It returns an empty string if there are none.
+// circle describes rooms that import each other. circle returns an empty string if there are none.
 func (a arrows) circle() string {
 	for _, room := range slices.Sorted(maps.Keys(a)) {
 		if way := a.leads(room, room); way != nil {

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// version is set by the Makefile. It is empty after go install.
+// version is set by the Makefile. version is empty after go install.
 var version string
 
 // wrapperVersion returns the version of this program.
@@ -106,8 +106,8 @@ func (c *completionCommand) execute(s streams) exitcode.Code {
 	return s.print(scripts[c.Shell])
 }
 
-// completeCommand completes the last word for the completion scripts. It prints one line per candidate: the word, a
-// tab and the help text.
+// completeCommand completes the last word for the completion scripts. completeCommand prints one line per candidate:
+// the word, a tab and the help text.
 type completeCommand struct {
 	Words []string `arg:"" optional:""`
 }

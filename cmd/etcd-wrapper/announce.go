@@ -15,7 +15,7 @@ type announcer struct {
 	end   func() // waits until all reports are sent
 }
 
-// announce logs how to use the member when it becomes ready. It also notifies systemd, if systemd started the
+// announce logs how to use the member when it becomes ready. announce also notifies systemd, if systemd started the
 // process, when the member becomes ready and when it stops. The notifications are sent by a goroutine, because a
 // service manager that does not read them must not delay the stop.
 func (p *parts) announce(log zerolog.Logger, forUsers bool) announcer {

@@ -48,8 +48,8 @@ type parts struct {
 	end       []func()          // cleanup functions, in the order of creation
 }
 
-// assemble creates the components in dependency order and starts the wrapper's own server. It does not contact other
-// processes or change the volume: parts.run does.
+// assemble creates the components in dependency order and starts the wrapper's own server. assemble does not contact
+// other processes or change the volume: parts.run does.
 func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err := bootstrap.NewVolume(c.VolumeDir).Check(); errors.Is(err, syscall.EROFS) {
 		return failed(exitcode.BadRecord, err)
@@ -102,7 +102,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	return p
 }
 
-// readFiles reads the files that flags name. Its errors name the flags.
+// readFiles reads the files that flags name. The errors name the flags.
 func (c *startCommand) readFiles() (settings backups.Settings, schedule backup.Schedule, rootPassword string, err error) {
 	settings, err = backups.Read(c.Backups)
 	if err == nil {
@@ -317,8 +317,8 @@ func replicaCheck(account kubernetes.Account, pod kubernetes.Pod, log zerolog.Lo
 	}
 }
 
-// recovery returns the component that restores damaged or lost data from a store or from other members. It returns
-// nil in a pod with a sidecar, because the sidecar restores the data.
+// recovery returns the component that restores damaged or lost data from a store or from other members. recovery
+// returns nil in a pod with a sidecar, because the sidecar restores the data.
 func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups, died func() string, reach peers.Options, counts *metrics.Metrics, log zerolog.Logger) *recovery.Recovery {
 	if !c.Standalone {
 		return nil

@@ -137,7 +137,8 @@ func checkDirectory(flag, dir string) error {
 	return nil
 }
 
-// runInScratch is like run, but for commands that rebuild a database. It passes a temporary directory to do.
+// runInScratch is like run, but for commands that rebuild a database. runInScratch passes a temporary directory to
+// do.
 func (f *storeCommand) runInScratch(s streams, own commandline.Backups, do func(context.Context, backups.Settings, string) (document, error)) exitcode.Code {
 	return f.run(s, own, func(ctx context.Context, settings backups.Settings) (document, error) {
 		dir := cmp.Or(os.Getenv("TMPDIR"), settings.VolumeDir, os.TempDir())

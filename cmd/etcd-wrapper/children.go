@@ -97,8 +97,8 @@ func inspectInChild() backups.Inspect {
 // inspectArgs returns the arguments of inspectCommand.
 func inspectArgs(path string) []string { return []string{"inspect-database", "--", path} }
 
-// verifyBackupCommand is the child process of a restore test. It runs at a low priority, and a panic counts as a
-// failed test.
+// verifyBackupCommand is the child process of a restore test. verifyBackupCommand runs at a low priority, and a panic
+// counts as a failed test.
 type verifyBackupCommand struct {
 	commandline.StoreFlags `embed:""`
 	Generation             int    `name:"generation" env:"-" required:"" help:"Generation of the full snapshot."`

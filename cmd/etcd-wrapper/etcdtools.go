@@ -157,8 +157,8 @@ func runEtcdutl(args []string, out io.Writer) error {
 	return err
 }
 
-// completeTool completes the last of words, which are the arguments of one of etcd's tools. It prints one candidate
-// per line, followed by cobra's directive, which the completion scripts skip.
+// completeTool completes the last of words, which are the arguments of one of etcd's tools. completeTool prints one
+// candidate per line, followed by cobra's directive, which the completion scripts skip.
 func completeTool(tool string, words []string, out io.Writer) {
 	words = append([]string{cobra.ShellCompRequestCmd}, words...)
 	if tool == "etcdutl" {

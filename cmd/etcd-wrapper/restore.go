@@ -48,7 +48,7 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 	return s.finish(c.output, made, err)
 }
 
-// plan returns the plan for the data directory. Its errors refer to the command line.
+// plan returns the plan for the data directory. The errors refer to the command line.
 func (c *restoreCommand) plan() (seed.Seed, error) {
 	if c.Snapshot != "" && (c.Store != "" || c.To != (commandline.Target{})) {
 		return seed.Seed{}, errors.New("--snapshot cannot be combined with --backup-store or --to: a snapshot has only one revision")

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// writeTimes sets zerolog's global time format. It runs only once, because active loggers read the format.
+// writeTimes sets zerolog's global time format. writeTimes runs only once, because active loggers read the format.
 var writeTimes = sync.OnceFunc(func() {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
 	zerolog.TimestampFunc = func() time.Time { return time.Now().UTC() }

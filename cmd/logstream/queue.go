@@ -44,7 +44,7 @@ func NeverWait(to io.Writer) (log io.Writer, flush func()) {
 	}
 }
 
-// Write implements io.Writer. It may be called from any goroutine.
+// Write implements io.Writer. Any goroutine may call Write.
 func (q *queue) Write(line []byte) (int, error) {
 	select {
 	case q.lines <- append([]byte{}, line...): // the copy is never nil

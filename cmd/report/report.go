@@ -165,7 +165,7 @@ type readinessHistory struct {
 	changes []status.Transition
 }
 
-// note records a change of readiness. It returns false if nothing has changed.
+// note records a change of readiness. note returns false if nothing has changed.
 func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State, since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -23,7 +23,7 @@ const (
 	lastReminder  = 5 * time.Minute
 )
 
-// Watch observes a run until ctx is done. It logs changes of readiness and reminders of lasting conditions, and
+// Watch observes a run until ctx is done. Watch logs changes of readiness and reminders of lasting conditions, and
 // updates the timeline. Watch calls lost when the message of a killed process changes, and happened for each timeline
 // event. Neither callback may block.
 func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), happened func(status.TimelineEvent)) {

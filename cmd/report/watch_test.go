@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// runWatch calls do while Watch is running. It returns the logged lines and the number of calls to lost.
+// runWatch calls do while Watch is running. runWatch returns the logged lines and the number of calls to lost.
 func runWatch(t *testing.T, now *lifecycle.Snapshot, there *fakeRuntime, do func(*fakeLifecycle)) (lines []map[string]any, calls int) {
 	t.Helper()
 	var mu sync.Mutex

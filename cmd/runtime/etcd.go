@@ -157,8 +157,8 @@ func (r *Runtime) useCertificates(etcd *embed.Config) {
 	r.certificates.Add(files)
 }
 
-// listeners returns etcd's TLS listeners. It omits listeners with self-generated certificates, because no client
-// verifies those certificates.
+// listeners returns etcd's TLS listeners. listeners omits listeners with self-generated certificates, because no
+// client verifies those certificates.
 func (r *Runtime) listeners() (all []certificates.Listener) {
 	etcd := r.config.Etcd
 	add := func(name string, listens, advertised []url.URL, files transport.TLSInfo) {
@@ -292,7 +292,7 @@ func describeLowSpace(is maintenance.Volume) string {
 	return fmt.Sprintf("%s of %s free: enlarge the volume, or delete files that etcd does not need", terminal.Size(is.Free), terminal.Size(is.Size))
 }
 
-// Usage returns the member's endpoint and the URL of the status page. It must not be called before etcd is ready.
+// Usage returns the member's endpoint and the URL of the status page. Usage must not be called before etcd is ready.
 func (r *Runtime) Usage() (endpoint, page string) {
 	return r.config.Etcd.AdvertiseClientUrls[0].String(), fmt.Sprintf("http://127.0.0.1:%d/", r.flags.WrapperPort)
 }
@@ -327,8 +327,8 @@ func (r *Runtime) watch(ctx context.Context) error {
 	}
 }
 
-// Close implements lifecycle.Member. It stops the monitor first, because the monitor must not check an etcd that is
-// being closed.
+// Close implements lifecycle.Member. Close stops the monitor first, because the monitor must not check an etcd that
+// is being closed.
 func (r *Runtime) Close() (opened bool, err error) {
 	if r.endMonitor != nil {
 		r.endMonitor()

@@ -70,7 +70,7 @@ func (r *Runtime) id() string {
 	return id
 }
 
-// Progress describes the progress of etcd's start or stop. It is empty before etcd is opened.
+// Progress describes the progress of etcd's start or stop. Progress is empty before etcd is opened.
 func (r *Runtime) Progress() string {
 	if etcd := r.etcd.Load(); etcd != nil {
 		return etcd.Doing()
@@ -100,12 +100,13 @@ func (r *Runtime) Defragment() error {
 	return etcd.Maintainer.Trigger()
 }
 
-// Record reads the exit record like the next start. It returns an error if there is no clean record.
+// Record reads the exit record like the next start. Record returns an error if there is no clean record.
 func (r *Runtime) Record() (exitcode.Word, error) {
 	return exitcode.NewRecord(r.flags.RecordPath()).Read()
 }
 
-// LeaseOfMember returns the content of the member's lease. It returns false while the member has no leader.
+// LeaseOfMember returns the content of the member's lease. LeaseOfMember returns false while the member has no
+// leader.
 func (r *Runtime) LeaseOfMember() (kubernetes.MemberLease, bool) {
 	etcd := r.etcd.Load()
 	if etcd == nil {
@@ -121,7 +122,8 @@ func (r *Runtime) LeaseOfMember() (kubernetes.MemberLease, bool) {
 	return is, view.Leader != ""
 }
 
-// LeaseOfBackups returns the content of the snapshot leases. It returns false unless this member writes the backups.
+// LeaseOfBackups returns the content of the snapshot leases. LeaseOfBackups returns false unless this member writes
+// the backups.
 func (r *Runtime) LeaseOfBackups() (lease kubernetes.BackupLeases, ok bool) {
 	is := r.parts.Backups.Published()
 	if is.Role != facts.Writer {

@@ -50,8 +50,8 @@ func newLastRun(flags *commandline.StartEtcd, record *exitcode.Record, note *exi
 	return l
 }
 
-// LastRunOn describes the last run on a volume to users who find no running process. It returns an empty string if
-// the volume has no record.
+// LastRunOn describes the last run on a volume to users who find no running process. LastRunOn returns an empty
+// string if the volume has no record.
 func LastRunOn(volumeDir string) string {
 	flags := &commandline.StartEtcd{VolumeDir: volumeDir}
 	last, err := exitcode.ReadLastRun(flags.LastRunPath())
@@ -115,11 +115,11 @@ func (l *lastRun) ended() lastExit {
 	return l.last
 }
 
-// markBlocked records that another process is using the volume and that its run has therefore not ended.
+// markBlocked records that another process has locked the volume and that its run has therefore not ended.
 func (l *lastRun) markBlocked() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.last = lastExit{class: status.ExitUnknown, reason: "another process is using the volume"}
+	l.last = lastExit{class: status.ExitUnknown, reason: "the volume is locked by another process"}
 }
 
 // nothingOn reports whether a volume has never been used. Entries that the file system creates itself are ignored.
@@ -146,7 +146,7 @@ func (l *lastRun) warn(last lastExit) {
 	line.Msg(message + ": " + last.reason)
 }
 
-// start reads how the last run ended and records this run in the background. It must be called after the volume is
+// start reads how the last run ended and records this run in the background. start must be called after the volume is
 // locked, and may be called again.
 func (l *lastRun) start() {
 	l.mu.Lock()

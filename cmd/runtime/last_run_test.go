@@ -93,7 +93,7 @@ func TestLastRun_stillRunning(t *testing.T) {
 	require.Error(t, second.Lock())
 	class, reason := lastExitOf(second)
 	assert.Equal(t, "unknown", class)
-	assert.Contains(t, reason, "another process is using the volume")
+	assert.Contains(t, reason, "the volume is locked by another process")
 	require.NoError(t, first.volume.Unlock())
 	require.NoError(t, second.Lock())
 	second.lastRun.busy.Wait()

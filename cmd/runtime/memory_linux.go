@@ -9,8 +9,8 @@ import (
 )
 
 // releaseStartup releases memory that is no longer needed after the start, which lowers the memory usage of idle
-// members. It frees unused heap pages and unmaps pages of the program file. The kernel keeps these pages in the page
-// cache and maps them again on the next access.
+// members. releaseStartup frees unused heap pages and unmaps pages of the program file. The kernel keeps these pages
+// in the page cache and maps them again on the next access.
 func releaseStartup() {
 	debug.FreeOSMemory()
 	program, err := os.Readlink("/proc/self/exe")

@@ -31,8 +31,8 @@ func (r *Runtime) isUnverified(is recovery.Progress) bool {
 	return is.Uncompared && (r.parts.Backups == nil || r.parts.Backups.Facts().Shipped.Revision == 0)
 }
 
-// RecoveryProgress describes what recovery is waiting for or its progress, with the start time. It is empty in states
-// that take no time.
+// RecoveryProgress describes what recovery is waiting for or its progress, with the start time. RecoveryProgress is
+// empty in states that take no time.
 func (r *Runtime) RecoveryProgress() string {
 	if r.parts.Recovery == nil {
 		return ""

@@ -74,7 +74,7 @@ type Runtime struct {
 	closed         closed
 }
 
-// New returns the runtime of a run. It reads how the last run on the volume ended, but changes nothing.
+// New returns the runtime of a run. New reads how the last run on the volume ended, but changes nothing.
 func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logger) *Runtime {
 	r := &Runtime{
 		flags:   flags,
@@ -94,7 +94,8 @@ func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logg
 	return r
 }
 
-// ForLifecycle returns the implementations of the lifecycle's interfaces. It wraps sidecar to count its calls.
+// ForLifecycle returns the implementations of the lifecycle's interfaces. ForLifecycle wraps sidecar to count its
+// calls.
 func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 	return lifecycle.Runtime{
 		Sidecar: &sidecarMetrics{Sidecar: sidecar, counts: r.counts, silent: r.flags.Standalone}, Volume: r, Record: r.record, Member: r, Server: r,
@@ -106,7 +107,7 @@ func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 // Gate returns the lock that keeps defragmentation from running while the whole database is being read.
 func (r *Runtime) Gate() *maintenance.Gate { return &r.gate }
 
-// Connect sets the components. It must be called before the lifecycle starts, and may be called again.
+// Connect sets the components. Connect must be called before the lifecycle starts, and may be called again.
 func (r *Runtime) Connect(parts Parts) { r.parts = parts }
 
 // crash ends the lifecycle because etcd has crashed.
@@ -160,7 +161,7 @@ func (r *Runtime) Expose() error {
 	return nil
 }
 
-// Finish removes the files that are only needed after a crash. It must be called after the lifecycle has ended.
+// Finish removes the files that are only needed after a crash. Finish must be called after the lifecycle has ended.
 func (r *Runtime) Finish(outcome lifecycle.Outcome) {
 	defer r.lastRun.end(outcome)
 	var err error

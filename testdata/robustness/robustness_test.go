@@ -156,7 +156,7 @@ func highestRevision(reports []report.ClientReport) (highest int64) {
 	return highest
 }
 
-// persisted returns the requests of clients from the logs in data directories. It omits the members' own lease
+// persisted returns the requests of clients from the logs in data directories. persisted omits the members' own lease
 // requests, which have reserved IDs.
 func (c *cluster) persisted(dirs ...string) (ofClients []model.EtcdRequest) {
 	c.Helper()

@@ -112,8 +112,8 @@ func (v *killedMember) cycle(cycle int) {
 	assert.GreaterOrEqual(v.T, v.head(v.T), owed, "the store has all writes acknowledged more than maxLag before it failed, in cycle %d", cycle)
 }
 
-// breakStore breaks the store, repairs it in half of the cycles, and kills the program. It returns the revision that
-// the store must contain.
+// breakStore breaks the store, repairs it in half of the cycles, and kills the program. breakStore returns the
+// revision that the store must contain.
 func (v *killedMember) breakStore(run *harness.Run) (owed int64) {
 	v.T.Helper()
 	fault := v.faults[v.dice.IntN(len(v.faults))]

@@ -48,7 +48,8 @@ func footprint(t *testing.T) []row {
 	}
 }
 
-// putSlowly puts keys to every member at the rate of a small cluster. It returns each member's CPU time in seconds.
+// putSlowly puts keys to every member at the rate of a small cluster. putSlowly returns each member's CPU time in
+// seconds.
 func putSlowly(t *testing.T, runs []*process, duration time.Duration) (work []series) {
 	t.Helper()
 	var putting sync.WaitGroup

@@ -82,7 +82,7 @@ func compact(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// filled fills a pod's database with random content. It returns the anonymous memory of an idle process with that
+// filled fills a pod's database with random content. filled returns the anonymous memory of an idle process with that
 // database, in MiB.
 func filled(t *testing.T, p *harness.Pod) float64 {
 	t.Helper()
@@ -123,7 +123,7 @@ func randomPuts(writer, n int) []clientv3.Op {
 	return puts
 }
 
-// calm waits until the process stops returning memory to the system. It returns the anonymous memory of the process
+// calm waits until the process stops returning memory to the system. calm returns the anonymous memory of the process
 // in MiB.
 func (r *process) calm() float64 {
 	least, since := r.memory("RssAnon"), time.Now()
@@ -135,7 +135,7 @@ func (r *process) calm() float64 {
 	return least
 }
 
-// peak samples the anonymous memory until over returns true. It returns the maximum in MiB.
+// peak samples the anonymous memory until over returns true. peak returns the maximum in MiB.
 func (r *process) peak(t *testing.T, over func() bool) (most float64) {
 	t.Helper()
 	for deadline := time.Now().Add(fullLimit); !over(); <-time.After(lookEvery) {
@@ -160,8 +160,8 @@ func (r *process) proven() bool {
 	return full != nil && proof != nil && proof.Revision == full.Revision && proof.At.After(full.At)
 }
 
-// longestPut runs at least the given number of rounds of puts, until over returns true. It returns the duration of
-// the slowest put in milliseconds.
+// longestPut runs at least the given number of rounds of puts, until over returns true. longestPut returns the
+// duration of the slowest put in milliseconds.
 func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, least int) (milliseconds float64, rounds int) {
 	t.Helper()
 	var longest atomic.Int64

@@ -59,7 +59,7 @@ func connect(p *harness.Pod) []*clientv3.Client {
 	return clients
 }
 
-// drive makes every client repeat the operation for one round. It returns the operations per second and the 99th
+// drive makes every client repeat the operation for one round. drive returns the operations per second and the 99th
 // percentile of the latency in milliseconds.
 func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 float64) {
 	t.Helper()
@@ -168,7 +168,8 @@ func underProbes(t *testing.T) []row {
 	}
 }
 
-// listenElsewhere starts the wrapper in a second process that never opens etcd. It returns the port of that process.
+// listenElsewhere starts the wrapper in a second process that never opens etcd. listenElsewhere returns the port of
+// that process.
 func listenElsewhere(t *testing.T) (port int) {
 	t.Helper()
 	p := harness.NewPod(t)

@@ -44,8 +44,8 @@ func backupsAtPace(t *testing.T) []row {
 	}
 }
 
-// paced makes the clients put keys at a fixed total rate. It returns the achieved rate and the duration of each put
-// in milliseconds.
+// paced makes the clients put keys at a fixed total rate. paced returns the achieved rate and the duration of each
+// put in milliseconds.
 func paced(t *testing.T, clients []*clientv3.Client) (rate float64, took series) {
 	t.Helper()
 	var mu sync.Mutex

@@ -116,7 +116,7 @@ func (s *side) launch(t *testing.T, p *harness.Pod) *process {
 	return r
 }
 
-// await polls the health URL until it returns the code. It polls every millisecond at first and every five
+// await polls the health URL until it returns the code. await polls every millisecond at first and every five
 // milliseconds after a second, because polling costs CPU time.
 func (r *process) await(code int) {
 	r.t.Helper()

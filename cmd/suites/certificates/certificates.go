@@ -45,7 +45,7 @@ func NewAuthority(t testing.TB, name string) *Authority {
 	return a
 }
 
-// IssuesUntil sets the expiry time of certificates issued later. It may be in the past.
+// IssuesUntil sets the expiry time of certificates issued later. The time may be in the past.
 func (a *Authority) IssuesUntil(end time.Time) { a.ends = end }
 
 // Bundle returns the path of the authority's own certificate.

@@ -134,7 +134,7 @@ func TestLostTrigger_isRepeated(t *testing.T) {
 // startsEtcd is the log line of etcd's start.
 var startsEtcd = harness.Line{"message": "starting an etcd server"}
 
-// openTime returns the time of etcd's start. It fails unless etcd was started exactly once.
+// openTime returns the time of etcd's start. openTime fails unless etcd was started exactly once.
 func openTime(run *harness.Run) time.Time {
 	run.T.Helper()
 	started := run.Log.Matching(startsEtcd)

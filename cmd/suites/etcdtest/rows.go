@@ -33,7 +33,7 @@ func (e *Etcd) Fill(t testing.TB) {
 	}
 }
 
-// Rows returns the rows of a database file. It reads the file with bbolt only, and checks its consistency.
+// Rows returns the rows of a database file. Rows reads the file with bbolt only, and checks its consistency.
 func Rows(t testing.TB, path string) (rows []format.Row) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})

@@ -59,7 +59,7 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	second.Kill()
 }
 
-// writeWhile runs clients that write keys, each with itself as the value, until do returns. It returns the
+// writeWhile runs clients that write keys, each with itself as the value, until do returns. writeWhile returns the
 // acknowledged keys.
 func writeWhile(p *harness.Pod, do func()) (acknowledged []string) {
 	var writers sync.WaitGroup

@@ -94,8 +94,8 @@ func killDuringWrites(t *testing.T, alone bool) (p *harness.Pod, last uint64) {
 	return p, uint64(len(ends))
 }
 
-// damageLog damages the entry that is followed by the given number of entries. It returns the index of the previous
-// entry and the offset of the damaged one.
+// damageLog damages the entry that is followed by the given number of entries. damageLog returns the index of the
+// previous entry and the offset of the damaged one.
 func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin int64)) (index uint64, begin int64) {
 	p.T.Helper()
 	begins, _ := datadirtest.Entries(p.T, wal(p))

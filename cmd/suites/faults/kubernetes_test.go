@@ -191,7 +191,7 @@ func (k *kubernetes) load(end func()) {
 		k.took[len(k.took)/2], k.took[len(k.took)*99/100], k.took[len(k.took)-1])
 }
 
-// live creates, updates and reads an object, and sometimes deletes the object. It reports whether all requests
+// live creates, updates and reads an object, and sometimes deletes the object. live reports whether all requests
 // succeeded.
 func (k *kubernetes) live(ctx context.Context, name string, number int) bool {
 	known, path := &object{}, configMaps+"/"+name

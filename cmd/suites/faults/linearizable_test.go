@@ -64,7 +64,7 @@ const (
 	answerWithin   = 2 * time.Second
 )
 
-// loadHistory starts clients of all members. It returns a function that stops them.
+// loadHistory starts clients of all members. loadHistory returns a function that stops them.
 func loadHistory(t *testing.T, pods []*harness.Pod) (tr *traffic, end func()) {
 	t.Helper()
 	tr = &traffic{began: time.Now()}

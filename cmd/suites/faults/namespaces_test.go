@@ -21,7 +21,7 @@ type wires struct {
 	count  int
 }
 
-// newWires creates a network for the duration of a test. It requires root and ip(8).
+// newWires creates a network for the duration of a test. newWires requires root and ip(8).
 func newWires(t *testing.T) *wires {
 	t.Helper()
 	if os.Getuid() != 0 {

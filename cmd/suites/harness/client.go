@@ -100,8 +100,8 @@ type LatencyClient struct {
 	first  chan struct{} // closed after the first acknowledged write
 }
 
-// StartLatencyClients starts count LatencyClients and waits until each has written a key. It returns a function that
-// stops them.
+// StartLatencyClients starts count LatencyClients and waits until each has written a key. StartLatencyClients returns
+// a function that stops them.
 func StartLatencyClients(t *testing.T, count int, client func() *clientv3.Client) (end func() []*LatencyClient) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

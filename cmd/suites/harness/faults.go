@@ -82,7 +82,7 @@ func suspend(run *Run) {
 	})
 }
 
-// run runs a command. It retries while a process of another test is still using the disk.
+// run runs a command. run retries while a process of another test is still using the disk.
 func (d *Disk) run(name string, args ...string) {
 	d.t.Helper()
 	Eventually(d.t, name+" succeeds", func() bool { return exec.Command(name, args...).Run() == nil })
@@ -127,7 +127,7 @@ func (p *Pod) tracePath() string { return filepath.Join(p.Dir, "trace") }
 
 var traced = regexp.MustCompile(`^\d+ +(\w+)\((?:\d+<([^>]+)>|AT_FDCWD<[^>]*>, "([^"]+)")`)
 
-// Trace runs life with the pod under strace. It returns the successful calls of the given kinds on paths of the
+// Trace runs life with the pod under strace. Trace returns the successful calls of the given kinds on paths of the
 // volume or below others, in the order in which they returned.
 func (p *Pod) Trace(calls string, life func(), others ...string) (spots []CallPoint) {
 	p.T.Helper()

@@ -139,8 +139,8 @@ func await(t *testing.T, what string, within time.Duration, condition func() boo
 	}
 }
 
-// pollInterval returns the pause before the next poll. It grows with the time waited so far, because a poll with a
-// race-built client and server takes milliseconds of CPU time.
+// pollInterval returns the pause before the next poll. The pause grows with the time waited so far, because a poll
+// with a race-built client and server takes milliseconds of CPU time.
 func pollInterval(waited time.Duration) time.Duration {
 	return min(max(waited/16, 5*time.Millisecond), 50*time.Millisecond)
 }

@@ -61,8 +61,8 @@ func NewPod(t *testing.T) *Pod {
 	return p
 }
 
-// NewStandalonePod returns a pod without a sidecar. It writes etcd's configuration, with the additional keys, to a
-// file.
+// NewStandalonePod returns a pod without a sidecar. NewStandalonePod writes etcd's configuration, with the additional
+// keys, to a file.
 func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 	t.Helper()
 	p := NewPodWithStoppedSidecar(t)

@@ -25,8 +25,8 @@ import (
 // parallel is the default of -parallel for the suites, whose tests mostly wait.
 const parallel = "6"
 
-// Program is the path of the program under test. It is built when the first test needs it, unless the suite builds a
-// different program.
+// Program is the path of the program under test. Program is built when the first test needs it, unless the suite
+// builds a different program.
 var Program string
 
 // DetectRaces makes the program under test use the race detector if the tests themselves use it. The detector triples
@@ -225,7 +225,7 @@ func (c *Command) Output() string {
 	return string(content)
 }
 
-// Wait waits until the command has exited. It returns standard output, standard error and the exit status.
+// Wait waits until the command has exited. Wait returns standard output, standard error and the exit status.
 func (c *Command) Wait() (out, log string, status int) {
 	c.t.Helper()
 	Receive(c.t, c.cmd.String()+" ends", c.ended)
@@ -265,8 +265,8 @@ var oldEtcds = map[string]func() (path string, err error){
 	"3.5": sync.OnceValues(func() (string, error) { return buildEtcd("3.5", "etcd35", "go.etcd.io/etcd/server/v3") }),
 }
 
-// OldEtcd returns the path of etcd 3.4 or 3.5. It skips the test if its modules are missing, because tests do not
-// use the network.
+// OldEtcd returns the path of etcd 3.4 or 3.5. OldEtcd skips the test if its modules are missing, because tests do
+// not use the network.
 func OldEtcd(t *testing.T, version string) (path string) {
 	t.Helper()
 	path, err := oldEtcds[version]()

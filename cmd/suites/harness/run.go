@@ -47,8 +47,8 @@ func (p *Pod) Start(flags ...string) *Run {
 	return p.Run(append(p.Arguments("--log-level=debug"), flags...)...)
 }
 
-// Arguments returns the arguments of start-etcd in the pod. It also starts the sidecar's listener, unless the sidecar
-// is stopped.
+// Arguments returns the arguments of start-etcd in the pod. Arguments also starts the sidecar's listener, unless the
+// sidecar is stopped.
 func (p *Pod) Arguments(flags ...string) []string {
 	args := append([]string{
 		"start-etcd", "--volume-dir=" + p.Volume, "--stored-config-path=" + p.StoredConfig(),
@@ -148,7 +148,7 @@ func (r *Run) HasEnded() bool {
 	}
 }
 
-// Stop sends the signal. It returns the exit status and the time until the exit, as measured by a Watch.
+// Stop sends the signal. Stop returns the exit status and the time until the exit, as measured by a Watch.
 func (r *Run) Stop(s syscall.Signal) (status int, took time.Duration) {
 	r.T.Helper()
 	watch := StartWatch()
@@ -156,8 +156,8 @@ func (r *Run) Stop(s syscall.Signal) (status int, took time.Duration) {
 	return r.Exit(Patience), watch.Duration()
 }
 
-// Shutdown sends SIGTERM to a running etcd and requires a clean exit. It returns the time until the exit, as measured
-// by a Watch.
+// Shutdown sends SIGTERM to a running etcd and requires a clean exit. Shutdown returns the time until the exit, as
+// measured by a Watch.
 func (r *Run) Shutdown() (took time.Duration) {
 	r.T.Helper()
 	status, took := r.Stop(syscall.SIGTERM)

@@ -25,8 +25,8 @@ const (
 // Forever is the duration of a validation that runs until the test calls Finish.
 const Forever = time.Duration(-1)
 
-// Sidecar imitates etcd-backup-restore. It reports each result only once, and can be made slow or faulty. Tests must
-// script the sidecar before the process starts.
+// Sidecar imitates etcd-backup-restore. Sidecar reports each result only once, and can be made slow or faulty. Tests
+// must script the sidecar before the process starts.
 type Sidecar struct {
 	t       *testing.T
 	Port    int // 0 until Listen is called, unless the sidecar is stopped

@@ -47,7 +47,7 @@ func Lease(t testing.TB) int {
 	return 0
 }
 
-// lock reserves a port for this process. It fails if another test has reserved the port or another program is
+// lock reserves a port for this process. lock fails if another test has reserved the port or another program is
 // listening there.
 func lock(t testing.TB, port int) bool {
 	t.Helper()

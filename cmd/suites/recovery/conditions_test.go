@@ -97,8 +97,8 @@ var conditions = []condition{
 	}},
 }
 
-// chooseCondition starts a condition for a fault. It starts no condition in half of the rounds, or if the cluster
-// must be restored from its store.
+// chooseCondition starts a condition for a fault. chooseCondition starts no condition in half of the rounds, or if
+// the cluster must be restored from its store.
 func (c *threeMembers) chooseCondition(drawn memberFault, victim *member) (name string, ends func()) {
 	also := choose(c.t, c.dice, conditions, "while", *while, func(one condition) (string, bool) { return one.name, true })
 	itself := strings.Contains(drawn.name, "store away") && strings.Contains(also.name, "store")

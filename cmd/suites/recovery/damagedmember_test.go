@@ -13,7 +13,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A damagedMember is a stopped single member with a damaged volume. It can be reset and recovered repeatedly.
+// A damagedMember is a stopped single member with a damaged volume. A damagedMember can be reset and recovered
+// repeatedly.
 type damagedMember struct {
 	*harness.Pod
 	depot

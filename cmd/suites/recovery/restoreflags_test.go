@@ -158,8 +158,8 @@ func (l *restoredCluster) stop(which ...int) {
 	}
 }
 
-// lose kills members and removes their volumes. It first waits until the first member and the store have all writes,
-// because without a quorum, writes that the first member has not applied would be lost.
+// lose kills members and removes their volumes. lose first waits until the first member and the store have all
+// writes, because without a quorum, writes that the first member has not applied would be lost.
 func (l *restoredCluster) lose(which ...int) {
 	l.t.Helper()
 	if l.members-len(which) <= l.members/2 {

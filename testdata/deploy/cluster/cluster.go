@@ -70,7 +70,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.startControllers(ports[4], ports[5])
 }
 
-// Stop stops the programs and removes their files. It writes the last lines of each program's log to logs, unless
+// Stop stops the programs and removes their files. Stop writes the last lines of each program's log to logs, unless
 // logs is nil.
 func (c *Cluster) Stop(logs io.Writer) {
 	for _, command := range c.running {

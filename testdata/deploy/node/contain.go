@@ -51,7 +51,7 @@ func Contain(do func() int) int {
 	return copied.ProcessState.ExitCode()
 }
 
-// Outside runs do only in the original process. It is called before Contain.
+// Outside runs do only in the original process. Outside is called before Contain.
 func Outside(do func() error) error {
 	if os.Getenv(containedBy) != "" {
 		return nil

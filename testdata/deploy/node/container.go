@@ -140,7 +140,7 @@ func (c *container) signal(name string) {
 	_ = exec.Command(c.node.runc, "--root", c.node.State(), "kill", c.id, name).Run() // the container may have exited
 }
 
-// stop sends SIGTERM, and SIGKILL after the grace period. It returns when ended is closed.
+// stop sends SIGTERM, and SIGKILL after the grace period. stop returns when ended is closed.
 func (c *container) stop(grace time.Duration, ended <-chan struct{}) {
 	if grace > 0 {
 		c.signal("TERM")

@@ -27,7 +27,7 @@ type Machines struct {
 	nodes map[string]*Node // by namespace
 }
 
-// Register creates three machines in three zones, and a StorageClass. It must be called once per cluster.
+// Register creates three machines in three zones, and a StorageClass. Register must be called once per cluster.
 func Register(ctx context.Context, client kubernetes.Interface) (*Machines, error) {
 	m := &Machines{client: client, nodes: map[string]*Node{}}
 	_, port, err := net.SplitHostPort(m.listen())

@@ -14,8 +14,8 @@ import (
 
 const zone = "svc.cluster.local."
 
-// answerNames is the cluster's name server. It answers queries from the EndpointSlices, each in its own goroutine,
-// until conn is closed.
+// answerNames is the cluster's name server. answerNames answers queries from the EndpointSlices, each in its own
+// goroutine, until conn is closed.
 func (n *Node) answerNames(conn net.PacketConn) {
 	for {
 		buffer := make([]byte, 1500)

@@ -50,7 +50,7 @@ type Option func(*Node)
 // SmallDisks gives every volume its own file system of the given size.
 func SmallDisks(bytes int64) Option { return func(n *Node) { n.disks = bytes } }
 
-// Start runs the pods of a namespace until the test ends. It must be called as root, within Contain.
+// Start runs the pods of a namespace until the test ends. Start must be called as root, within Contain.
 func (m *Machines) Start(t testing.TB, namespace, runc string, images map[string]*Image, options ...Option) *Node {
 	t.Helper()
 	n := &Node{
@@ -98,7 +98,7 @@ func (n *Node) serveNames(t testing.TB) {
 	go n.answerNames(conn)
 }
 
-// watch starts each pod that is bound to a node and is not running yet. It returns when all pods have ended.
+// watch starts each pod that is bound to a node and is not running yet. watch returns when all pods have ended.
 func (n *Node) watch(ctx context.Context) {
 	var running sync.WaitGroup
 	known := map[types.UID]bool{}

@@ -48,8 +48,8 @@ func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 	n.finish(pod)
 }
 
-// prepare waits until all volumes of the pod are available and connects the pod to the network. It returns false if
-// the pod is deleted in the meantime.
+// prepare waits until all volumes of the pod are available and connects the pod to the network. prepare returns false
+// if the pod is deleted in the meantime.
 func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (folders map[string]string, ok bool) {
 	for last := ""; n.wanted(ctx, pod); sleep(ctx, tick) {
 		var err error
@@ -190,7 +190,7 @@ func setCondition(status *corev1.PodStatus, kind corev1.PodConditionType, value 
 	status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind, Status: value, LastTransitionTime: metav1.Now()})
 }
 
-// finish removes the pod's resources. It also deletes the pod in the API server, unless the pod's machine is off.
+// finish removes the pod's resources. finish also deletes the pod in the API server, unless the pod's machine is off.
 func (n *Node) finish(pod *corev1.Pod) {
 	unplug(n.sandboxName(pod))
 	_ = os.RemoveAll(n.podDir(pod)) // leftovers are in the test's directory

@@ -48,8 +48,8 @@ func (n *Node) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return err
 }
 
-// makeDisk creates a volume's directory. It may be called several times before a claim is bound, but only the first
-// call mounts a file system.
+// makeDisk creates a volume's directory. makeDisk may be called several times before a claim is bound, but only the
+// first call mounts a file system.
 func (n *Node) makeDisk(folder string) error {
 	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
 		return err

@@ -32,8 +32,8 @@ var credentials = map[string]string{
 	"AWS_ENDPOINT_URL": "http://" + node.Gateway + ":" + bucketPort,
 }
 
-// offerBucket starts an S3 server for the pods, with the buckets named in the manifests. It returns the directory
-// with the objects in my-bucket.
+// offerBucket starts an S3 server for the pods, with the buckets named in the manifests. offerBucket returns the
+// directory with the objects in my-bucket.
 func (w *world) offerBucket() (folder string) {
 	w.t.Helper()
 	data, attributes := w.t.TempDir(), w.t.TempDir()

@@ -56,7 +56,8 @@ func (w *world) file(name, content string) string {
 	return path
 }
 
-// strictly applies the rendered objects. It fails on unknown fields and on violations of the Pod Security Standard.
+// strictly applies the rendered objects. strictly fails on unknown fields and on violations of the Pod Security
+// Standard.
 func (w *world) strictly(values ...string) {
 	w.t.Helper()
 	out, err := w.Kubectl("apply", "--server-side", "--validate=strict", "-n", w.namespace, "-f", w.rendered(values...))

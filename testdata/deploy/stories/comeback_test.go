@@ -156,7 +156,7 @@ func TestOneMember_restoreToATime(t *testing.T) {
 	w.checkBackups("etcd-main-0", w.startWriter())
 }
 
-// mistake overwrites the key that greeted reads. It waits until both values have been backed up, and returns the
+// mistake overwrites the key that greeted reads. mistake waits until both values have been backed up, and returns the
 // chart values that restore the first one.
 func (w *world) mistake() (values string) {
 	w.t.Helper()

@@ -30,7 +30,7 @@ func given(values string) map[string]string { return map[string]string{"my-etcd.
 var recipes = regexp.MustCompile(`(?m)(?:^ {4}.*\n)+`)
 
 // recipe runs the code block of a page that contains a text, in a directory with the given files and the project's
-// deploy directory. It replaces the namespace, and the first string of each pair in own with the second.
+// deploy directory. recipe replaces the namespace, and the first string of each pair in own with the second.
 func (w *world) recipe(page, with string, files map[string]string, own ...string) (said string) {
 	w.t.Helper()
 	content, err := os.ReadFile(checkout(page))
