@@ -103,8 +103,8 @@ func (m *Member) leave() bool {
 	return left()
 }
 
-// watchClose keeps Doing up to date while etcd closes, and closes the connections of clients that delay the close.
-// waits is the initial value of Doing.
+// watchClose keeps Doing up to date while etcd is closing, and closes the connections of clients that delay the
+// close. waits is the initial value of Doing.
 func (m *Member) watchClose(waits string, closed <-chan struct{}) {
 	doing, stopping := waits, m.etcd.Server.StoppingNotify()
 	report := func(next string) {

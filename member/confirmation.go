@@ -24,11 +24,11 @@ type Confirmation interface {
 }
 
 // confirmed delays each reply until the store has all data that the reply depends on. In-process clients of etcd
-// bypass it, but the replies of the Lock and Election services, which use such a client, do not.
+// bypass confirmed, but replies from the Lock and Election services, which use an in-process client, do not.
 type confirmed struct{ Confirmation }
 
-// ErrSeveralMembers is returned if the data belongs to a cluster with several members.
-var ErrSeveralMembers = errors.New("--backup-ack=stored supports only single-member clusters, but this data belongs to a cluster with several members: " +
+// ErrSeveralMembers is returned if the data belongs to a multi-member cluster.
+var ErrSeveralMembers = errors.New("--backup-ack=stored supports only single-member clusters, but this data belongs to a multi-member cluster: " +
 	"start with --backup-ack=local, or remove the other members first")
 
 // errAdds rejects the addition of a second member, because its replies would not wait for the store.
@@ -118,8 +118,8 @@ func (c confirmed) limit(header *etcdserverpb.ResponseHeader) {
 	header.Revision = min(header.Revision, c.Revision())
 }
 
-// asStatus converts the error of a wait to a gRPC status. As with any lost reply, the client does not know whether
-// the request succeeded.
+// asStatus converts an error from Wait or WaitAll to a gRPC status. As with any lost reply, the client does not know
+// whether the request succeeded.
 func asStatus(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

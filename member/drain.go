@@ -41,13 +41,14 @@ const (
 // drain ends client requests before etcd closes.
 //
 // The contexts of endless requests are canceled. Other requests have as much time as etcd's close grants them. By
-// then, package maintenance has transferred leadership while all members paused their writes. If that transfer
+// then, package maintenance has transferred leadership while all members paused their writes. If the transfer
 // failed, etcd transfers leadership after clients have received their responses, because raft drops writes that
 // arrive during a transfer.
 //
 // A client that does not read its response blocks the handler, even if the context is canceled. etcd waits its
 // request timeout for the handler, and with TLS it waits forever, because grpc.Server.Stop waits for the handlers of
-// http.Server. Once only such clients are left, drain closes their connections.
+// http.Server. Once all remaining requests are from clients that do not read their responses, drain closes the
+// connections.
 type drain struct {
 	ctx     context.Context //nolint:containedctx // AfterFunc needs a context
 	cancel  context.CancelFunc
@@ -136,7 +137,7 @@ func (d *drain) track(ctx context.Context, method string) *call {
 }
 
 // finish removes a call after its handler has returned. finish waits until gRPC cancels the context of the call.
-// With TLS, gRPC does so after it has sent the response.
+// With TLS, gRPC cancels the context after it has sent the response.
 func (d *drain) finish(ctx context.Context, c *call) {
 	now := time.Now()
 	c.sending.Store(&now)

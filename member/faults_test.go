@@ -90,7 +90,8 @@ func TestOpen_databaseInUse(t *testing.T) {
 	patient.mustClose(t)
 }
 
-// zap alone would exit the process. The member must report the reason, and the failing goroutine must not continue.
+// On its own, zap would exit the process. The member must report the reason, and the failing goroutine must not
+// continue.
 func TestLogger_fatalIsACrash(t *testing.T) {
 	for name, log := range map[string]func(*zap.Logger, string, ...zap.Field){
 		"fatal": (*zap.Logger).Fatal, "panic": (*zap.Logger).Panic,

@@ -121,7 +121,7 @@ func (w *writers) end() map[string]bool {
 	return w.acked
 }
 
-// Every write must get a response, although raft drops proposals during a leadership transfer.
+// Every write must get a response, even though raft drops proposals during a leadership transfer.
 func TestClose_leaderUnderLoad(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -242,7 +242,7 @@ func timePut(t *testing.T, client *clientv3.Client) time.Duration {
 	return time.Since(start)
 }
 
-// held returns how often a member has paused its writes.
+// held returns how many times a member has paused its writes.
 func (b *bench) held() int {
 	return strings.Count(b.log.String(), "paused writes during the leadership transfer")
 }

@@ -151,8 +151,8 @@ func (r readFirst) Compact(ctx context.Context, request *etcdserverpb.Compaction
 }
 
 // compactionWait bounds how long a compaction waits for the backups to read the revisions that it removes. Reading
-// normally takes milliseconds. If it is interrupted, the backups need a new full snapshot. Compactions are rare and
-// do not delay other requests.
+// normally takes milliseconds. If reading is interrupted, the backups need a new full snapshot. Compactions are rare
+// and do not delay other requests.
 const compactionWait = 3 * time.Second
 
 // beforeCompaction returns an interceptor that calls read before each client compaction. Auto-compaction uses

@@ -116,7 +116,7 @@ type opening struct {
 	startErr error
 }
 
-// opensData is the value of doing while etcd reads the database.
+// opensData is the value of doing while etcd is reading the database.
 const opensData = "opening the data"
 
 // awaitsQuorum is the value of doing until etcd has joined the cluster.
@@ -130,7 +130,7 @@ var errCrashed = errors.New("etcd crashed")
 
 var errStopped = errors.New("etcd stopped; the member may have been removed from the cluster")
 
-// New returns a member that is not started yet. The member takes ownership of config.
+// New returns a member without starting it. The member takes ownership of config.
 func New(config *embed.Config, options Options) *Member {
 	m := &Member{
 		config:  config,

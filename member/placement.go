@@ -18,7 +18,7 @@ import (
 )
 
 // retryPolicy contains the pause between two requests to the cluster and the timeout of each request. A request that
-// raft drops gets no response.
+// raft drops never gets a response.
 type retryPolicy struct{ pause, timeout time.Duration }
 
 var (
@@ -90,8 +90,8 @@ func (p placement) awaitPromotion(ctx context.Context) bool {
 }
 
 // updateURLs updates the peer URLs in the cluster if they were changed in the configuration, because etcd ignores
-// such a change. The member can still reach the other members, so it can update its own URLs. etcd's default URLs
-// are ignored.
+// the changed configuration. The member can still reach the other members, so it can update its own URLs. etcd's
+// default URLs are ignored.
 func (p placement) updateURLs(ctx context.Context) error {
 	known := p.server.Cluster().Member(p.server.MemberID())
 	urls := types.URLs(p.config.AdvertisePeerUrls).StringSlice()

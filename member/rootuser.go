@@ -36,7 +36,7 @@ type rootAuth struct {
 	decided  atomic.Bool
 }
 
-var errNoRootYet = status.Error(codes.Unavailable, "etcd-wrapper: authentication is not enabled yet; retry")
+var errNoRootYet = status.Error(codes.Unavailable, "etcd-wrapper: authentication has not been enabled yet; retry")
 
 // unary implements grpc.UnaryServerInterceptor.
 func (r *rootAuth) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -54,7 +54,7 @@ func (r *rootAuth) stream(server any, stream grpc.ServerStream, _ *grpc.StreamSe
 	return handler(server, stream)
 }
 
-// awaitRoot returns nil once authentication is enabled or the cluster is known not to be empty.
+// awaitRoot returns nil once authentication is enabled or the cluster turns out not to be empty.
 func (m *Member) awaitRoot(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -67,7 +67,7 @@ func (m *Member) awaitRoot(ctx context.Context) error {
 	return m.wait(ctx, decided)
 }
 
-// run returns true once authentication is enabled or the cluster is known not to be empty, and false if ctx is done
+// run returns true once authentication is enabled or the cluster turns out not to be empty, and false if ctx is done
 // first.
 func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool {
 	began, failure := time.Now(), ""

@@ -51,7 +51,7 @@ func electSelf(server *etcdserver.EtcdServer) {
 const firstIndex = 1
 
 // isOnlyVoter reports whether this member is the only voter in raft's configuration. raft and etcd must both have
-// applied all committed entries, because such an entry may add another voter. In addition, raft reads unapplied
+// applied all committed entries, because a committed entry may add another voter. In addition, raft reads unapplied
 // entries before it campaigns, and etcd may already have removed them from memory.
 func isOnlyVoter(applied uint64, status raft.Status) bool {
 	voters := status.Config.Voters

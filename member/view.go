@@ -225,8 +225,8 @@ func (m *Member) Alarms() (corrupt, noSpace bool) {
 }
 
 // etcdGauge returns a function that reads one of etcd's gauges, for values that etcd does not expose otherwise or
-// only with blocking calls. The only way to get a registered gauge from Prometheus is to register an equal one. If
-// etcd no longer has the gauge, the function returns no values.
+// only with blocking calls. The only way to get a registered gauge from Prometheus is to register an equal one. The
+// function returns nil if etcd no longer has the gauge.
 func etcdGauge(subsystem, name, help string, labels ...string) func() []*metrics.Metric {
 	find := sync.OnceValue(func() prometheus.Collector {
 		equal := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "etcd", Subsystem: subsystem, Name: name, Help: help}, labels)

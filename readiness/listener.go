@@ -107,9 +107,9 @@ type bufferedConn struct {
 // Read implements net.Conn.
 func (c bufferedConn) Read(into []byte) (int, error) { return c.reader.Read(into) }
 
-// A keyPair is a certificate and its key. Like etcd, it rereads both files at every handshake, so a rotation needs
-// no restart. The keyPair compares the contents of the files, because file times are too coarse and a rotation swaps
-// symbolic links.
+// A keyPair is a certificate and its key. Like etcd, a keyPair rereads both files at every handshake, so a rotation
+// needs no restart. The keyPair compares the contents of the files, because file times are too coarse and a rotation
+// swaps symbolic links.
 type keyPair struct {
 	certFile, keyFile string
 	log               zerolog.Logger
@@ -128,7 +128,7 @@ func loadKeyPair(certFile, keyFile string, log zerolog.Logger) (*keyPair, error)
 	return p, nil
 }
 
-// config returns a TLS configuration that requests no client certificate, because the kubelet has none.
+// config returns a TLS configuration that does not request a client certificate, because the kubelet has none.
 func (p *keyPair) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,

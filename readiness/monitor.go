@@ -163,7 +163,7 @@ func (w *watch) observeLeader() {
 	}
 }
 
-// handleLeaderChange gets the next channel before it restarts the read, so that it misses no change.
+// handleLeaderChange gets the next channel before it restarts the read, so that it does not miss any change.
 func (w *watch) handleLeaderChange() {
 	w.leaderChanged = w.target.LeaderChanged()
 	w.restartRead()

@@ -183,9 +183,9 @@ func rateLimit(log zerolog.Logger) zerolog.Logger {
 	return log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Minute})
 }
 
-// A connectionLimiter limits the number of open connections. When the limit is exceeded, it closes the connection
-// that has been idle longest instead of the new one, which may be a probe of the kubelet. The connectionLimiter
-// closes the new connection only if all others have a request in progress.
+// A connectionLimiter limits the number of open connections. When the limit is exceeded, the connectionLimiter
+// closes the connection that has been idle longest instead of the new one, which may be a kubelet probe. The
+// connectionLimiter closes the new connection only if all others have a request in progress.
 type connectionLimiter struct {
 	limit int
 

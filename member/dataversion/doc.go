@@ -1,6 +1,6 @@
 // Package dataversion keeps the data readable for an older version of etcd. A backup-restore sidecar runs etcd 3.5
-// on the same volume, and etcd 3.5 crashes on the first log entry that sets the cluster version to 3.6. If 3.5 is the
-// wanted version, the package prevents such an entry:
+// on the same volume, and etcd 3.5 crashes on the first log entry that sets the cluster version to 3.6. If 3.5 is
+// the wanted version, the package prevents entries that set the cluster version to 3.6:
 //
 //   - Announce makes the embedded etcd announce version 3.5, and is called before etcd is started. From the first
 //     election on, the leader sets the cluster version to the lowest version that any member announces.

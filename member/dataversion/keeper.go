@@ -211,7 +211,7 @@ func evaluate(wanted Version, f facts) decision {
 	downgrading := f.downgrade != (Version{})
 	switch {
 	case f.cluster == (Version{}):
-		return decision{nothing, Waiting, "the cluster version is not known yet"}
+		return decision{nothing, Waiting, "the cluster version has not been determined yet"}
 	case downgrading && len(f.newcomers) > 0:
 		return decision{cancelDowngrade, LettingGo, "etcd admits no new members during a downgrade; " + namesOf(f.newcomers)}
 	case downgrading && f.downgrade != Of3_5:

@@ -154,7 +154,7 @@ func TestEvaluate(t *testing.T) {
 		phase  string
 		reason string
 	}{
-		{"nothing before the cluster has a version", Of3_5, facts{leader: true}, nothing, Waiting, "not known yet"},
+		{"nothing before the cluster has a version", Of3_5, facts{leader: true}, nothing, Waiting, "not been determined yet"},
 		{"nothing below what is wanted", Of3_5, facts{cluster: Version{3, 4}, storage: Of3_5, leader: true}, nothing, Kept, "is at version 3.4"},
 		{"nothing at what is wanted", Of3_5, facts{cluster: Of3_5, storage: Of3_5, leader: true}, nothing, Kept, "is at version 3.5"},
 		{"nothing with members of 3.5, which keep the cluster there", Of3_5, facts{cluster: Of3_5, storage: Of3_5, newcomers: newcomer, leader: true}, nothing, Kept, "is at version 3.5"},

@@ -71,13 +71,13 @@ func Announce(wanted, recorded Version) string {
 	if wanted == Of3_5 && !Of3_5.Less(recorded) {
 		name = readerVersion + "+" + Embedded
 	}
-	if version.Version != name { // tests run several members with the same wanted version
+	if version.Version != name { // tests run multiple members with the same wanted version
 		version.Version = name
 	}
 	return name
 }
 
-// ActualVersion returns the actual version of an etcd from the version that it announces.
+// ActualVersion returns the actual version of an etcd server, given the version that it announces.
 func ActualVersion(announced string) string {
 	if _, build, older := strings.Cut(announced, "+"); older && Parse(build) != (Version{}) {
 		return build

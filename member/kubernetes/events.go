@@ -26,7 +26,7 @@ type EventPod struct {
 }
 
 const (
-	// maxQueue is the maximum number of queued events. Further events are dropped.
+	// maxQueue is the maximum number of queued events. Events that do not fit in the queue are dropped.
 	maxQueue = 64
 	// repeatPause is the time for which repetitions of an event are held back. Afterwards, the latest repetition is
 	// posted with a count.

@@ -70,7 +70,7 @@ type Server struct {
 	Client  *http.Client // nil until the CA bundle has been read; tests set their own client
 }
 
-// NewServer returns a client for an account. NewServer sends no request.
+// NewServer returns a client for an account. NewServer does not send a request.
 func NewServer(account Account) *Server { return &Server{account: account} }
 
 // Kind is a kind of Kubernetes object.

@@ -26,8 +26,8 @@ import (
 )
 
 // claim is a message from a member to the cluster, in the form of a lease with a reserved ID and no keys. The raft
-// log delivers the claim to every member, and the claim expires automatically. Unlike a key, a claim changes no
-// revision, triggers no watch and needs no user.
+// log delivers the claim to every member, and the claim expires automatically. Unlike a key, a claim does not change
+// the revision, does not trigger watches and needs no user.
 //
 // The hexadecimal digits of the lease ID are 65e7, one digit for the kind, three for the nonce, and the last eight
 // digits of the member ID. etcd generates lease IDs from the member ID and the time and cannot generate a reserved
@@ -116,7 +116,7 @@ func RemovePromoteLease(ctx context.Context, server *etcdserver.EtcdServer, name
 	return nil
 }
 
-// checkReserved returns an error if a request uses a reserved lease ID, because etcd lets every client grant any
+// checkReserved returns an error if a request uses a reserved lease ID, because etcd lets any client grant any
 // lease. Clients that may promote members may also mark a learner for promotion.
 func (k *Maintainer) checkReserved(ctx context.Context, request any) error {
 	if !usesReserved(request) {

@@ -10,8 +10,9 @@
 //
 //  1. Is a defragmentation worthwhile and possible? (decide.go) The decision depends on the Threshold, the expected pause, the free
 //     space on the volume, the alarms, and the quorum of the other members.
-//  2. Is the whole database being read? (gate.go) A defragmentation holds all locks of the database while it waits for open read
-//     transactions, so a single slow reader would block the member. A Gate prevents readers and defragmentations from overlapping.
+//  2. Is the whole database being read? (gate.go) A defragmentation holds all locks of the database while it is
+//     waiting for open read transactions, so a single slow reader would block the member. A Gate prevents readers and
+//     defragmentations from overlapping.
 //  3. Is it this member's turn? (claims.go) Members take turns by means of leases with reserved IDs.
 //  4. Can another member become the leader? (handover.go) A leader transfers leadership before it is defragmented.
 //
@@ -23,8 +24,9 @@
 //
 // Members communicate only through the raft log. A claim is a lease without keys. The lease ID of a claim contains a
 // kind, a nonce and the end of the member ID. Claims reach all members in the same order and expire automatically if
-// a member crashes. Unlike a key, a claim changes no revision, triggers no watch and needs no user. The interceptors
-// reject client requests with reserved lease IDs, except those of administrators that mark a learner for promotion.
+// a member crashes. Unlike a key, a claim does not change the revision, does not trigger watches and needs no user.
+// The interceptors reject client requests with reserved lease IDs, except those of administrators that mark a
+// learner for promotion.
 //
 // # Invariants
 //
@@ -36,21 +38,21 @@
 //   - Run does not return during a defragmentation, because a defragmentation cannot be interrupted and etcd must not be closed
 //     before it ends.
 //
-// The NOSPACE alarm is an exception to the first invariant, because etcd grants no leases while the alarm is raised.
-// The members that raised it take turns in time slots instead. If their clocks differ, two defragmentations may
-// overlap, which is acceptable because writes are rejected anyway.
+// The NOSPACE alarm is an exception to the first invariant, because etcd does not grant any leases while the alarm
+// is raised. The members that raised the alarm take turns in time slots instead. If the clocks of these members
+// differ, two defragmentations may overlap, which is acceptable because writes are rejected anyway.
 //
 // # Example
 //
-// A cluster has members 1, 2 and 3, and member 1 is the leader. After a large compaction, each database file has 8 GiB
-// with 2 GiB in use, and the threshold is one half. Each member requests a turn. Member 1 lets the other members go
-// first and waits for two intervals. Member 2 goes before member 3 because its ID is lower. Member 2 acquires the
-// turn, redirects its clients, waits 250 ms for running requests and defragments its database. Meanwhile, it renews its
-// claim; if it crashed, the claim would expire after 10 s. Once member 2 has applied the entries that were committed in
-// the meantime, it releases the turn, and member 3 follows. Then member 1 announces a handover to the member with the
-// most complete log, for example member 2. Each member pauses new writes, waits for its running writes and confirms the
-// pause. When leadership has been transferred, writes resume with member 2 as the leader, and member 1 defragments its
-// database as a follower.
+// A cluster has members 1, 2 and 3, and member 1 is the leader. After a large compaction, each database file has 8
+// GiB with 2 GiB in use, and the threshold is one half. Each member requests a turn. Member 1 lets the other members
+// go first and waits for two intervals. Member 2 goes before member 3 because its ID is lower. Member 2 acquires the
+// turn, redirects its clients, waits 250 ms for running requests and defragments its database. Meanwhile, member 2
+// renews its claim; if member 2 crashed, the claim would expire after 10 s. Once member 2 has applied the entries
+// that were committed in the meantime, it releases the turn, and member 3 follows. Then member 1 announces a
+// handover to the member with the most complete log, for example member 2. Each member pauses new writes, waits for
+// its running writes and confirms the pause. When leadership has been transferred, writes resume with member 2 as
+// the leader, and member 1 defragments its database as a follower.
 //
 // # Limitations
 //

@@ -104,7 +104,7 @@ const maxBacklog = 50
 func (e embedded) waitApplied(ctx context.Context) error {
 	isApplied := func() bool { return e.AppliedIndex()+maxBacklog >= e.CommittedIndex() }
 	if err := poll(ctx, appliedPoll, e.StopNotify(), isApplied); err != nil {
-		return fmt.Errorf("%d committed entries are not applied yet: %w", e.CommittedIndex()-e.AppliedIndex(), err)
+		return fmt.Errorf("%d committed entries have not been applied yet: %w", e.CommittedIndex()-e.AppliedIndex(), err)
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func (c *fake) gaveTo() (names []string) {
 	return names
 }
 
-// liftedTimes returns how often alarms were disarmed.
+// liftedTimes returns how many times an alarm was disarmed.
 func (c *fake) liftedTimes() (times int) {
 	c.change(func(*facts) { times = c.lifted })
 	return times
@@ -133,7 +133,7 @@ func (s *table) proposeTransfer(context.Context) error {
 	return s.deaf
 }
 
-// now reports whether this member has the turn, and how often it has announced a leadership transfer.
+// now reports whether this member has the turn, and how many leadership transfers it has announced.
 func (s *table) now() (mine bool, announced int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

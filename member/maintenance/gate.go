@@ -13,8 +13,8 @@ import (
 )
 
 // Gate prevents defragmentations while the whole database is being read, and vice versa. A defragmentation holds all
-// locks of the database while it waits for open read transactions. A single slow reader, such as a snapshot that the
-// client does not fetch, would therefore block all reads and writes of the member.
+// locks of the database while it is waiting for open read transactions. A single slow reader, such as a snapshot
+// that the client does not fetch, would therefore block all reads and writes of the member.
 //
 // Client snapshots, backups and verifications call Acquire, because they hold a read transaction for a long time. A
 // defragmentation calls Close. Any number of readers may hold the Gate at the same time. The zero Gate is open. The

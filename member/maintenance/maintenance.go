@@ -133,8 +133,8 @@ func (k *Maintainer) Trigger() error {
 	return nil
 }
 
-// Sizes returns the size of a server's database and the number of bytes in use. During a defragmentation, it returns
-// the sizes before the defragmentation.
+// Sizes returns the size of a server's database and the number of bytes in use. During a defragmentation, Sizes
+// returns the sizes before the defragmentation.
 func (k *Maintainer) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -326,6 +326,6 @@ func (w *worker) disarm(ctx context.Context, member types.ID, why string) {
 		w.state.NoSpaceDisarmed++
 		w.mu.Unlock()
 	case ctx.Err() == nil:
-		w.options.Log.Warn().Err(err).Msg("cannot disarm the NOSPACE alarm, although " + why)
+		w.options.Log.Warn().Err(err).Msg("cannot disarm the NOSPACE alarm even though " + why)
 	}
 }

@@ -71,7 +71,7 @@ func TestPauseWrites_confirmation(t *testing.T) {
 		synctest.Wait()
 		go k.pauseWrites(t.Context(), changed, func(context.Context) { confirmed = time.Since(start) })
 		synctest.Wait()
-		go slow(t, k, 0) // not started yet, so the pause does not wait for it
+		go slow(t, k, 0) // has not been started, so the pause does not wait for it
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		time.Sleep(200 * time.Millisecond)
 		synctest.Wait() // synchronizes access to confirmed

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// put sends a client request. If knowing is set, it adds the metadata of etcd's own client.
+// put sends a client request. If knowing is set, put adds the metadata that etcd's own client sends.
 func put(k *Maintainer, method string, knowing bool) error {
 	ctx := context.Background()
 	if knowing {

@@ -1,6 +1,6 @@
 // Package state defines the published state of a member: the cluster, database maintenance, the data version and the
 // leases. The packages under member fill it in, and the status document, the metrics, the page and the terminal show
-// it unchanged. The package contains no logic and imports no other package of this module.
+// it unchanged. The package does not contain any logic or import any other package of this module.
 package state
 
 import "time"

@@ -1,7 +1,7 @@
 // Package certificates checks the certificate files in use. The package rereads the files every few seconds, because
-// they can be renewed at any time, and warns before a certificate expires. Once etcd is serving, it also performs a
-// TLS handshake with each of etcd's listeners, to detect certificates that do not cover the advertised names, are
-// for clients only, or were issued by another CA.
+// they can be renewed at any time, and warns before a certificate expires. Once etcd is serving, the package also
+// performs a TLS handshake with each of etcd's listeners, to detect certificates that do not cover the advertised
+// names, are for clients only, or were issued by another CA.
 //
 // The command adds files when it starts and when etcd's configuration is known. The status document lists them.
 package certificates

@@ -131,8 +131,8 @@ type collector struct {
 	states   []string
 }
 
-// Describe implements prometheus.Collector. Describe sends no descriptors, because the set of metrics depends on the
-// document.
+// Describe implements prometheus.Collector. Describe does not send any descriptors, because the set of metrics
+// depends on the document.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

@@ -27,8 +27,8 @@ var scripts = []string{"words.js", "facts.js", "tiles.js", "trends.js", "timelin
 // comments matches comment lines in a script, which are removed.
 var comments = regexp.MustCompile(`(?m)^\s*//.*\n`)
 
-// docs is the URL of the documentation with a trailing slash. Release builds set it with the linker. If it is empty,
-// the page does not link to the documentation.
+// docs is the URL of the documentation with a trailing slash. Release builds set it with the linker. If docs is
+// empty, the page does not link to the documentation.
 var docs string
 
 // Handler serves the page. overview is an SVG in which states have the ID "state_NAME" and arrows have the ID

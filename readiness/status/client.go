@@ -62,7 +62,7 @@ const loopback = "127.0.0.1"
 
 type dialer struct{ net.Dialer }
 
-// dial connects to an address. If 127.0.0.1 is not available, it tries ::1.
+// dial connects to an address. If 127.0.0.1 is not available, dial tries ::1.
 func (d dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := d.DialContext(ctx, network, address)
 	if host, port, _ := net.SplitHostPort(address); err != nil && host == loopback {
@@ -198,7 +198,7 @@ type MemberStatus struct {
 const memberTimeout = 3 * time.Second
 
 // FetchAll returns the status of all members in known.Peers, in the same order. FetchAll connects to the hosts of
-// their peer URLs and the given port. If secured is nil, it uses plain HTTP.
+// their peer URLs and the given port. If secured is nil, FetchAll uses plain HTTP.
 func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Config) []MemberStatus {
 	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
 	defer cancel()

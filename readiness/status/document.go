@@ -18,7 +18,7 @@ import (
 )
 
 // A Document describes the state of the wrapper at one point in time. The JSON encoding of a Document is a
-// documented API: fields may be added but not renamed. A Document contains no secrets.
+// documented API: fields may be added but not renamed. A Document does not contain any secrets.
 type Document struct {
 	Headline         Headline           `json:"headline"` // summary
 	State            string             `json:"state"`
@@ -52,7 +52,7 @@ type Document struct {
 	Trends   *Trends         `json:"trends,omitempty"`   // absent until etcd has run for a few seconds
 	Timeline []TimelineEvent `json:"timeline,omitempty"` // oldest first, at most 10 of each kind
 
-	PhaseSince     time.Time `json:"phase_since"`                // start of the phase; a phase can span several states while polling
+	PhaseSince     time.Time `json:"phase_since"`                // start of the phase; a phase can span multiple states while polling
 	LastExitReason string    `json:"last_exit_reason,omitempty"` // reason for LastExit, if known
 }
 

@@ -214,8 +214,8 @@ func invalidCertificates(files []Certificate, now time.Time) (all []Condition) {
 // noSpace is the subject of the condition for the space check.
 const noSpace = "no space"
 
-// conditionsOf returns a condition for each check with the given status. Of several checks with the same reason, it
-// returns only the first.
+// conditionsOf returns a condition for each check with the given status. If multiple checks have the same reason,
+// conditionsOf returns only one condition for the first check.
 func conditionsOf(checks []Check, status string) (all []Condition) {
 	listed := map[string]bool{}
 	for _, check := range checks {

@@ -49,10 +49,10 @@ type endpoint struct {
 	clients map[string]int // number of open streams by client address
 }
 
-// Handler serves the document. With ?watch, it streams the current document and each change as server-sent events.
-// With compression, an event contains little more than the changes, unless the document is larger than gzip's window
-// of 32 KiB. When the request's context is canceled, the latest change is sent before the stream ends. A client may
-// have 8 open streams, and all clients together 32. Control characters are escaped for terminals.
+// Handler serves the document. With ?watch, Handler streams the current document and each change as server-sent
+// events. With compression, an event contains little more than the changes, unless the document is larger than
+// gzip's window of 32 KiB. When the request's context is canceled, the latest change is sent before the stream ends.
+// A client may have 8 open streams, and all clients together 32. Control characters are escaped for terminals.
 func Handler(source Source) http.Handler {
 	return gzhttp.GzipHandler(&endpoint{source: source, clients: map[string]int{}})
 }

@@ -2,5 +2,5 @@
 // console log for transitions and durations.
 //
 // A Printer prints the most important parts of a document on one screen, or everything if it is Verbose. With
-// --watch, it prints each change once and keeps the headline and progress bars below the changes.
+// --watch, a Printer prints each change once and keeps the headline and progress bars below the changes.
 package terminal

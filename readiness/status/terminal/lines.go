@@ -264,7 +264,7 @@ func stored(b *facts.Backups) string {
 	return text
 }
 
-// retryStatus describes how often an operation has failed and when it is retried.
+// retryStatus describes how many times an operation has failed and when it will be retried.
 func (l *lines) retryStatus(since time.Time, count int, nextRetry time.Time) string {
 	text := fmt.Sprintf("since %s, %d times", l.timeWithAge(since), count)
 	if count == 1 {

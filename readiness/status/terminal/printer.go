@@ -312,8 +312,8 @@ const (
 	barWidth  = 30 // width of a progress bar in columns
 )
 
-// sparkline draws a time series on a scale that starts at 0. If several points share a column, it draws the maximum.
-// At least one point must not be missing.
+// sparkline draws a time series on a scale that starts at 0. If multiple points share a column, sparkline draws the
+// maximum. At least one point must not be missing.
 func sparkline(points status.Points) string {
 	highest := slices.Max(slices.DeleteFunc(slices.Clone(points), isMissing))
 	var b strings.Builder
