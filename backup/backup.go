@@ -90,8 +90,8 @@ func New(options Options) *Backups {
 	}
 }
 
-// Begin starts backing up etcd, which must be ready, until End is called. An unused store is initialized for the
-// given owner (NAMESPACE/NAME).
+// Begin starts backing up etcd, which must be ready. The backups continue until End is called. An unused store is
+// initialized for the given owner (NAMESPACE/NAME).
 func (b *Backups) Begin(etcd writer.Etcd, dataDir, owner string) {
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{etcd: etcd, dir: dataDir, owner: owner, stop: stop, opened: make(chan struct{}), done: make(chan struct{})}

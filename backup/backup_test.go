@@ -74,7 +74,7 @@ func (p *proof) restoreTests() (count int) {
 	return count
 }
 
-// subject is an etcd and its backups.
+// subject is an etcd server and its backups.
 type subject struct {
 	now func() time.Time // wall clock; nil for the real one
 	*backup.Backups

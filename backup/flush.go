@@ -70,7 +70,7 @@ func (b *Backups) flushClosed(ctx context.Context, r *running, database string) 
 	}
 	defer closed.Close()
 	shipped, options := b.Facts().Shipped, b.writerOptions(closed, r.dir, r.owner)
-	wrote := shipped.Role == facts.Writer || r.etcd.Identity().Leader // a member elected during shutdown may not know yet that it is the writer
+	wrote := shipped.Role == facts.Writer || r.etcd.Identity().Leader // a member elected during shutdown may not know yet that it is now the writer
 	options.Reconciled, options.SegmentsOnly = shipped.Role != facts.Waiting, !wrote
 	options.Release = wrote && identity.Members == 1
 	if shipped.Problem == nil {
@@ -133,7 +133,7 @@ const (
 // errMismatch is returned if the spool does not continue the backups in the store.
 var errMismatch = errors.New("cannot append the spool to the backups")
 
-// spoolFlush uploads the spool of an earlier run.
+// spoolFlush uploads the spool left by an earlier run.
 type spoolFlush struct {
 	*Backups
 	waiting  *writer.Spool
@@ -143,9 +143,9 @@ type spoolFlush struct {
 	writable int           // generation verified to be writable by this process; 0 if none
 }
 
-// FlushSpool uploads the spool of an earlier run and clears it. data identifies the data on the volume, or is unknown
-// if there is no usable data; reach is the last revision of that data. If the newest segment belongs to other data or
-// ends at or before reach, FlushSpool leaves the spool to the writer.
+// FlushSpool uploads the spool left by an earlier run and clears the spool. data identifies the data on the volume,
+// or is unknown if there is no usable data; reach is the last revision of that data. If the newest segment belongs to
+// other data or ends at or before reach, FlushSpool leaves the spool to the writer.
 //
 // FlushSpool must be called before Begin. FlushSpool can be called again after an error such as store.ErrUnavailable.
 // If a segment takes longer than two minutes to upload, FlushSpool returns context.DeadlineExceeded. Segments that
@@ -301,7 +301,7 @@ func (s *spoolFlush) mismatch(manifest format.Manifest) error {
 }
 
 // preserve moves the spool aside if its generation has ended or part of it is unreadable. A spool that belongs to
-// another store stays in place. Otherwise preserve returns why, because an operator must decide.
+// another store is left in place. Otherwise preserve returns why, because an operator must decide.
 func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why error) error {
 	generation, ended, err := s.generation(ctx, from)
 	switch {

@@ -39,7 +39,7 @@ import (
 
 var histories = flag.Int("histories", 1, "how many random histories are backed up, and compared with what comes back")
 
-// past records the history of an etcd.
+// past records the history of an etcd server.
 type past struct {
 	*testing.T
 	*subject
@@ -78,7 +78,7 @@ func TestEveryStoredRevisionEqualsEtcdsOwn(t *testing.T) {
 	}
 }
 
-// live starts and stops backups several times while etcd is running and the store fails now and then.
+// live starts and stops backups a few times while etcd is running and the store is failing occasionally.
 func (p *past) live() {
 	p.Helper()
 	p.appoint()
@@ -111,7 +111,7 @@ func (p *past) live() {
 	require.NoError(p, p.Flush(soon(p.T), filepath.Join(p.dir, "member", "snap", "db")))
 }
 
-// fail makes the store fail now and then.
+// fail makes the store fail occasionally.
 func (p *past) fail() {
 	wrong := []memory.Fault{
 		{Err: memory.ErrServerError},

@@ -41,7 +41,7 @@ func TestSchedule_next(t *testing.T) {
 	}
 }
 
-// Time zones make no difference, even in the night when an hour occurs twice.
+// The time zone does not matter, even on the night when an hour occurs twice.
 func TestSchedule_usesUTC(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {

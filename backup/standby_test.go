@@ -70,7 +70,7 @@ func TestStandby_leavesTasksToTheWriter(t *testing.T) {
 	assert.Zero(t, s.reserved(t))
 }
 
-// The store has every revision but not the user. The member cannot know whether the user has been deleted in the
+// The store has all revisions but not the user. The member cannot know whether the user has been deleted in the
 // meantime.
 func TestStandby_doesNotClaimToHaveStoredUsers(t *testing.T) {
 	s := newSubject(t, archive.Verified)

@@ -40,7 +40,7 @@ type tasks struct {
 	writer  *writer.Writer
 	member  string // etcd member ID, hexadecimal
 
-	listedFulls int64 // full snapshot count of the writer when a listing was last requested
+	listedFulls int64 // number of full snapshots that the writer had stored when a listing was last requested
 	due         map[string]time.Time
 	listing     *StoreContents            // nil if there is no listing or it lacks the result of a newer test
 	testedFull  string                    // last full snapshot tested by this process, even if the result could not be read back
@@ -76,7 +76,7 @@ type task struct {
 	do         func(*tasks, context.Context) error
 }
 
-// allTasks returns the tasks in the order in which they run if several are due.
+// allTasks returns the tasks in the order in which they run if more than one is due.
 func allTasks() []task {
 	return []task{
 		{"reserve", reserveEvery, true, (*tasks).reserve},
@@ -218,7 +218,7 @@ func (c *tasks) list(ctx context.Context) error {
 	}
 	c.listing, c.due["list"] = listed, at.Add(listEvery)
 	c.backups.listed.Store(listed)
-	c.recordResult("list", nil, 0) // clears the error of the list task even if another task called list
+	c.recordResult("list", nil, 0) // clears the error reported by the list task even if another task called list
 	return nil
 }
 

@@ -1,6 +1,6 @@
 // Package facts defines the published state of a member's backups. Package backup fills it in, and the status
-// document, the metrics, the status page and the terminal display it unchanged. Package facts contains no logic and
-// imports no other package of this module.
+// document, the metrics, the status page and the terminal display it unchanged. Package facts contains only types and
+// does not import any other package of this module.
 package facts
 
 import "time"
@@ -11,7 +11,7 @@ type Role string
 const (
 	Writer  Role = "writer"  // this member makes the backups
 	Standby Role = "standby" // another member makes the backups
-	Waiting Role = "waiting" // the store is not usable yet
+	Waiting Role = "waiting" // the store cannot be used yet
 )
 
 // Backups describes how much of the data is stored, and which revisions can be restored from the store.
@@ -22,11 +22,11 @@ type Backups struct {
 	Generation          int                `json:"generation,omitempty"` // generation of the data; 0 if unknown
 	Role                Role               `json:"role"`
 	Revision            int64              `json:"revision,omitempty"`              // last stored revision; 0 if unknown
-	LagRevisions        int64              `json:"lag_revisions"`                   // number of revisions that are not stored yet
-	LagSeconds          float64            `json:"lag_seconds"`                     // age of the oldest revision that is not stored yet
+	LagRevisions        int64              `json:"lag_revisions"`                   // number of revisions that have not been stored yet
+	LagSeconds          float64            `json:"lag_seconds"`                     // age of the oldest revision that has not been stored yet
 	Window              *Window            `json:"window,omitempty"`                // absent until a full snapshot is stored
 	Windows             []GenerationWindow `json:"windows,omitempty"`               // windows of all generations, oldest first
-	LastFullSnapshot    *FullSnapshot      `json:"last_full_snapshot,omitempty"`    // newest full snapshot, even if not tested yet
+	LastFullSnapshot    *FullSnapshot      `json:"last_full_snapshot,omitempty"`    // newest full snapshot, even if it has not been tested yet
 	RunningFullSnapshot *SnapshotProgress  `json:"running_full_snapshot,omitempty"` // absent if no full snapshot is being made
 	NextFullSnapshot    time.Time          `json:"next_full_snapshot,omitzero"`     // time of the next scheduled full snapshot
 	LastVerification    *Verification      `json:"last_verification,omitempty"`     // result of the latest restore test
@@ -45,7 +45,7 @@ type Window struct {
 	To           time.Time `json:"to"`   // time of the last revision
 }
 
-// A GenerationWindow is a window within one generation. A generation with missing segments has several windows.
+// A GenerationWindow is a window within one generation. A generation with missing segments has more than one window.
 type GenerationWindow struct {
 	Window
 	Generation    int            `json:"generation"`
@@ -56,7 +56,7 @@ type GenerationWindow struct {
 type SnapshotMark struct {
 	Revision    int64     `json:"revision"`
 	At          time.Time `json:"at"`
-	RestoreTest string    `json:"restore_test,omitempty"` // "passed" or "failed"; empty if not tested yet
+	RestoreTest string    `json:"restore_test,omitempty"` // "passed" or "failed"; empty if the snapshot has not been tested yet
 }
 
 // A FullSnapshot is a backup of the whole database.

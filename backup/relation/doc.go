@@ -1,7 +1,7 @@
 // Package relation determines how a member's data relates to the contents of a store.
 //
-// Recovery needs the answer before etcd opens the data, the writer of the backups needs it while etcd is running, and
-// some commands need it at other times. Recovery reads a closed data directory, and the writer reads the rows of a
+// Recovery calls Compare before etcd opens the data, the writer of the backups calls it while etcd is running, and
+// some commands call it at other times. Recovery reads a closed data directory, and the writer reads the rows of a
 // running etcd. All callers therefore describe their inputs with a Data and a Store, and Compare returns the result
 // without any I/O.
 //
@@ -13,10 +13,10 @@
 // generation that the data belongs to (archive.Identity). Names do not identify a cluster: two clusters may have the
 // same name, the same owner and even the same etcd cluster ID, because etcd derives that ID from its configuration.
 //
-// Data without such a file comes from a plain etcd or from etcdutl snapshot restore. Such data belongs to the store
-// only if its own cluster created the newest generation or cluster.json, but was killed before it could write the
-// file. The generation is then still empty and has the etcd cluster ID and the owner of this cluster (Case.Resumes).
-// Running members also identify the cluster (Data.Peers).
+// Data without an identity file comes from a plain etcd server or from etcdutl snapshot restore. Data without an
+// identity file belongs to the store only if its own cluster created the newest generation or cluster.json, but was
+// killed before it could write the file. The generation is then still empty and has the etcd cluster ID and the owner
+// of this cluster (Case.Resumes). Running members also identify the cluster (Data.Peers).
 //
 // # The relations
 //

@@ -89,7 +89,7 @@ func (s Store) nothingStored() bool {
 
 // Adopts reports whether --adopt names the store's cluster and the adoption has not been carried out yet. A plain
 // cluster ID adopts the cluster once per owner, and ID/N does so only while generation N is the newest. The flag can
-// therefore stay set after the adoption.
+// therefore be left in place after the adoption.
 func (s Store) Adopts(flag, owner string) bool {
 	id, number, named := strings.Cut(flag, "/")
 	switch {
@@ -171,7 +171,7 @@ func (j Result) Describe(data Data, s Store, store string) string {
 	case Nameless:
 		return fmt.Sprintf("%s contains objects under %s, but no cluster.json or generation.json to identify their cluster", store, s.Remains)
 	case Emptied:
-		return fmt.Sprintf("%s belongs to cluster %s, which has reserved revisions up to %d, but it contains no backups", store, cluster, s.Reserved.Revision)
+		return fmt.Sprintf("%s belongs to cluster %s, which has reserved revisions up to %d, but does not contain any backups", store, cluster, s.Reserved.Revision)
 	case Behind:
 		return fmt.Sprintf("the data ends at revision %d, but the store has revisions up to %d", data.Revision, s.Head.Revision())
 	case Succeeded:
@@ -230,9 +230,9 @@ var wayOut = map[Relation]string{
 	Nameless:     "restore cluster.json or generation.json from an earlier version of the bucket, or point --backup-store at another location",
 	Emptied:      "restore the backups from an earlier version of the bucket, or delete cluster.json and everything under reservation/ to start a new cluster there",
 	Succeeded:    "export the data directory to keep revisions that exist only on this volume; to keep using this data, point --backup-store at another location",
-	Copied:       "to keep using this data, start once with --adopt=CLUSTER/GENERATION or point --backup-store at another location; to restore from the backups, move the data directory away",
+	Copied:       "to keep using this data, start once with --adopt=CLUSTER/GENERATION or point --backup-store at another location; to restore from the backups, move the data directory out of the way",
 	Unnumbered:   "restore the missing generation.json from an earlier version of the bucket",
-	Unclaimed:    "to use the data with that store, start once with --adopt and the store's cluster ID; to keep the two separate, point --backup-store at another location; to restore from the store, move the data directory away",
+	Unclaimed:    "to use the data with that store, start once with --adopt and the store's cluster ID; to keep the two separate, point --backup-store at another location; to restore from the store, move the data directory out of the way",
 	OtherCluster: "point --backup-store at this cluster's store or at an empty location, mount the volume that belongs to that store, or start once with --adopt and the store's cluster ID to use the data with it",
 	OtherOwner:   "point --backup-store at this cluster's own location, set --cluster-name if the cluster was renamed, or start once with --adopt and the store's cluster ID to restore from it",
 }

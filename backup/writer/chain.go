@@ -314,7 +314,7 @@ func (c *chain) queueSegment(builder *format.SegmentBuilder, source format.Sourc
 	}
 	if err := c.spool.Put(object, c.health.isUnreachable()); err != nil {
 		if len(c.spool.Entries()) > 0 {
-			return err // the rows stay in the database until the spool has room
+			return err // the rows remain in the database until the spool has room
 		}
 		c.options.Log.Warn().Err(err).Msg("backups: cannot spool a segment; keeping it in memory")
 		c.spool.keepInMemory(object)
@@ -343,8 +343,8 @@ func (c *chain) release() bool {
 }
 
 // isStale reports whether a member with the given applied index has older leases and users than the chain. A stale
-// member captures no leases or users until it has caught up. If a leader does not catch up soon, its data was rolled
-// back, and its leases and users are captured.
+// member does not capture leases or users until it has caught up. If a leader does not catch up soon, its data was
+// rolled back, and its leases and users are captured.
 func (c *chain) isStale(applied uint64) bool {
 	outdated := c.tail != nil && applied < c.tail.Applied
 	lag := elapsed(&c.lagSince, outdated)
@@ -426,8 +426,8 @@ func (c *chain) adopt(queued []Spooled) {
 }
 
 // resume continues the segments that an earlier process left in the spool, if they match etcd's data. Compactions
-// then leave no gap, even if the store is unreachable. Segments of other data are preserved because they may be the
-// only copy.
+// then do not leave a gap, even if the store is unreachable. Segments that belong to other data are preserved because
+// they may be the only copy.
 func (c *chain) resume(identity archive.Identity) error {
 	queued := c.spool.Entries()
 	if len(queued) == 0 {

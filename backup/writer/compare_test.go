@@ -57,8 +57,8 @@ func (s *stand) other(rows ...format.Row) {
 	require.NoError(s, archivetest.PutSegment(s.Context(), s.backups(), object))
 }
 
-// twin stops the writer and returns a stand with another etcd on the same store. The data of that etcd belongs to the
-// given cluster.
+// twin stops the writer and returns a stand with another etcd server that uses the same store. The new server's data
+// belongs to the given cluster.
 func (s *stand) twin(cluster string) *stand {
 	s.Helper()
 	s.end()
@@ -96,7 +96,7 @@ func (s *stand) write(count int, value string) {
 	}
 }
 
-// Two members are running, and the volume of one of them is a copy of the other's.
+// Two members are running, and one member's volume is a copy of the other member's volume.
 func TestVolumeCopy_firstUploadContinues(t *testing.T) {
 	s := newStand(t)
 	s.write(5, "first")

@@ -76,7 +76,7 @@ func (f *snapshots) copy(ctx context.Context, m *full) (*snapshotCopy, error) {
 // garbage after one day.
 const dataLifetime = 12 * time.Hour
 
-// put uploads the data of the copy unless an earlier attempt has done so.
+// put uploads the copied data unless an earlier attempt has already done so.
 func (c *snapshotCopy) put(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
 	if c.stored != nil && time.Since(c.storedAt) <= dataLifetime {
 		return *c.stored, nil

@@ -37,8 +37,8 @@
 //     reports a later revision.
 //   - The lag is the age of the oldest revision that is not stored. Capturing a revision again does not reset its
 //     age. A revision that remains unstored is reported as a problem even if no request fails.
-//   - A segment is deleted from the spool only if its rows are in the store or in etcd's database. Segments of other
-//     data are preserved.
+//   - A segment is deleted from the spool only if its rows are in the store or in etcd's database. Segments that
+//     belong to other data are preserved.
 //   - Times within a generation never decrease, even if a clock is set back.
 //   - A full snapshot within a chain is uploaded after the segments before it. A full snapshot that starts a chain
 //     becomes valid only when an empty segment at the end of the previous sequence points to it. Otherwise a chain
@@ -51,9 +51,9 @@
 // uploads segment 11.0, with one of these results:
 //
 //   - The upload succeeds. The chain in the store ends at 12.0, and Facts.Revision is 11.
-//   - The store does not respond. The segment stays in the spool, the failure is reported as a problem together with
-//     the time of the next attempt, and changes are captured less often. etcd may be compacted because the rows are
-//     in the spool.
+//   - The store does not respond. The segment remains in the spool, the failure is reported as a problem together
+//     with the time of the next attempt, and changes are captured less often. etcd may be compacted because the rows
+//     are in the spool.
 //   - The name is taken. The event "collided" leads to the state Aligning, in which the writer reads the end of the
 //     chain. If the rows are the same, revision 11 is stored. Otherwise the rows after the end of the chain are
 //     captured again. If the other segment ends the generation, etcd is closed.
@@ -62,10 +62,11 @@
 //
 // # Checks
 //
-// A writer does not read back its uploads. Instead, it checks every ten seconds whether the newest segment of the
-// previous check still exists, which also detects deletions before newer segments. During shutdown, the writer
-// repeats this check and reads the end of the chain before Flush reports success. If the last segments are missing,
-// their rows are captured again. If a segment before other segments is missing, a full snapshot starts a new chain.
+// A writer does not read back its uploads. Instead, the writer checks every ten seconds whether the segment that was
+// newest at the previous check still exists, which also detects deletions before newer segments. During shutdown, the
+// writer repeats this check and reads the end of the chain before Flush reports success. If the last segments are
+// missing, their rows are captured again. If a segment before other segments is missing, a full snapshot starts a new
+// chain.
 //
 // # Shutdown
 //

@@ -114,7 +114,8 @@ func (d *driver) wait(what func()) {
 	<-done
 }
 
-// call runs a request in the goroutine of Run and waits for the answer, or returns an error if Run or ctx ends first.
+// call runs a request in the goroutine of Run and waits for the response, or returns an error if Run or ctx ends
+// first.
 func call[T any](ctx context.Context, d *driver, request func(answer chan<- T)) (answer T, err error) {
 	answers, events := make(chan T, 1), d.events
 	for {
@@ -165,7 +166,7 @@ type timing struct {
 	gap          time.Duration // time for another member to upload its spool before a gap ends the chain
 	rest         time.Duration // minimum time after a full snapshot before a gap causes another one; see restFactor
 	ahead        time.Duration // time for a new leader to apply earlier acknowledged writes
-	foreignStore time.Duration // interval between inspections of a store that this member must not write to
+	foreignStore time.Duration // interval between inspections of a store to which this member must not write
 	watch        time.Duration // minimum interval between inspections by a member that is not the leader
 	emptyStore   time.Duration // interval between inspections of a store without a chain
 	headValid    time.Duration // time for which the end of the chain is considered known

@@ -117,7 +117,8 @@ func (s *stand) requireNothingFlushed() {
 	require.Error(s, s.Flush(ctx))
 }
 
-// Anyone with write access to the store can create such an object, which must not end the generation.
+// Anyone with write access to the store can create an object that claims to end the generation. The writer must
+// ignore an untrusted object.
 func TestGenerationEnd_untrustedSignature(t *testing.T) {
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
 	other := formattest.LoadKeys(t, format.KeyFiles{SigningKey: theirs.SigningKey, TrustedKeys: theirs.TrustedKeys})

@@ -24,7 +24,7 @@ type snapshots struct {
 	due         []fullRequest
 	notBefore   time.Time // no full snapshot is started or uploaded before this time
 	next        time.Time // time of the next scheduled full snapshot; zero if there is none
-	gapAfter    time.Time // a gap causes no full snapshot before this time
+	gapAfter    time.Time // a gap does not cause a full snapshot before this time
 	brokenSince time.Time // time when the chain could no longer be extended; zero if there is a chain
 
 	newest   *archive.Full // newest full snapshot made by this process; nil if there is none
@@ -52,10 +52,10 @@ type full struct {
 // fullRequest is a request for a full snapshot.
 type fullRequest struct {
 	reason string
-	answer chan<- fullResult // buffered; nil if no caller is waiting or the request was answered
+	answer chan<- fullResult // buffered; nil if no caller is waiting or the result has been sent
 }
 
-// fullResult is the answer to a fullRequest.
+// fullResult is the result of a fullRequest.
 type fullResult struct {
 	full archive.Full
 	err  error
@@ -87,7 +87,7 @@ func (f *snapshots) request(reason string) {
 	f.due = append(f.due, fullRequest{reason: reason})
 }
 
-// resolve answers the callers that are waiting for the given requests.
+// resolve sends the result to the callers that are waiting for the given requests.
 func resolve(requests []fullRequest, result fullResult) {
 	for i := range requests {
 		if requests[i].answer != nil {
@@ -236,7 +236,7 @@ func (f *snapshots) describe(m *full, snapshot *capture.Snapshot) {
 
 // startChain makes a full snapshot the start of a chain.
 func (f *snapshots) startChain(m *full, snapshot *capture.Snapshot) {
-	f.chain.drop() // discard segments of the previous chain
+	f.chain.drop() // discard segments from the previous chain
 	m.opens, m.previousEnd = true, f.remote.head.Position
 	start := &format.Start{
 		Cluster: m.Cluster, Generation: m.Generation, Position: format.After(m.Revision),
@@ -452,9 +452,9 @@ func (f *snapshots) backoff(wait time.Duration) time.Duration {
 	return wait
 }
 
-// checkSpace cancels the current full snapshot if its copy leaves no room for segments. Segments are small, but the
-// chain ends without them. A check on every tick is enough because no disk can fill the spool's reserve within a
-// tick.
+// checkSpace cancels the current full snapshot if the copy of the database does not leave enough room for segments.
+// Segments are small, but the chain ends without them. A check on every tick is enough because no disk can fill the
+// spool's reserve within a tick.
 func (f *snapshots) checkSpace() {
 	if f.making == nil || f.making.tried.IsZero() {
 		return

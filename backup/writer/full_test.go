@@ -271,7 +271,7 @@ var (
 	waitsForSegments = does("waiting for earlier segments to be uploaded")
 )
 
-// does returns a condition on the current step of the running full snapshot.
+// does returns a condition that is true during the given step of a full snapshot.
 func does(what string) func(Facts) bool {
 	return func(f Facts) bool { return f.RunningFullSnapshot != nil && f.RunningFullSnapshot.Step == what }
 }
@@ -297,7 +297,7 @@ func TestFirstFullSnapshot_requesterGetsAnother(t *testing.T) {
 	assert.Equal(t, first.Facts().LastFull.Revision, c.requireAllKept().Full.Revision)
 }
 
-// Segments of the previous chain must not be preserved like segments of other data.
+// Segments from the previous chain must not be preserved, unlike segments that belong to other data.
 func TestChain_killDuringStartPreservesNothing(t *testing.T) {
 	c := newMembers(t, 1)
 	member := c.members[0]

@@ -83,7 +83,7 @@ func (h *health) failed(about operation, doing string, err error) time.Duration 
 	if h.stopping {
 		return 0 // the operation was canceled
 	}
-	if h.problems[about] == nil { // queued segments may now stay in the spool for a while and must survive a power failure
+	if h.problems[about] == nil { // queued segments may now remain in the spool for a while and must survive a power failure
 		if err := h.spool.Sync(); err != nil {
 			h.options.Log.Warn().Err(err).Msg("backups: cannot sync the spool; queued segments may not survive a power failure")
 		}
@@ -101,8 +101,8 @@ func (h *health) failed(about operation, doing string, err error) time.Duration 
 	return wait
 }
 
-// uploadTimeout returns the timeout for uploading a segment. While clients are waiting, the timeout starts short so
-// that a request lost by the network is soon repeated. Each failure doubles the timeout because the network may be
+// uploadTimeout returns the timeout for uploading a segment. While clients are waiting, the first timeout is short so
+// that a request lost by the network is soon retried. Each failure doubles the timeout because the network may be
 // slow.
 func (h *health) uploadTimeout() time.Duration {
 	limit := requestTimeout
@@ -116,7 +116,7 @@ func (h *health) uploadTimeout() time.Duration {
 }
 
 // succeeded clears the problem of the operation and of all operations that precede it in the list: if uploads
-// succeed, reading the store works as well.
+// succeed, so do reads.
 func (h *health) succeeded(operation operation) {
 	var solved *problem
 	for about := range operation + 1 {

@@ -71,9 +71,9 @@ func runHistory(t *testing.T, d *datadriven.TestData) string {
 	return all
 }
 
-// A history consists of an etcd, its store, its writers, and the results so far.
+// A history consists of an etcd server, a store, the writers, and the results so far.
 type history struct {
-	*cluster  // the members, if there are several; otherwise stand has the only writer
+	*cluster  // members of a multi-member cluster; nil if stand has the only writer
 	results   strings.Builder
 	puts      int
 	compacted int64          // revision of etcd's last compaction
@@ -115,7 +115,7 @@ func (h *history) room(size int64) error {
 	return nil
 }
 
-// step executes one line. If there are several members, the line starts with a member's number.
+// step executes one line. In a multi-member cluster, the line starts with the number of a member.
 func (h *history) step(words arguments) {
 	h.Helper()
 	s := h.stand
@@ -473,7 +473,7 @@ func receive[T any](h *history, from <-chan T) (value T) {
 	return value
 }
 
-// fail makes requests fail. Its arguments are the kind of fault, the operation or "any", a name prefix, the number of
+// fail makes requests fail. The arguments are the kind of fault, the operation or "any", a name prefix, the number of
 // failures, and the number of requests before the first failure.
 func (h *history) fail(_ *stand, a arguments) {
 	fault, is := faults[a[0]]
@@ -499,7 +499,8 @@ func (s *stand) named(name string) string {
 	return name
 }
 
-// known returns the writer's facts. For a cluster with several writers, it returns the zero value.
+// known returns the writer's facts. In a multi-member cluster, which has more than one writer, known returns the zero
+// value.
 func (s *stand) known() (is Facts) {
 	if s.Writer != nil {
 		is = s.Facts()

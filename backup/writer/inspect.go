@@ -198,8 +198,8 @@ func (w *Writer) continueChain(found payload) {
 	w.handleLostSegments(head)
 }
 
-// watchProgress makes this member take over if the chain has not grown for a number of inspections although etcd has
-// newer revisions.
+// watchProgress makes this member take over if the chain has not grown for a number of inspections even though etcd
+// has newer revisions.
 func (w *Writer) watchProgress(stalls bool, limit time.Duration) {
 	lasted := elapsed(&w.stalledSince, stalls)
 	if state := w.core.Facts; stalls && lasted >= limit*w.watchInterval() && !state.tookOver && !state.leads && w.isIn(watching, unknown) {
@@ -488,8 +488,8 @@ func (i *inspection) manifest(cluster, owner string) archive.Cluster {
 }
 
 // verifyList checks that the listing contains all known objects. A store may list objects late or lose a page, which
-// must not cause a new chain or move the chain back to an older position. Objects of another cluster count as
-// missing.
+// must not cause a new chain or move the chain back to an older position. Objects that belong to another cluster
+// count as missing.
 func (i *inspection) verifyList(ctx context.Context, known *storeView) error {
 	head, last := i.head, cmp.Or(known.lastStored(), i.queued)
 	err, object := error(store.ErrNotFound), ""

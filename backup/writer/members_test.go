@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 )
 
-// cluster contains several members, each with its own writer. The members share one etcd and therefore have the same
+// cluster contains multiple members, each with its own writer. The members share one etcd and therefore have the same
 // rows.
 type cluster struct {
 	*stand

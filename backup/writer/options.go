@@ -72,8 +72,8 @@ var (
 	// ErrNoChain is returned if a full snapshot is needed but this member must not make one because it is not the
 	// writer.
 	ErrNoChain = errors.New("no chain of backups to extend: only the member that writes the backups may start one")
-	// ErrRowsOnly is returned if the store has all revisions of a closed member, but may lack its latest leases and
-	// users.
+	// ErrRowsOnly is returned if the store has all revisions of a closed member, but may be missing the latest leases
+	// and users of the member.
 	ErrRowsOnly = errors.New("the store has all revisions of this member, but the member that writes the backups must still upload the latest lease and user changes")
 )
 

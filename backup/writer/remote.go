@@ -105,8 +105,8 @@ func (r *remote) hasNewerLeader() bool {
 	return elapsed(&r.newerSince, newer) < r.pace.ahead && newer
 }
 
-// recordIdentity records the cluster of etcd's data, the process that last wrote its backups, and the end of the
-// chain on the volume. recordIdentity is called before anything is stored, so that the record is correct even if the
+// recordIdentity records on the volume which cluster the data belongs to, which process last wrote the backups, and
+// where the chain ends. recordIdentity is called before anything is stored, so that the record is correct even if the
 // process is killed, and at the end of Run. While Run is active, recordIdentity does not write if only the end of the
 // chain has changed.
 func (r *remote) recordIdentity() {
@@ -174,8 +174,8 @@ func relationData(options Options, identity archive.Identity, rows relation.Rows
 }
 
 // checkStored regularly checks whether stored objects still exist, because a writer does not read back its uploads.
-// Each check covers the newest segment of the previous check, the newest full snapshot if a segment was stored since
-// then, and, less often, the generation.
+// Each check covers the segment that was newest at the previous check, the newest full snapshot if a segment was
+// stored since then, and, less often, the generation.
 func (r *remote) checkStored() {
 	verify := r.needsVerification()
 	if time.Since(r.checkpointAt) < r.pace.check && !verify {

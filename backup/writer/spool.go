@@ -49,7 +49,7 @@ const (
 	makingDir   = "making"   // directory of incomplete files
 )
 
-// OpenSpool opens the spool in a directory, which it creates if necessary, and adopts the segments of an earlier
+// OpenSpool opens the spool in a directory, which it creates if necessary, and adopts segments left by an earlier
 // process. limit is the maximum size of all queued segments in bytes. Unreadable files are preserved, and torn
 // describes them for users.
 func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []error, err error) {

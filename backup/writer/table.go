@@ -48,7 +48,7 @@ const (
 	tick           Event = "tick"            // a tick (100 ms) has passed, or a job has ended
 	elected        Event = "elected"         // this member became the leader
 	lostLeadership Event = "leadership lost" // this member is no longer the leader
-	stalled        Event = "stalled"         // the leader has stopped uploading although there are changes to store
+	stalled        Event = "stalled"         // the leader has stopped uploading even though there are changes to store
 
 	storeUnused Event = "store unused"
 	chainFound  Event = "chain found" // this member's data continues the backups
@@ -177,7 +177,7 @@ var written = statemachine.Entries{
 	{aligning, tick, always, aligning, []Action{findSuccessor, inspectStore, storeFull}, "only the writer captures changes"},
 	{writing, tick, guest, writing, []Action{checkStored, inspectStore, storeFull, makeFull, captureRows, storeSegment}, "the leader may resume writing"},
 	{writing, tick, always, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment}, "no other member writes, so the store need not be read"},
-	{opening, tick, always, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment}, "segments of the previous chain are uploaded first"},
+	{opening, tick, always, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment}, "segments from the previous chain are uploaded first"},
 	{starting, tick, ours, starting, []Action{findSuccessor, storeFull, captureRows}, "no segment is uploaded before the full snapshot"},
 	{starting, tick, always, starting, []Action{findSuccessor, storeFull}, "the full snapshot is valid only if this member is still the writer"},
 	{foreign, tick, always, foreign, []Action{inspectStore, storeFull}, "an operator may empty or move the store"},
@@ -214,7 +214,7 @@ var written = statemachine.Entries{
 
 	{serving, succeeded, always, ended, []Action{endGeneration}, "only the first successor counts"},
 
-	{endKnown, expired, always, aligning, nil, "the store has not been read recently enough"},
+	{endKnown, expired, always, aligning, nil, "the last read of the store is out of date"},
 	{endKnown, storeLost, always, aligning, nil, "the store may have been emptied or belong to another cluster"},
 	{endKnown, collided, always, aligning, nil, "another member uploaded a segment first; this member continues after it"},
 	{endKnown, spoolLost, always, aligning, []Action{dropSpool}, "the changes are still in the database"},

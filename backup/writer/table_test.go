@@ -139,7 +139,7 @@ var suite = func() statemachinetest.Suite[memberState, payload] {
 	return all
 }()
 
-// rest returns the default answer to an event without a row: an error if the event is impossible, and nothing if it
+// rest returns the default response to an event without a row: an error if the event is impossible, and nothing if it
 // is late.
 func rest(state State, event Event) statemachine.Answer {
 	if state != drained && slices.Contains([]Event{tick, elected, lostLeadership, stalled, chainBroken, copyStarted}, event) {
@@ -235,7 +235,7 @@ func explore() (seen map[place]bool, wrong []string) {
 	return seen, wrong
 }
 
-// after returns the place that a decision leads to.
+// after returns the place reached by a decision.
 func (p place) after(core statemachine.Core[memberState], decision statemachine.Decision) place {
 	from := p.core.State
 	p.core = core

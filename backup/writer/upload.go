@@ -94,7 +94,7 @@ type flush struct {
 	revision int64 // etcd's revision when Flush was called
 	at       time.Time
 	target   format.Position // position after the last segment to be stored; zero until everything is captured
-	epoch    int             // epoch of the chain that target belongs to
+	epoch    int             // epoch of the chain that contains target
 	done     chan<- error
 }
 
@@ -104,8 +104,8 @@ func (f *flushQueue) add(done chan<- error) {
 	f.health.flushing, f.chain.urgent, f.health.notBefore = true, true, time.Time{}
 }
 
-// complete answers all flushes that are done or cannot be done by this member. notWriter is the reason why this
-// member does not make backups, or nil if it does.
+// complete returns the results of all flushes that are done or cannot be done by this member. notWriter is the reason
+// why this member does not make backups, or nil if it does.
 func (f *flushQueue) complete(notWriter error) {
 	waiting := f.waiting[:0]
 	for _, flush := range f.waiting {

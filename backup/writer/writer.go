@@ -45,8 +45,8 @@ type Writer struct {
 	stalledSince time.Time // time when the leader stopped uploading pending changes; zero if it is uploading
 }
 
-// New opens the spool and adopts the segments in it, or returns an error if the spool cannot be used. New starts no
-// goroutine and does not access the store.
+// New opens the spool and adopts the segments in it, or returns an error if the spool cannot be used. New does not
+// start a goroutine or access the store.
 func New(options Options) (*Writer, error) {
 	spool, unusable, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Archive.Keys())
 	if err != nil {
@@ -238,7 +238,7 @@ func (w *Writer) handleCompaction(gap error) {
 	w.post(chainBroken, payload{err: fmt.Errorf("gap: %w", gap)})
 }
 
-// notWriterError returns why this member does not make backups, or nil if it does or if that is not known yet.
+// notWriterError returns why this member does not make backups, or nil if it does or if the role is still unknown.
 func (w *Writer) notWriterError() error {
 	switch inspecting := w.health.problems[opInspect]; {
 	case w.isRefused() && inspecting != nil:
@@ -268,8 +268,8 @@ func (w *Writer) Facts() Facts { return *w.facts.Load() }
 
 // Flush uploads all writes that etcd has acknowledged so far and returns nil once they are stored. During a clean
 // shutdown, call it after the last client request has ended and before etcd is closed. The error describes what is
-// not stored; captured changes stay in the spool. While etcd is running, Flush returns ErrNotWriter if another member
-// uploads the changes.
+// not stored; captured changes remain in the spool. While etcd is running, Flush returns ErrNotWriter if another
+// member uploads the changes.
 func (w *Writer) Flush(ctx context.Context) error {
 	flushed, err := call(ctx, w.driver, func(done chan<- error) {
 		w.queue.add(done)
@@ -297,17 +297,17 @@ func (w *Writer) missing() string {
 	return text
 }
 
-// BeforeCompaction captures all changes so that a compaction at the current revision leaves no gap in the chain. Call
-// it before passing a compaction to etcd. BeforeCompaction returns when the changes are captured or ctx is done, and
-// never waits for the store.
+// BeforeCompaction captures all changes so that a compaction at the current revision does not leave a gap in the
+// chain. Call it before passing a compaction to etcd. BeforeCompaction returns when the changes are captured or ctx
+// is done, and never waits for the store.
 func (w *Writer) BeforeCompaction(ctx context.Context) {
 	_ = w.do(ctx, w.chain.captureNow) // if the capture fails, the compaction proceeds anyway
 }
 
 // FullNow makes a full snapshot and returns its manifest once it is stored. If a full snapshot is in progress,
 // FullNow makes another one afterwards. FullNow returns ErrNotWriter if another member is or becomes the writer. Any
-// other error describes a problem that has persisted for half a minute. The full snapshot is still made after such an
-// error, or after ctx is done.
+// other error describes a problem that has persisted for half a minute. FullNow still makes the full snapshot after
+// returning an error, and after ctx is done.
 func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, error) {
 	answer := make(chan fullResult, 1)
 	if err := w.do(ctx, func() { w.snapshots.due = append(w.snapshots.due, fullRequest{reason, answer}) }); err != nil {
@@ -395,6 +395,6 @@ func (w *Writer) currentProblem() *facts.Problem {
 		time.Since(unstored[0].at) <= w.pace.overdue+2*w.chain.interval() {
 		return problem
 	}
-	text := fmt.Sprintf("revision %d is still not stored after %%s, although no request has failed (writer state: %s)", w.remote.storedRevision()+1, w.core.State)
+	text := fmt.Sprintf("revision %d is still not stored after %%s, even though no request has failed (writer state: %s)", w.remote.storedRevision()+1, w.core.State)
 	return new(w.health.lasting(text, unstored[0].at))
 }

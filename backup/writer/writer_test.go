@@ -74,7 +74,7 @@ func TestLeasesAndUsers_areUploadedWithoutNewRevision(t *testing.T) {
 func TestFlush_includesUnappliedWrites(t *testing.T) {
 	s := newStand(t)
 	etcd := s.options.Etcd
-	var frozen atomic.Uint64 // simulates an etcd that has replied to clients but not yet updated its applied index
+	var frozen atomic.Uint64 // simulates an etcd server that has replied to clients but not yet updated its applied index
 	s.options.Etcd = &faked{Etcd: etcd, applied: func() uint64 { return cmp.Or(frozen.Load(), etcd.AppliedIndex()) }}
 	s.run()
 	s.putAndFlush("first", "value")

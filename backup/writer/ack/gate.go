@@ -23,7 +23,7 @@ type Gate struct {
 	revision int64     // last stored revision; 0 while the gate is closed
 	until    time.Time // time until which the last upload is valid
 	requests uint64    // number of calls to WaitAll
-	complete uint64    // number of answered calls to WaitAll
+	complete uint64    // number of completed calls to WaitAll
 	err      error     // why no more changes will be confirmed
 	changed  chan struct{}
 }
@@ -107,7 +107,7 @@ func (g *Gate) Requests() uint64 {
 	return g.requests
 }
 
-// Confirm sets the last stored revision and the last call to WaitAll that is answered. The revision decreases if the
+// Confirm sets the last stored revision and the last call to WaitAll that is complete. The revision decreases if the
 // store has lost revisions. uploaded is the start of the first attempt of the last successful upload.
 func (g *Gate) Confirm(revision int64, request uint64, uploaded time.Time) {
 	g.mu.Lock()

@@ -1,10 +1,10 @@
-// Package capture reads the data of a backup from etcd's database: the rows of a range of revisions
+// Package capture reads the data for a backup from etcd's database: the rows of a range of revisions
 // (Reader.ReadRows), the small buckets for leases, users and members, or a snapshot of the whole database
 // (Reader.Snapshot).
 //
-// Each read uses one etcd transaction, which is closed before anything is encoded or sent because a long transaction
-// keeps etcd from reusing pages. OpenClosed reads the database file of a closed etcd in the same way, so that the
-// last writes can be stored during shutdown. Package capture does not know where backups are stored or how they are
+// Each read uses one etcd transaction, which is closed before anything is encoded or sent. A long transaction would
+// keep etcd from reusing pages. OpenClosed reads the database file of a closed etcd in the same way, so that the last
+// writes can be stored during shutdown. Package capture does not know where backups are stored or how they are
 // encoded.
 package capture
 
@@ -91,7 +91,7 @@ func (r *Reader) current() (backend.Backend, error) {
 }
 
 // recoverPanic turns a panic caused by reading from a closed database into an error. etcd may close its database at
-// any time. The panic leaves a lock of the database held, so the database is never read again.
+// any time. The panic leaves a database lock held, so the database is never read again.
 func (r *Reader) recoverPanic(database backend.Backend, err *error) {
 	if cause := recover(); cause != nil {
 		r.closed.Store(&database)
@@ -102,7 +102,7 @@ func (r *Reader) recoverPanic(database backend.Backend, err *error) {
 // A Request specifies the rows that ReadRows reads.
 type Request struct {
 	From    int64 // first revision
-	UpTo    int64 // last revision; must not be in the future, so that all of its rows exist
+	UpTo    int64 // last revision; must not be in the future, because all of its rows must exist
 	Beyond  bool  // also read later revisions
 	Limit   int   // size in bytes after which no further revision is read
 	Buckets bool  // also read the small buckets; requires Beyond, and has no effect if the limit is reached

@@ -86,8 +86,8 @@ func (s *Snapshot) Close() error {
 // Held returns the time for which the transaction was open. The snapshot must be closed.
 func (s *Snapshot) Held() time.Duration { return s.held }
 
-// WriteTo writes the database and closes the transaction. If possible, it bypasses the page cache when writing to a
-// file. etcd's flushes would otherwise wait for the kernel to write the cached pages.
+// WriteTo writes the database and closes the transaction. When writing to a file, WriteTo bypasses the page cache if
+// possible. etcd's flushes would otherwise wait for the kernel to write the cached pages.
 func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
 	defer s.Close()
 	file, _ := to.(*os.File)

@@ -123,7 +123,7 @@ func BenchmarkFull(b *testing.B) {
 	b.ReportMetric(longest.Seconds(), "s-held-at-most")
 }
 
-// BenchmarkManyLeases reads the small buckets of an etcd with 100,000 leases.
+// BenchmarkManyLeases reads the small buckets of an etcd database with 100,000 leases.
 func BenchmarkManyLeases(b *testing.B) {
 	database := empty(b)
 	tx := database.BatchTx()
