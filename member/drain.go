@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// endless lists the methods whose requests can run forever, such as watches and locks. etcd waits its entire request
-// timeout (7 s by default) for them when it closes, and each API server has hundreds of open watches.
+// endless lists the methods whose requests can run forever, such as watches and locks. When etcd closes, it waits
+// its entire request timeout (7 s by default) for these requests, and each API server has hundreds of open watches.
 var endless = map[string]bool{
 	"/etcdserverpb.Watch/Watch":          true,
 	"/etcdserverpb.Lease/LeaseKeepAlive": true,

@@ -306,7 +306,7 @@ func TestMoveLeader_withoutRoot(t *testing.T) {
 }
 
 // replaceDatabase disconnects a member until the other members have compacted entries that the member lacks, so that
-// the leader must send a snapshot. Several attempts may be necessary, because a leader does not compact entries for
+// the leader must send a snapshot. Multiple attempts may be necessary, because a leader does not compact entries for
 // 30 s after it has sent a snapshot.
 func replaceDatabase(t *testing.T, others []*bench, behind *bench) {
 	t.Helper()

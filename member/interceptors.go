@@ -59,7 +59,7 @@ const (
 )
 
 // retryDropped is an interceptor that retries writes that raft dropped. raft drops proposals while there is no
-// leader, and clients cannot tell etcd's error from that of a failed write. A retry is safe because the write was
+// leader, and clients cannot distinguish etcd's error from a failed write. A retry is safe because the write was
 // never proposed.
 func retryDropped(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	proposesOnce := strings.HasPrefix(info.FullMethod, "/etcdserverpb.KV/") || strings.HasPrefix(info.FullMethod, "/etcdserverpb.Lease/")

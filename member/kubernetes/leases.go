@@ -27,7 +27,7 @@ const (
 	// heartbeat is the interval at which a member renews its lease. The operator considers a member lost after a
 	// minute.
 	heartbeat = 10 * time.Second
-	// snapshotInterval is the interval at which the snapshot leases are updated. The value equals the sidecar's
+	// snapshotInterval is the interval at which the snapshot leases are updated. snapshotInterval equals the sidecar's
 	// default interval for delta snapshots; the operator's tools tolerate twice the configured interval.
 	snapshotInterval = 20 * time.Second
 	// maxAttempts is the maximum number of attempts to update a lease after conflicts.

@@ -1,5 +1,5 @@
 // Package kubernetes is a client of the Kubernetes API server that uses the service account of the pod. The package
-// reads the number of wanted members, renews the leases of the member and of the backups, and posts Events about the
+// checks whether the StatefulSet was scaled down, renews the member and backup leases, and posts Events about the
 // pod.
 //
 // The package does not use etcd. A slow API server cannot block a member for long: each request has a timeout of a
