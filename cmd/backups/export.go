@@ -34,7 +34,7 @@ type ExportResult struct {
 	File       string    `json:"file"`
 	Revision   int64     `json:"revision"` // revision of the snapshot
 	Time       time.Time `json:"time,omitzero"`
-	Generation int       `json:"generation,omitempty"` // absent for a backup of the sidecar
+	Generation int       `json:"generation,omitempty"` // absent for a backup made by the sidecar
 	Full       string    `json:"full"`                 // full snapshot from which the snapshot was made
 	Rows       int64     `json:"rows"`                 // number of rows added to the full snapshot
 	Bytes      int64     `json:"bytes"`                // size of the file
@@ -43,13 +43,13 @@ type ExportResult struct {
 
 // Gaps describes what is missing from a result.
 type Gaps struct {
-	Unsigned bool     `json:"unsigned,omitempty"` // the backup has no signature although trusted keys are set (--accept=unsigned)
+	Unsigned bool     `json:"unsigned,omitempty"` // the backup has no signature even though trusted keys are set (--accept=unsigned)
 	Lost     int64    `json:"lost,omitempty"`     // minimum number of later revisions that were backed up but cannot be read
 	Damaged  []string `json:"damaged,omitempty"`  // why backups were skipped, as sentences
 }
 
 // Export writes a revision as a stock etcd snapshot to a new file that only the user can read. Export searches our
-// own backups first and then those of etcd-backup-restore in the same store. Export returns archive.ErrNotKept if
+// own backups first and then those made by etcd-backup-restore in the same store. Export returns archive.ErrNotKept if
 // neither contains the target, and ErrIncomplete if later revisions were backed up but cannot be read.
 func Export(ctx context.Context, settings Settings, target archive.Target, file string, meter *Meter) (ExportResult, error) {
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
@@ -66,7 +66,7 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 		return ExportResult{}, errors.Join(err, listed)
 	}
 	if settings.Keys.Trusts() && !settings.AcceptUnsigned {
-		return ExportResult{}, fmt.Errorf("%w; the backups of etcd-backup-restore in that store are %w; set --accept=unsigned to use them anyway",
+		return ExportResult{}, fmt.Errorf("%w; the backups made by etcd-backup-restore in that store are %w; set --accept=unsigned to use them anyway",
 			err, format.ErrUntrusted)
 	}
 	from := sidecarExport{theirs, target, file, options}
@@ -168,7 +168,7 @@ func (e ExportResult) Print(to io.Writer) error {
 	return err
 }
 
-// A sidecarExport builds a snapshot from the backups of etcd-backup-restore. A sidecarExport first downloads the full
+// A sidecarExport builds a snapshot from the backups made by etcd-backup-restore. A sidecarExport first downloads the full
 // snapshot to a file next to the output, because the object's name may not match its content. An export therefore
 // needs twice the disk space.
 type sidecarExport struct {
@@ -193,7 +193,7 @@ func (e sidecarExport) export(ctx context.Context) (exported ExportResult, err e
 		}
 		all = errors.Join(all, err)
 	}
-	return ExportResult{}, fmt.Errorf("cannot restore %s from any full snapshot of etcd-backup-restore: %w", e.target, all)
+	return ExportResult{}, fmt.Errorf("cannot restore %s from any full snapshot made by etcd-backup-restore: %w", e.target, all)
 }
 
 func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (exported ExportResult, err error) {

@@ -83,7 +83,7 @@ func (c Client) Flags(ctx context.Context) (flags Flags, err error) {
 	}
 	defer reply.Body.Close()
 	if err := json.NewDecoder(io.LimitReader(reply.Body, maxLine)).Decode(&flags); err != nil {
-		return Flags{}, fmt.Errorf("cannot read the response of etcd-wrapper on port %d: %w", c.port, err)
+		return Flags{}, fmt.Errorf("cannot read the response from etcd-wrapper on port %d: %w", c.port, err)
 	}
 	return flags, nil
 }
@@ -109,7 +109,7 @@ func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Back
 		err := json.Unmarshal(lines.Bytes(), &line)
 		switch {
 		case err != nil:
-			return Backup{}, fmt.Errorf("cannot read the response of etcd-wrapper on port %d: %w", c.port, err)
+			return Backup{}, fmt.Errorf("cannot read the response from etcd-wrapper on port %d: %w", c.port, err)
 		case line.Error != "":
 			return Backup{}, errors.New(printable.Line(line.Error))
 		case line.Made != nil:

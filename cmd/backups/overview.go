@@ -26,7 +26,7 @@ type Listing struct {
 	Cluster     string              `json:"cluster,omitempty"` // first etcd cluster ID, hexadecimal
 	Created     time.Time           `json:"created,omitzero"`
 	Generations []GenerationListing `json:"generations"`       // oldest first
-	Sidecar     []SidecarChain      `json:"sidecar,omitempty"` // backups of etcd-backup-restore, oldest first
+	Sidecar     []SidecarChain      `json:"sidecar,omitempty"` // backups made by etcd-backup-restore, oldest first
 
 	names bool // makes Print show the object names
 }
@@ -183,7 +183,7 @@ func newerOf(a, b *Verification) *Verification {
 	return a
 }
 
-// A SidecarChain is a full snapshot of etcd-backup-restore and its delta snapshots, according to their object names.
+// A SidecarChain is a full snapshot made by etcd-backup-restore and its delta snapshots, according to their object names.
 type SidecarChain struct {
 	Full   string    `json:"full"`  // name of the object
 	From   int64     `json:"from"`  // revision of the full snapshot, according to its name
@@ -194,11 +194,11 @@ type SidecarChain struct {
 	Bytes  int64     `json:"bytes"`
 }
 
-// ofSidecar lists the backups of etcd-backup-restore in a store.
+// ofSidecar lists the backups made by etcd-backup-restore in a store.
 func ofSidecar(ctx context.Context, s store.Store) (chains []SidecarChain, err error) {
 	theirs, err := sidecarstore.List(ctx, s)
 	if err != nil {
-		return nil, fmt.Errorf("cannot list the backups of etcd-backup-restore: %w", err)
+		return nil, fmt.Errorf("cannot list the backups made by etcd-backup-restore: %w", err)
 	}
 	for _, chain := range theirs.Chains {
 		reach := chain.LastConnected()
@@ -218,7 +218,7 @@ func (o Listing) printSidecar(b *strings.Builder) {
 	if len(o.Sidecar) == 0 {
 		return
 	}
-	b.WriteString("\nbackups of etcd-backup-restore, according to their object names\n\n")
+	b.WriteString("\nbackups made by etcd-backup-restore, according to their object names\n\n")
 	rows := [][]string{{"FULL", "UP TO", "UNTIL"}}
 	for _, c := range o.Sidecar {
 		rows = append(rows, []string{

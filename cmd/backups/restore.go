@@ -36,7 +36,7 @@ func (r RestoreResult) Print(to io.Writer) error {
 	return err
 }
 
-// Restore builds a data directory at a target from our own backups or from those of etcd-backup-restore in the same
+// Restore builds a data directory at a target from our own backups or from those made by etcd-backup-restore in the same
 // store. Restore returns archive.ErrNotKept if neither contains the target, and ErrIncomplete if later revisions were
 // backed up but cannot be read.
 func Restore(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (RestoreResult, error) {

@@ -87,8 +87,8 @@ func passthroughCommands(parser *kong.Kong) (names []string) {
 // gardener/etcd-wrapper.
 var longFlag = regexp.MustCompile(`^--?([a-z][a-z-]+)(=.*)?$`)
 
-// valued lists the operator's flags that take a value. If such a flag is not followed by "=", its value is the next
-// argument, even if that argument starts with a dash.
+// valued lists the operator's flags that take a value. If one of these flags is not followed by "=", its value is the
+// next argument, even if that argument starts with a dash.
 var valued = []string{
 	"etcd-wrapper-port", "etcd-client-port", "backup-restore-host-port", "backup-restore-ca-cert-bundle-path",
 	"etcd-server-name", "etcd-client-cert-path", "etcd-client-key-path", "etcd-ready-timeout",

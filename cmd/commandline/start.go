@@ -212,7 +212,7 @@ type Backups struct {
 	Ack          string         `name:"backup-ack" group:"Backups" enum:"local,stored" default:"local" help:"When to acknowledge a write. local: once it is on the volume. stored: once it is in the store, so losing the volume loses no data (single-member clusters only)."`
 	Interval     *time.Duration `name:"backup-interval" group:"Backups" placeholder:"1s" help:"Upload each change within this time. With --backup-ack=stored: the minimum time between two uploads, 0 by default."`
 	FullSchedule string         `name:"backup-full-schedule" group:"Backups" default:"0 * * * *" help:"Schedule of full snapshots: five cron fields in UTC, @hourly, @daily, @weekly or @every 6h. Each cluster adds a fixed offset of less than an hour."`
-	Recipients   string         `name:"backup-recipients" group:"Backups" placeholder:"PATH" help:"File with the age recipients that can decrypt backups."`
+	Recipients   string         `name:"backup-recipients" group:"Backups" placeholder:"PATH" help:"File with the age recipients to encrypt backups for."`
 	SpoolLimit   Bytes          `name:"backup-spool-limit" group:"Backups" default:"1Gi" help:"Maximum size of the spool on the volume while the store is unreachable."`
 }
 

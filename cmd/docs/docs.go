@@ -58,7 +58,7 @@ func root(t testing.TB) string {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 			return dir
 		}
-		require.NotEqual(t, dir, filepath.Dir(dir), "there is no go.mod above this test")
+		require.NotEqual(t, dir, filepath.Dir(dir), "no go.mod found above this test")
 		dir = filepath.Dir(dir)
 	}
 }
@@ -79,7 +79,7 @@ func Table(t testing.TB, header ...string) (rows []Row) {
 			rows = append(rows, row)
 		}
 	}
-	require.Equal(t, 1, found, "README.md and docs/*.md have one table with the header %q", header)
+	require.Equal(t, 1, found, "README.md and docs/*.md must have exactly one table with the header %q", header)
 	return rows
 }
 

@@ -311,7 +311,7 @@ func replicaCheck(account kubernetes.Account, pod kubernetes.Pod, log zerolog.Lo
 	return func(ctx context.Context) bool {
 		removed, err := server.IsScaledDown(ctx, pod)
 		if err != nil {
-			log.Warn().Err(err).Str("statefulset", pod.Set).Msg("cannot read the StatefulSet's replicas; this member stays in the cluster")
+			log.Warn().Err(err).Str("statefulset", pod.Set).Msg("cannot read the StatefulSet's replicas; this member remains in the cluster")
 		}
 		return removed
 	}

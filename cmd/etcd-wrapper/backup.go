@@ -83,7 +83,7 @@ func (c *backupListCommand) execute(s streams) exitcode.Code {
 type backupPruneCommand struct {
 	storeCommand          `embed:""`
 	commandline.KeepFlags `embed:""`
-	DryRun                bool `name:"dry-run" env:"-" help:"Show what would be deleted and why, without deleting it."`
+	DryRun                bool `name:"dry-run" env:"-" help:"Show what would be deleted and why, without deleting anything."`
 }
 
 func (c *backupPruneCommand) execute(s streams) exitcode.Code {
@@ -152,7 +152,7 @@ func (f *storeCommand) runInScratch(s streams, own commandline.Backups, do func(
 // backupGetCommand is `backup get`.
 type backupGetCommand struct {
 	storeCommand `embed:""`
-	Accept       []string               `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups of etcd-backup-restore, which are never signed, even if --backup-trusted-keys is set."`
+	Accept       []string               `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups made by etcd-backup-restore, which are never signed, even if --backup-trusted-keys is set."`
 	At           commandline.Target     `name:"at" env:"-" default:"latest" help:"Read this state: latest, revision:N, time:2026-11-22T12:00:00Z, time:\"2026-11-22 12:00\" or time:-15m."`
 	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. The default is the newest one that contains the state."`
 	Prefix       bool                   `name:"prefix" env:"-" help:"Print all keys that start with KEY."`
@@ -177,9 +177,9 @@ func (c *backupGetCommand) execute(s streams) exitcode.Code {
 // backupDiffCommand is `backup diff`.
 type backupDiffCommand struct {
 	storeCommand `embed:""`
-	Accept       []string           `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups of etcd-backup-restore, which are never signed, even if --backup-trusted-keys is set."`
+	Accept       []string           `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups made by etcd-backup-restore, which are never signed, even if --backup-trusted-keys is set."`
 	From         commandline.Target `name:"from" env:"-" required:"" help:"Start at this state: revision:N, time:2026-11-22T12:00:00Z, time:\"2026-11-22 12:00\" or time:-15m."`
-	To           commandline.Target `name:"to" env:"-" default:"latest" help:"End at this state: latest, or a state in the format of --from."`
+	To           commandline.Target `name:"to" env:"-" default:"latest" help:"End at this state: latest, or a state in the same format as --from."`
 	Prefix       string             `name:"prefix" env:"-" help:"List only the keys with this prefix."`
 }
 
@@ -194,7 +194,7 @@ func (c *backupDiffCommand) execute(s streams) exitcode.Code {
 // backupCopyCommand is `backup copy`.
 type backupCopyCommand struct {
 	storeCommand `embed:""`
-	ToStore      string        `name:"to-store" env:"-" required:"" placeholder:"URL" help:"Copy to this URL, in the format of --backup-store."`
+	ToStore      string        `name:"to-store" env:"-" required:"" placeholder:"URL" help:"Copy to this URL, in the same format as --backup-store."`
 	Follow       time.Duration `name:"follow" env:"-" help:"Keep copying new objects at this interval until SIGTERM or Ctrl-C. 0 copies once."`
 }
 
@@ -217,7 +217,7 @@ func (c *backupCopyCommand) execute(s streams) exitcode.Code {
 
 // acceptFlags holds the flag that accepts incomplete and unsigned backups.
 type acceptFlags struct {
-	Accept []string `name:"accept" env:"-" enum:"loss,unsigned" help:"loss: if the latest backups cannot be read, use the latest readable revision and exit with 0 instead of 70. unsigned: read backups of etcd-backup-restore, which are never signed, even if --backup-trusted-keys is set."`
+	Accept []string `name:"accept" env:"-" enum:"loss,unsigned" help:"loss: if the latest backups cannot be read, use the latest readable revision and exit with 0 instead of 70. unsigned: read backups made by etcd-backup-restore, which are never signed, even if --backup-trusted-keys is set."`
 }
 
 func (a acceptFlags) accepts(what string) bool { return slices.Contains(a.Accept, what) }

@@ -29,9 +29,9 @@ type wrapperPort struct {
 // statusCommand shows the status of the wrapper on this host.
 type statusCommand struct {
 	wrapperPort `embed:""`
-	VolumeDir   string `name:"volume-dir" default:"/var/etcd/data" help:"If no wrapper answers, read from this volume how the last run ended."`
+	VolumeDir   string `name:"volume-dir" default:"/var/etcd/data" help:"Volume from which to read how the last run ended if no wrapper responds."`
 	Watch       bool   `name:"watch" env:"-" short:"w" help:"Print every change until the wrapper exits."`
-	Verbose     bool   `name:"verbose" env:"-" short:"v" help:"Also show the checks, the last hours and the latest transitions."`
+	Verbose     bool   `name:"verbose" env:"-" short:"v" help:"Also show the checks, the history of the last hours and the latest transitions."`
 	Cluster     bool   `name:"cluster" env:"-" help:"Show all members of the cluster in one table."`
 	output      `embed:""`
 }
@@ -181,7 +181,7 @@ func (c *statusCommand) executeCluster(s streams) exitcode.Code {
 		return fail(err, answerStatus(err))
 	}
 	if len(known.Peers) == 0 {
-		return fail(fmt.Errorf("the members of the cluster are not known yet: %s", known.Headline.Summary), exitcode.MemberNotReady)
+		return fail(fmt.Errorf("the cluster members are not known yet: %s", known.Headline.Summary), exitcode.MemberNotReady)
 	}
 	secured, err := tlsConfigOf(known.Certificates)
 	if err != nil {

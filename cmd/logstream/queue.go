@@ -64,7 +64,7 @@ func (q *queue) pass(to io.Writer, flushed chan<- struct{}) {
 		_, _ = to.Write(line) // errors cannot be reported anywhere else
 		if lost := q.lost.Swap(0); lost > 0 {
 			logger := New(to, zerolog.DebugLevel)
-			logger.Warn().Int64("lines", lost).Msg("log lines were dropped because the reader of the log is too slow")
+			logger.Warn().Int64("lines", lost).Msg("log lines were dropped because the log reader is too slow")
 		}
 	}
 }

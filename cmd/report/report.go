@@ -2,7 +2,7 @@
 // for Kubernetes. Its inputs are the lifecycle, the runtime and the readiness monitor.
 //
 // The command creates one Report per run and serves it. The status page, the metrics and `etcd-wrapper status` use
-// the document of the Report. A Report changes nothing and answers from memory, but reads certificate files and, at
+// the document of the Report. A Report changes nothing and responds from memory, but reads certificate files and, at
 // the end, the exit record.
 package report
 
@@ -82,7 +82,7 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 	}
 	if slices.Contains(lifecycle.BeforeResult, run.State) {
 		if awaited := r.runtime.RecoveryProgress(); awaited != "" {
-			return awaited // it would be overlooked after "a large database takes long"
+			return awaited // users would overlook it at the end of the reason
 		}
 	}
 	return run.Reason
@@ -107,7 +107,7 @@ func (r *Report) snapshot() status.Document {
 	document.Since, document.PhaseSince, document.NextRetry = run.Since, run.PhaseSince, run.NextRetry
 	document.Ready, document.ReadySince = run.State == lifecycle.Serving && found.Ready(now), r.readySince(run, found, now)
 	document.LastError, document.Validation, document.Checks = lastError(run.Condition), validation(run.Validation), found.Checks(now)
-	if !document.Standalone { // without a sidecar, the wrapper itself answers the requests
+	if !document.Standalone { // without a sidecar, the wrapper itself handles the requests
 		document.SidecarStatus = string(run.Word)
 	}
 	document.Headline = status.HeadlineOf(document)

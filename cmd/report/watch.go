@@ -151,7 +151,7 @@ func (w *watcher) conditionSince(run *lifecycle.Snapshot, is status.Document) (s
 }
 
 // conditionLevel returns warn if something is wrong. A slow start usually means a missing quorum and a slow recovery
-// means a missing answer, but a slow validation is normal.
+// means a missing response, but a slow validation is normal.
 func conditionLevel(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
 	waits := recovery != nil && (recovery.State == "AskPeers" || recovery.State == "AskStore")
 	if isActive(run.Condition) || waits || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {

@@ -45,7 +45,7 @@ func (r *Runtime) endBackups() {
 	}
 }
 
-var errNoTimeLeft = errors.New("no time left before the stop deadline")
+var errNoTimeLeft = errors.New("ran out of time before the stop deadline")
 
 // Flush uploads the remaining acknowledged writes within the rest of the stop budget. Flush must be called after the
 // lifecycle has ended and the exit record is final.

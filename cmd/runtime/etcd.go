@@ -74,14 +74,14 @@ func (r *Runtime) Configure(yaml []byte) error {
 	return nil
 }
 
-// CheckAck rejects --backup-ack=stored for a cluster of several members: no member would know whether the store
+// CheckAck rejects --backup-ack=stored for a multi-member cluster: no member would know whether the store
 // contains the writes that other members have acknowledged.
 func CheckAck(ack string, etcd *embed.Config) error {
 	members, _ := types.NewURLsMap(etcd.InitialCluster) // etcd reports the error
 	if ack != commandline.AckStored || len(members) <= 1 {
 		return nil
 	}
-	return fmt.Errorf("%w: --backup-ack=stored requires a cluster of one member, but initial-cluster has %d; use --backup-ack=local",
+	return fmt.Errorf("%w: --backup-ack=stored requires a single-member cluster, but initial-cluster has %d members; use --backup-ack=local",
 		etcdconf.ErrUnusable, len(members))
 }
 
@@ -125,13 +125,13 @@ func (r *Runtime) awaitPeers(ctx context.Context, report func(reason string)) (d
 // invalidateRecord invalidates the exit record permanently. If removing the record fails, the stop tries again.
 func (r *Runtime) invalidateRecord() {
 	if err := r.record.Invalidate(); err != nil {
-		r.log.Error().Err(err).Msg("cannot remove the exit record, although another process is using the data directory")
+		r.log.Error().Err(err).Msg("cannot remove the exit record even though another process is using the data directory")
 	}
 }
 
 func (r *Runtime) warn(checked *etcdconf.Checked) {
 	if len(checked.Sidecars) > 0 {
-		r.log.Debug().Strs("keys", checked.Sidecars).Msg("ignoring keys of etcd's configuration that are for the sidecar")
+		r.log.Debug().Strs("keys", checked.Sidecars).Msg("ignoring keys in etcd's configuration that are meant for the sidecar")
 	}
 	warnings := r.warnings(checked.Etcd)
 	for _, warning := range warnings {

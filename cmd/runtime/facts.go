@@ -58,8 +58,8 @@ func (r *Runtime) Document() status.Document {
 		document.DataVersion = &version
 	}
 	if names := etcd.NotJoined(); len(names) > 0 {
-		document.ConfigWarnings = append(document.ConfigWarnings, fmt.Sprintf("members of initial-cluster that this member does not know: %s; start them; "+
-			"if they are already running, this member's data is outdated: stop this member and move its data directory away", strings.Join(names, ", ")))
+		document.ConfigWarnings = append(document.ConfigWarnings, fmt.Sprintf("initial-cluster lists members that this member does not know: %s; start them; "+
+			"if they are already running, this member's data is outdated: stop this member and move its data directory out of the way", strings.Join(names, ", ")))
 	}
 	return document
 }

@@ -95,7 +95,7 @@ func (l *lastRun) read() lastExit {
 	}
 }
 
-// firstOf returns the crash that started a crash loop, if the last run recorded no reason. On a full volume, it is
+// firstOf returns the crash that started a crash loop, if the last run did not record a reason. On a full volume, it is
 // the last crash that could be recorded.
 func (l *lastRun) firstOf(last exitcode.LastRun) string {
 	first := l.crash.FirstReason(last.Began)

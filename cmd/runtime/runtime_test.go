@@ -124,7 +124,7 @@ func TestConfigOddities_membersThatTheLogLacks(t *testing.T) {
 		assert.Empty(t, w.Document().ConfigWarnings)
 		require.NoError(t, w.Open(t.Context()))
 		warnings := strings.Join(w.Document().ConfigWarnings, "\n")
-		assert.Equal(t, len(yaml) > len(single), strings.Contains(warnings, "members of initial-cluster that this member does not know: etcd-1, etcd-2;"), warnings)
+		assert.Equal(t, len(yaml) > len(single), strings.Contains(warnings, "initial-cluster lists members that this member does not know: etcd-1, etcd-2;"), warnings)
 		_, err := w.Close()
 		require.NoError(t, err)
 	}

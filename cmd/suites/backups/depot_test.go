@@ -177,7 +177,7 @@ func (s state) take(key, value []byte) error {
 		return err
 	}
 	if len(kv.Key) == 0 {
-		return nil // a restore adds such a row to increase the revision
+		return nil // a restore adds this kind of row to increase the revision
 	}
 	if len(key) > len(mvcc.RevToBytes(mvcc.Revision{}, mvcc.NewRevBytes())) { // a tombstone
 		delete(s, string(kv.Key))

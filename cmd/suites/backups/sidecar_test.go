@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// sidecar is a member whose store contains backups of etcd-backup-restore.
+// sidecar is a member whose store contains backups made by etcd-backup-restore.
 type sidecar struct {
 	*member
 	folder, suffix string
@@ -84,7 +84,7 @@ func TestMigration_sidecarBackupsAreRestored(t *testing.T) {
 			run := s.StartReady()
 			between, then, latest := s.backUp()
 			run.Shutdown()
-			assert.Contains(t, s.visit("backup", "list", s.flag()), "backups of etcd-backup-restore")
+			assert.Contains(t, s.visit("backup", "list", s.flag()), "backups made by etcd-backup-restore")
 			for to, want := range map[string]state{"latest": latest, fmt.Sprint("revision:", between): then} {
 				p := restored(t, s.export(to))
 				again := p.StartReady()

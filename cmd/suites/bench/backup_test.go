@@ -28,7 +28,7 @@ const (
 )
 
 // backedUp and apart run the wrapper without a sidecar: backedUp stores backups in a directory next to its volume,
-// and apart makes no backups.
+// and apart does not make backups.
 var (
 	backedUp = standaloneSide(func(p *harness.Pod) []string {
 		store := filepath.Join(p.Dir, "backups")

@@ -182,7 +182,7 @@ func (r *process) logged(message string) (at time.Time) {
 // timestamp returns the time of a log line, which plain etcd calls ts.
 func timestamp(raw string) time.Time {
 	var of struct{ Time, TS time.Time }
-	_ = json.Unmarshal([]byte(raw), &of) // at stays zero on an error
+	_ = json.Unmarshal([]byte(raw), &of) // at remains zero on an error
 	if of.Time.IsZero() {
 		return of.TS
 	}

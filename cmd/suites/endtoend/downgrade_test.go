@@ -98,7 +98,7 @@ func TestDowngrade_memberThatWants3_6(t *testing.T) {
 	harness.Eventually(t, "the data version is kept", func() bool { return readable.Status().DataVersion.Phase == "kept" })
 }
 
-// etcd rejects members without data during its own downgrade.
+// etcd rejects members without data while it is being downgraded.
 func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	optIn(t)
 	pods := harness.Members(t, 3, peerTLS)

@@ -66,7 +66,7 @@ func awaitWrites(t *testing.T, size int) {
 	}
 }
 
-// The cluster grants no leases while the alarm is raised, but a lease normally marks a learner for promotion.
+// A lease normally marks a learner for promotion, but the cluster does not grant leases while the alarm is raised.
 func TestMemberLostWithoutSpace(t *testing.T) {
 	t.Parallel()
 	pods := harness.StandaloneMembers(t, 3)
@@ -74,7 +74,7 @@ func TestMemberLostWithoutSpace(t *testing.T) {
 	pods[0].WriteConfigFile()
 	c := startThree(t, pods)
 	harness.Eventually(t, "there is no space", func() bool {
-		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // a defragmentation frees nothing, because these keys stay in use; the put may time out on a busy machine
+		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // a defragmentation frees nothing, because these keys remain in use; the put may time out on a busy machine
 		return c.alarmed()
 	})
 	for _, step := range steps[2:4] { // The member is killed while it rejoins.
@@ -96,7 +96,7 @@ func (c *three) alarmed() bool {
 	return len(alarms.Alarms) > 0
 }
 
-// The cluster grants no leases during a CORRUPT alarm either. Users repair a corrupt member by deleting its data.
+// The cluster does not grant leases during a CORRUPT alarm either. Users repair a corrupt member by deleting its data.
 func TestMemberLostDuringCorruptAlarm(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -111,7 +111,7 @@ func TestMemberLostDuringCorruptAlarm(t *testing.T) {
 	c.requireWhole()
 }
 
-// The alarm of a removed member stays raised until it is disarmed, and the cluster rejects writes until then.
+// The alarm of a removed member remains raised until it is disarmed, and the cluster rejects writes until then.
 func TestReplacedMember_alarmIsDisarmed(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

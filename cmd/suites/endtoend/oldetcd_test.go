@@ -27,7 +27,7 @@ func beginOldEtcd(p *harness.Pod, version string) *harness.Command {
 	return p.BeginProgram(exec.Command(program, "--config-file="+file))
 }
 
-// etcd-druid runs etcd 3.4 by default. An etcd 3.6 member in such a cluster makes the other members panic at every
+// etcd-druid runs etcd 3.4 by default. An etcd 3.6 member in an etcd 3.4 cluster makes the other members panic at every
 // start.
 func TestEtcd3_4ClusterIsRefused(t *testing.T) {
 	t.Parallel()

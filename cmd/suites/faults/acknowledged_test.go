@@ -90,7 +90,7 @@ func TestStored_severalMembersAreRefused(t *testing.T) {
 	p.WriteConfigFile()
 	run := p.Start()
 	require.EqualValues(t, exitcode.BadConfig, run.Exit(harness.Patience))
-	require.NotEmpty(t, run.Log.FindText("--backup-ack=stored requires a cluster of one member, but initial-cluster has 3"))
+	require.NotEmpty(t, run.Log.FindText("--backup-ack=stored requires a single-member cluster, but initial-cluster has 3"))
 }
 
 // lossesOfStore is the number of losses per store. Each restore starts a generation that all later restores must

@@ -61,7 +61,7 @@ func TestFaultTornLog_isServed(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
 		if name == "a flipped bit" {
-			continue // a power loss cannot cause this damage, and etcd does not open such a log
+			continue // a power loss cannot cause this damage, and etcd does not open a log with this damage
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

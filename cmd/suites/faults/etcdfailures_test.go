@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// etcdTroubles lists data directories and disks on which etcd cannot start, although etcd was stopped gracefully.
+// etcdTroubles lists data directories and disks on which etcd cannot start, even though etcd was stopped gracefully.
 var etcdTroubles = map[string]struct {
 	spoil  func(p *harness.Pod)
 	status int

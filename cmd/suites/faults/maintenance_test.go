@@ -136,7 +136,7 @@ func fragmentsWhileASnapshotIsRead(t *testing.T, pods []*harness.Pod, runs []*ha
 	harness.Eventually(t, "the third is defragmented", func() bool { return done(runs) >= before+3 })
 }
 
-// killsOneThatStandsStill kills a member during its defragmentation and waits until all members are ready.
+// killsOneThatStandsStill kills a member while it is being defragmented and waits until all members are ready.
 func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
 	t.Helper()
 	c := clientOfAll(t, pods)
@@ -182,7 +182,7 @@ func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	}
 }
 
-// Clients must see only revisions of their own changes, although the members also write.
+// Clients must see only revisions of their own changes, even though the members also write.
 func TestMaintenance_keepsRevision(t *testing.T) {
 	t.Parallel() // the test spends most of its minute waiting
 	times := 1

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Some writers of plain etcd get no response: raft drops a write that is forwarded to a stopping leader, and the
+// Some writers of plain etcd do not get a response: raft drops a write that is forwarded to a stopping leader, and the
 // request times out.
 func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	t.Parallel()
@@ -55,7 +55,7 @@ func tooBusy(run *harness.Run) bool {
 	return run.Log.Matching(harness.Line{"message": "may be delayed"}) != nil
 }
 
-// etcd grants no leases in this state, so a stopping leader does not wait until the other members know about its
+// etcd does not grant leases in this state, so a stopping leader does not wait until the other members know about its
 // stop.
 func TestLeaderStop_exceededQuota(t *testing.T) {
 	onlyWithFaults(t)

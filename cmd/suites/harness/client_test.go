@@ -29,6 +29,6 @@ func TestClient_callWithoutDeadlineEnds(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- call() }()
 		err, _ := Receive(t, "the call ends", ended)
-		require.EqualError(t, err, "/etcdserverpb."+method+": no answer within 50ms")
+		require.EqualError(t, err, "/etcdserverpb."+method+": no response within 50ms")
 	}
 }

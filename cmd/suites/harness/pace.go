@@ -102,7 +102,7 @@ func withTimeout(parent context.Context, within time.Duration) (context.Context,
 				return
 			}
 		}
-		cancel(fmt.Errorf("no answer within %s", within))
+		cancel(fmt.Errorf("no response within %s", within))
 	}()
 	return ctx, func() { cancel(nil) }
 }

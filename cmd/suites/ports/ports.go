@@ -27,7 +27,7 @@ var leases struct {
 	files []*os.File // one file per lease, which keeps the lock until the process exits
 }
 
-// Lease returns a port that can be bound on every address. The port stays reserved until this process exits, because
+// Lease returns a port that can be bound on every address. The port remains reserved until this process exits, because
 // a late connection of one test must not reach the server of another.
 func Lease(t testing.TB) int {
 	t.Helper()

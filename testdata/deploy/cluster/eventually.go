@@ -10,7 +10,7 @@ import (
 // Patience bounds every wait in a test.
 const Patience = 5 * time.Minute
 
-// Eventually waits until try returns no error.
+// Eventually waits until try succeeds.
 func Eventually(t testing.TB, what string, try func() error) {
 	t.Helper()
 	var err error

@@ -3,7 +3,7 @@
 // deploy use: probes, grace periods, read-only root file systems, users, persistent volume claims, ConfigMaps,
 // Secrets, service account tokens, environment variables, kubectl exec and port-forward, and DNS names of Services.
 //
-// The package differs from a real kubelet in three ways: it loads no seccomp profiles, it restarts containers sooner,
+// The package differs from a real kubelet in three ways: it does not load seccomp profiles, it restarts containers sooner,
 // and it resolves a Service to the addresses of its pods.
 package node
 
