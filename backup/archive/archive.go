@@ -19,8 +19,9 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Errors for errors.Is. The package also returns store.ErrNotFound for a missing object, and format.ErrDamaged or
-// format.ErrUntrusted for an object that cannot be verified. Messages contain the object name.
+// Errors for use with errors.Is. The package also returns store.ErrNotFound for a missing object, and
+// format.ErrDamaged or format.ErrUntrusted for an object that cannot be verified. Error messages contain the object
+// name.
 var (
 	// ErrForeign reports that an object belongs to another cluster.
 	ErrForeign = errors.New("cluster ID mismatch")
@@ -48,17 +49,17 @@ func Unusable(err error) bool {
 	return NotVerified(err) || errors.Is(err, ErrHole) || errors.Is(err, store.ErrNotFound)
 }
 
-// An Archive reads and writes the backups in a store. Archive creates each name once and deletes nothing except a
-// segment that was stored too late.
+// An Archive reads and writes the backups in a store. An Archive never overwrites an object and only deletes segments
+// that were stored too late.
 type Archive struct{ *Reader }
 
 // New returns the archive in a store without accessing the store.
 func New(s store.Store, keys *format.Keys) *Archive {
-	known, _ := lru.New[string, lastRead](maxCached) // fails only for sizes below 1
+	known, _ := lru.New[string, lastRead](maxCached) // only fails if the size is less than 1
 	return &Archive{&Reader{objectStore: objectStore{s, keys, known}}}
 }
 
-// A Reader reads the backups in a store. Its methods send requests and are safe for concurrent use.
+// A Reader reads the backups in a store. Reader methods send requests to the store and are safe for concurrent use.
 type Reader struct {
 	objectStore
 	endings sync.Map // generations known to have ended
@@ -151,7 +152,7 @@ func MaxTime(a, b time.Time) time.Time {
 	return b
 }
 
-// A Fault is an error about an object that is missing or cannot be verified.
+// A Fault is an error caused by an object that is missing or cannot be verified.
 type Fault struct {
 	Object string          // object name; empty if the object does not exist
 	From   format.Position // everything before this position was read; zero for a full snapshot
@@ -192,8 +193,8 @@ func (f faultList) errorOf(object string) error {
 // Origin is the first position of a restored generation that has no full snapshot yet.
 var Origin = format.Position{Revision: 1}
 
-// A lastRead is the last manifest of an object, or the error from verifying the object. Objects are immutable, and a
-// replaced object has a different size or time.
+// A lastRead caches the last manifest of an object, or the error from verifying the object. Objects are immutable; if
+// an object is replaced, its size or time changes.
 type lastRead struct {
 	manifest *format.Manifest
 	err      error
@@ -229,9 +230,9 @@ const (
 // A Level is a level of merging.
 type Level string
 
-// Levels, ordered by the time that an object covers.
+// Merge levels, ordered by the time span that an object covers.
 const (
-	Segment Level = "segment" // one --backup-interval
+	Segment Level = "segment" // covers one --backup-interval
 	Minute  Level = "minute"
 	Hour    Level = "hour"
 )
@@ -241,9 +242,9 @@ type Object struct {
 	Level      Level
 	Generation int
 	Start      format.Position
-	Next       format.Position // position of the next object; zero for a Segment whose manifest was not read
+	Next       format.Position // position of the next object; zero for a Segment whose manifest has not been read
 	Size       int64           // bytes
-	Modified   time.Time       // creation time, by the store's clock
+	Modified   time.Time       // creation time according to the store's clock
 }
 
 // Name returns the name of the object in the store.
@@ -272,7 +273,7 @@ func (o Object) contains(position format.Position) bool {
 	return o.Start.Compare(position) <= 0 && o.Next.Compare(position) > 0
 }
 
-// Objects lists the objects of the given levels, or of all levels if none are given. Each level is ordered by first
+// Objects lists the objects of the given levels, or of all levels if none are given. Each level is sorted by start
 // position. Listing the levels in the order in which objects are merged ensures that no object is missed.
 func (r *objectStore) Objects(ctx context.Context, generation int, levels ...Level) (all []Object, err error) {
 	if len(levels) == 0 {

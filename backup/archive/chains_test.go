@@ -66,7 +66,7 @@ func TestFind_damagedSegmentCrossesNothing(t *testing.T) {
 	assert.EqualValues(t, 25, path.Revision)
 }
 
-// Readers compute the name of the next segment, so they find segments that no listing includes yet.
+// Readers compute the name of the next segment, so they find segments that have not been listed yet.
 func TestFind_unlistedSegment(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 	name := archive.SegmentName(1, w.full().Next)
@@ -128,7 +128,8 @@ func TestMerge_refusesSegmentsOfAnotherCluster(t *testing.T) {
 	assert.Empty(t, w.objects(archive.Minute))
 }
 
-// The full snapshot is not followed by a segment yet, and a segment that belongs to no chain spans its revision.
+// No segment follows the full snapshot yet, and a segment that is not part of any chain spans the snapshot's
+// revision.
 func TestHistory_fullStartsAChainAfterAHole(t *testing.T) {
 	for what, crosses := range map[string]func(w *world){
 		"another cluster's": func(w *world) { w.stranger(20, 30, TimeAt(9)) },
@@ -157,7 +158,7 @@ func TestHead_ignoresACrossingSegmentOfAnotherCluster(t *testing.T) {
 	assert.Equal(t, w.next, w.head().Start)
 }
 
-// The name of the merged object contains the start of the next chain, so the content has not been read before.
+// The name of the merged object contains the start of the next chain, so the content has not been read yet.
 func TestHistory_damagedMergedObjectWhereAnotherChainStarts(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 20, 30)
 	before := w.merge(archive.Minute, w.objects(archive.Segment)...)
@@ -175,7 +176,7 @@ func TestHistory_damagedMergedObjectWhereAnotherChainStarts(t *testing.T) {
 	assert.ErrorIs(t, history.Newest().Chains[1].PastEnd, format.ErrDamaged)
 }
 
-// The second full snapshot looks like the start of a chain, because there are no rows between the two.
+// The second full snapshot looks like the start of a chain, because there are no rows between the two snapshots.
 func TestFind_mergedObjectsOverlapAtAFull(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 10)
 	w.full()
@@ -194,8 +195,8 @@ func TestFind_mergedObjectsOverlapAtAFull(t *testing.T) {
 	assert.Equal(t, []int64{11}, w.restore(archive.Target{}).revisions)
 }
 
-// If two members split rows at different revisions, a full snapshot may be inside a segment. Such a snapshot does not
-// start a chain, and the previous chain continues past it.
+// If two members split rows at different revisions, a full snapshot may be inside a segment. A full snapshot inside a
+// segment does not start a chain: the previous chain continues past the snapshot.
 func TestFind_fullWithinASegment(t *testing.T) {
 	for name, merged := range map[string]bool{"as it was stored": false, "merged": true} {
 		t.Run(name, func(t *testing.T) {

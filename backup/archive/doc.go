@@ -1,35 +1,35 @@
 // Package archive defines the layout of backups in a store: the object names, the statements that describe the
-// objects, and how to find and read a revision. Package writer decides when to write, and package retention decides
-// when to merge and delete. Package archive itself deletes nothing except a segment that was stored too late.
+// objects, and how to find and read a revision. The writer package decides when to write, and the retention package
+// decides when to merge and delete. The archive package only deletes segments that were stored too late.
 //
 // # Objects
 //
-// A store belongs to one cluster, which cluster.json identifies. Generations are stored under gen/NNNNNN/. A
+// A store belongs to one cluster, which is identified by cluster.json. Generations are stored under gen/NNNNNN/. A
 // generation is the history between two restores, in which revisions only increase. A generation contains full
 // snapshots (stock etcd snapshots) and segments (the rows that changed since the previous segment). Small objects are
 // merged into larger ones that cover a minute or an hour. A merged object is a concatenation of segments.
 // docs/backup-format.md specifies every byte.
 //
-// All metadata are statements: lines of JSON with a checksum and, if there is a signing key, a signature. Names are
-// not trusted, because anyone with write access to the store can create objects. The statement in an object must
-// confirm the object name. An object that cannot be verified is skipped and reported.
+// All metadata is stored as statements: lines of JSON with a checksum and, if there is a signing key, a signature.
+// Names are not trusted, because anyone with write access to the store can create objects. The statement in an object
+// must match the object name. An object that cannot be verified is skipped and reported.
 //
 // # The sequence
 //
-// The objects of a generation form a single sequence. A segment's position consists of the first revision that is not
-// yet covered and a counter of the segments without rows at that revision. The end of a segment determines the
-// position, and therefore the name, of the next segment. Stores create each name only once, so creating the next name
-// is the only lock that writers need: if two processes continue from the same head, one creates the object and the
-// other gets store.ErrExists.
+// The objects of a generation form a single sequence. A segment's position consists of the first revision that has
+// not been covered yet and a counter of the segments without rows at that revision. The end of a segment determines
+// the position, and therefore the name, of the next segment. Stores create each name only once, so creating the next
+// name is the only lock that writers need: if two processes continue from the same head, one creates the object and
+// the other gets store.ErrExists.
 //
 // Each segment also records the digest of all earlier rows in Before. A segment from another history is therefore
-// never read after this segment, even if the position matches.
+// never used as the next segment, even if the position matches.
 //
 // A name becomes available again when its segment has been merged and deleted, so a writer that was suspended may
-// store another segment under the name. Such a late segment does not count: a merged object takes precedence over a
-// segment, and Merge never includes a late segment, because Merge compares its result with every other merged object
-// that covers the same positions. Merged objects may overlap if two members merge at the same time, but overlapping
-// objects contain the same segments.
+// store another segment under the name. The late segment does not count: a merged object takes precedence over
+// segments, and Merge rejects late segments by comparing the merged object with all others that cover the same
+// positions. Merged objects may overlap if two members merge at the same time, but overlapping objects contain the
+// same segments.
 //
 // For example, a cluster at revision 10 stores a full snapshot, whose Next is position 11.0. The writer captures
 // revisions 11 to 14 and creates segment/11.0, whose manifest ends at revision 14. Then a lease changes without a new
@@ -41,13 +41,13 @@
 // a sequence. Unverifiable objects after the end are reported as Ignored and have no effect. Head starts at the
 // newest object that can be verified. A restore that creates a new cluster first ends the generation with
 // Archive.End, which creates an empty segment that names the successor at the next position. From then on, every
-// writer of the generation fails at that position, so the successor has all backups that were ever confirmed. Only
-// then does the restore create the generation.json of the successor. For the same reason, Lineage counts a generation
-// only if the sequence of the previous generation has ended.
+// writer of the generation fails at that position, so the successor contains all confirmed backups. Only then does
+// the restore create the successor's generation.json. For the same reason, Lineage counts a generation only if the
+// sequence of the previous generation has ended.
 //
-// A full snapshot starts a new chain if earlier rows were compacted or are damaged. Such a snapshot would bypass the
-// next position, so its manifest names that position in Behind. The snapshot counts only after an empty segment at
-// that position names the snapshot (Archive.Open).
+// A full snapshot starts a new chain if earlier rows were compacted or are damaged. The new chain bypasses the next
+// position, so the manifest of the snapshot names that position in Behind. The snapshot counts only after an empty
+// segment at that position names the snapshot (Archive.Open).
 //
 // # Chains and paths
 //
@@ -56,11 +56,11 @@
 // object is missing or damaged, the error is a Fault, and Fallback returns another path that avoids the object by
 // using an older full snapshot or unmerged objects. If that path ends at an earlier revision, the revisions in
 // between are lost. A path never ends early without an error. If the first segment after a full snapshot does not
-// continue from the snapshot, the Fault blames the snapshot: the sequence continues past it, and a path from an older
-// snapshot may still succeed.
+// continue from the snapshot, the Fault blames the snapshot: the sequence continues past the snapshot, and a path
+// from an older snapshot may still succeed.
 //
 // # Limits
 //
-// Package archive does not depend on etcd and does not interpret rows. The package has no lock other than creating a
-// name. Package relation decides whether data belongs to a store.
+// The archive package does not depend on etcd and does not interpret rows. Creating a name is the only lock. The
+// relation package decides whether data belongs to a store.
 package archive

@@ -12,17 +12,17 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// A Target is the state to restore. A target without revision and time is the latest state.
+// A Target is the state to restore. A target without a revision or time selects the latest state.
 type Target struct {
-	Revision   int64     // 0 if not given
-	Time       time.Time // selects the last revision at that time; zero if not given
+	Revision   int64     // 0 if not set
+	Time       time.Time // selects the revision that was current at that time; zero if not set
 	Generation int       // 0 selects the newest generation that contains the target
 }
 
 // Latest reports whether the target has neither a revision nor a time.
 func (t Target) Latest() bool { return t.Revision == 0 && t.Time.IsZero() }
 
-// String describes the target as part of a sentence.
+// String describes the target for use in a sentence.
 func (t Target) String() string {
 	switch {
 	case t.Revision != 0:
@@ -38,7 +38,7 @@ func (t Target) String() string {
 type Path struct {
 	Generation Generation
 	Full       Full
-	Objects    []Object  // to be read after Full, in order
+	Objects    []Object  // objects to read after Full, in order
 	Revision   int64     // later rows are ignored
 	Time       time.Time // time at which Revision was current, if known
 	PastEnd    error     // why backups after the latest revision cannot be read; nil if there are none or the target is not the latest revision
@@ -125,7 +125,7 @@ func (h *History) resolve(target Target) Target {
 	return Target{Generation: newest.Number}
 }
 
-// validUntil returns the time at which a newer revision replaced the chain's last revision, as far as known. The last
+// validUntil returns the time at which the chain's last revision was replaced by a newer one, if known. The last
 // chain of a generation is valid until the next generation starts.
 func (h *History) validUntil(g, c int) time.Time {
 	switch chains := h.Generations[g].Chains; {
@@ -138,8 +138,8 @@ func (h *History) validUntil(g, c int) time.Time {
 	}
 }
 
-// contains reports whether the chain includes a target. The last revision of the chain was current until the given
-// time.
+// contains reports whether the chain includes a target. until is the time up to which the chain's last revision was
+// current.
 func (c Chain) contains(target Target, until time.Time) bool {
 	switch {
 	case target.Revision != 0:
@@ -169,7 +169,7 @@ func (h *History) path(ctx context.Context, generation GenerationContents, chain
 	switch {
 	case target.Latest():
 		if path.PastEnd, path.Reported = chain.PastEnd, chain.To; errors.Is(generation.Ignored, format.ErrUntrusted) {
-			path.PastEnd = cmp.Or(path.PastEnd, generation.Ignored) // a key for the ignored object may be missing
+			path.PastEnd = cmp.Or(path.PastEnd, generation.Ignored) // the key for the ignored object may be missing
 		}
 		if path.PastEnd != nil {
 			path.Reported = maxNamed(generation.Fulls, generation.Objects)
@@ -184,7 +184,7 @@ func (h *History) path(ctx context.Context, generation GenerationContents, chain
 			return Path{}, err
 		}
 		path.Revision, path.Time = min(known.Revision, chain.To), known.Time
-		if known.Time.After(target.Time) { // a clock was ahead
+		if known.Time.After(target.Time) { // a member's clock was ahead
 			path.Time = target.Time
 		}
 	}
@@ -230,7 +230,7 @@ func (h *History) describeRanges() string {
 // Fallback returns another path to the same target after a Fault, using an older full snapshot or different objects.
 // If the target was the latest revision or a named full snapshot, the new path may end at an earlier revision.
 // Callers must compare the revisions to report the loss. The new path may fail as well. Fallback returns ErrNotKept
-// if there is no other path, and a cause other than a Fault unchanged.
+// if there is no other path, and returns cause unchanged if it is not a Fault.
 func (r *Reader) Fallback(ctx context.Context, path Path, cause error) (Path, error) {
 	var fault *Fault
 	if !errors.As(cause, &fault) {
@@ -319,14 +319,14 @@ func lastIndex[T any](all []T, fits func(T) bool) int {
 	return -1
 }
 
-// clockTolerance is the clock difference that is ignored.
+// clockTolerance is the largest clock difference that is ignored.
 const clockTolerance = time.Minute
 
-// countByStoreClock returns the number of objects that existed at a time by the store's clock, if that number is
-// greater than count, which is based on markers. A greater number means that the member that wrote the objects had a
-// clock that was ahead. Because the store's clock may be wrong instead, countByStoreClock trusts it only if later
-// objects repeat the same marker time: marker times never decrease, so the following members had to repeat the time
-// until their own clocks caught up.
+// countByStoreClock returns the number of objects that existed at a time according to the store's clock, if that
+// number is greater than count, which is based on markers. A greater number means that the member that wrote the
+// objects had a clock that was ahead. Because the store's clock may be wrong instead, countByStoreClock trusts it
+// only if later objects repeat the same marker time: marker times never decrease, so members that wrote later had to
+// repeat that time until their own clocks caught up.
 func countByStoreClock(objects []Object, times []time.Time, count int, t time.Time) int {
 	for i := count + 1; i < len(objects); i++ {
 		if times[i].Equal(times[i-1]) && times[i].Sub(objects[i].Modified) > clockTolerance {

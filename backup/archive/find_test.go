@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// instead restores a target, using fallbacks until one succeeds or none is left.
+// instead restores a target and tries fallbacks until one succeeds or none are left.
 func (w *world) instead(target archive.Target) (restored, archive.Path, error) {
 	w.t.Helper()
 	path, err := w.Find(w.ctx, target)
@@ -204,7 +204,7 @@ func TestFind_timeJustBeforeAFull(t *testing.T) {
 	}
 }
 
-// The revision of a single full snapshot was certainly current at the end of the snapshot's second.
+// A full snapshot's revision was certainly current at the end of the second in which the snapshot was taken.
 func TestFind_timeOfASingleFull(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.gap(20)
@@ -297,12 +297,12 @@ func TestFind_timeWithinABurst(t *testing.T) {
 	w.gapAt(20, *clock)
 	at := clock.Add(1500 * time.Millisecond)
 	for last := int64(22); last <= 26; last += 2 {
-		w.ahead(last, at) // stored earlier by the store's clock
+		w.ahead(last, at) // stored earlier according to the store's clock
 	}
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: clock.Add(1400 * time.Millisecond)}).Revision)
 }
 
-// Unlisted segments of one second do not mean that a member's clock was ahead.
+// Unlisted segments from the same second do not mean that a member's clock was ahead.
 func TestFind_timeBeforeUnlistedSegmentsOfOneSecond(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 20, 22, 24)
 	at := TimeAt(30)
@@ -372,7 +372,7 @@ func (s *inflated) Get(ctx context.Context, name string, offset, length int64) (
 	return io.NopCloser(io.LimitReader(rest, min(length, s.size-offset))), nil
 }
 
-// A restore would need a volume with the size in the listing.
+// A restore would need a volume as large as the size in the listing.
 func TestFind_skipsAnInflatedObject(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 	w.full()

@@ -43,11 +43,11 @@ const fullKind = "full"
 // Name returns the name of the full snapshot within its generation.
 func (f Full) Name() string { return FullName(f.Revision, f.Time) }
 
-// ValidFrom returns a time at which the revision had certainly been reached. Time may be up to a second too early
-// because it is truncated.
+// ValidFrom returns a time at which the revision had certainly been reached. Time is truncated and may be up to a
+// second too early.
 func (f Full) ValidFrom() time.Time { return f.Time.Add(time.Second) }
 
-// StartsChain reports whether the full snapshot starts a chain, so that no segments lead to the snapshot.
+// StartsChain reports whether the full snapshot starts a chain, which means that no segments lead up to the snapshot.
 func (f Full) StartsChain() bool {
 	return f.Chain == format.Seed(f.Cluster, f.Generation, f.Revision)
 }
@@ -75,7 +75,7 @@ func (f Full) check() error {
 
 // PutData compresses, encrypts and stores the database of a full snapshot and returns the manifest for Commit.
 // PutData sets Heading, Data, Database, Encrypted and, if zero, Next. After an error, callers must retry with a later
-// Time, and so a different name, because encrypting twice yields different bytes.
+// Time, and therefore a different name, because encrypting twice yields different bytes.
 func (a *Archive) PutData(ctx context.Context, full Full, database io.Reader) (Full, error) {
 	full = a.withDefaults(full)
 	var err error
@@ -86,7 +86,7 @@ func (a *Archive) PutData(ctx context.Context, full Full, database io.Reader) (F
 	return full, err
 }
 
-// PutSealedData stores the output of SealSnapshot. full.Database must be the value that SealSnapshot returned. Calls
+// PutSealedData stores the output of SealSnapshot. full.Database must be the value returned by SealSnapshot. Calls
 // may be repeated with the same content.
 func (a *Archive) PutSealedData(ctx context.Context, full Full, data io.Reader) (Full, error) {
 	full = a.withDefaults(full)
@@ -114,9 +114,9 @@ func (a *Archive) Commit(ctx context.Context, full Full) error {
 	return a.putStatement(ctx, ManifestName(full.Generation, full.Name()), full)
 }
 
-// SealSnapshot writes the content of a data object: a stock snapshot, compressed and encrypted. The database function
-// writes only the database and returns the size in bytes. Callers that cannot keep a copy of the database until the
-// upload assign the result to Full.Database.
+// SealSnapshot writes the content of a data object: a stock snapshot, compressed and encrypted. The database callback
+// writes only the database and returns the size in bytes. Callers that upload the sealed data later assign the result
+// of SealSnapshot to Full.Database.
 func (a *Archive) SealSnapshot(into io.Writer, database func(to io.Writer) (bytes int64, err error)) (format.Body, error) {
 	sealed, err := a.keys.Seal(into)
 	if err != nil {
@@ -125,7 +125,7 @@ func (a *Archive) SealSnapshot(into io.Writer, database func(to io.Writer) (byte
 	hash := sha256.New()
 	size, err := database(io.MultiWriter(sealed, hash))
 	if err != nil {
-		_ = sealed.Close() // returns the same error
+		_ = sealed.Close() // Close returns the same error
 		return format.Body{}, err
 	}
 	body := format.Body{Bytes: size, SHA256: format.Digest(hash.Sum(nil))}
@@ -240,8 +240,8 @@ const resultKind = "result"
 // maxSameSecond limits the number of results within one second.
 const maxSameSecond = 10
 
-// PutResult stores a result and sets Heading. If a result with the same second exists, the new result gets a later
-// second. The newest result of a full snapshot counts.
+// PutResult stores a result and sets Heading. If a result from the same second exists, the new result is stored with
+// a later time. Only the newest result of a full snapshot counts.
 func (a *Archive) PutResult(ctx context.Context, result Result) (err error) {
 	result.Heading, result.At = newHeader(resultKind), result.At.UTC().Truncate(time.Second)
 	for range maxSameSecond {
@@ -291,7 +291,7 @@ func (r *objectStore) RestoreTests(ctx context.Context, generation int, since ti
 type StoredFull struct {
 	Full
 	Size   int64     // total size of the objects in bytes
-	Stored time.Time // creation time of the manifest, by the store's clock
+	Stored time.Time // creation time of the manifest according to the store's clock
 	Result *Result   // newest verifiable result; nil if there is none
 	Err    error     // why the manifest cannot be verified
 	Passed bool      // the previous chain continues past the snapshot, and no segment continues from the snapshot
@@ -299,8 +299,8 @@ type StoredFull struct {
 	fault error // why the data is unusable
 }
 
-// Usable reports whether a restore may start with the full snapshot: the manifest is verified and the last restore
-// test did not fail.
+// Usable reports whether a restore may start with the full snapshot: the manifest has been verified and the last
+// restore test did not fail.
 func (f StoredFull) Usable() bool { return f.rejectReason() == nil }
 
 // rejectReason returns why a restore must not start with the full snapshot, or nil if it can.
@@ -324,10 +324,10 @@ type Link struct {
 	Before format.Digest `json:"before"` // digest of the chain at that position
 }
 
-// listSnapshots lists full snapshots without reading them, and the objects that belong to no full snapshot.
+// listSnapshots lists full snapshots without reading them, and the objects that do not belong to any full snapshot.
 func (r *objectStore) listSnapshots(ctx context.Context, generation int) (fulls []StoredFull, orphans []store.Object, err error) {
 	prefix := fullPrefix(generation)
-	var waiting []store.Object // data objects before their manifest in the listing
+	var waiting []store.Object // data objects that are listed before their manifests
 	of := ""
 	for object, err := range r.store.List(ctx, prefix, "") {
 		if err != nil {

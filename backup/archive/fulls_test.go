@@ -231,7 +231,7 @@ func TestPutResult_sameSecond(t *testing.T) {
 	assert.Len(t, tests, 3)
 }
 
-// An invalid object with the highest name must not hide valid results, because pruning relies on them.
+// An invalid object whose name sorts last must not hide valid results, because pruning relies on them.
 func TestHistory_takesTheNewestResultThatVerifies(t *testing.T) {
 	keys := NewKeys(t).Load(t)
 	w := begin(t, keys)

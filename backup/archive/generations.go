@@ -50,8 +50,8 @@ const (
 )
 
 // BeginGeneration creates a generation and sets Heading. store.ErrExists means that another process created the
-// generation: if two processes complete the same end, only one of them creates the successor. Calls may be repeated
-// within a session.
+// generation: if two processes complete the end of the same generation, only one of them creates the successor. Calls
+// may be repeated within a session.
 func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) error {
 	generation.Heading = newHeader(generationKind)
 	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // distinguishes two stores with the same cluster ID
@@ -100,7 +100,7 @@ func (g Generation) check() bool {
 	return g.Parent < 0 || g.Parent >= g.Number || g.ParentRevision < 0 || g.Parent == 0 && g.ParentRevision > 0
 }
 
-// maxRestoreIDs limits the restore IDs that a generation records.
+// maxRestoreIDs limits the number of restore IDs that a generation records.
 const maxRestoreIDs = 100
 
 // Restores returns the IDs of the restores that created the generations, newest last.
@@ -127,8 +127,8 @@ func unique(generations []Generation, of func(Generation) []string) (all []strin
 
 const reservationKind = "reservation"
 
-// Margin is the number of revisions by which a new reservation is ahead. Members renew a reservation that is less
-// than Renewal ahead.
+// Margin is the number of revisions that a new reservation covers. Members renew a reservation when fewer than
+// Renewal revisions are left.
 const (
 	Margin  = 1_000_000_000
 	Renewal = Margin / 4
@@ -143,9 +143,9 @@ type Reservation struct {
 	Created    time.Time `json:"created"`
 }
 
-// SafeRevision returns the revision from which a restored cluster continues, so that clients never see a revision
-// twice. SafeRevision returns the reserved revision if members kept the reservation ahead, and Margin above the
-// highest known revision otherwise. reserved is 0 if there is no reservation.
+// SafeRevision returns the revision from which a restored cluster continues, so that clients never see the same
+// revision twice. SafeRevision returns the reserved revision if members kept the reservation up to date, and Margin
+// above the highest known revision otherwise. reserved is 0 if there is no reservation.
 func SafeRevision(reserved, known int64) int64 {
 	if reserved-known >= Renewal/2 { // a member may have been about to renew the reservation
 		return reserved
@@ -180,7 +180,7 @@ func (r *objectStore) Reserved(ctx context.Context) (Reservation, error) {
 }
 
 // maxRevision is a revision that no cluster reaches, even with a million revisions a second for ten thousand years.
-// Higher reservations are ignored, because they would leave no revisions.
+// Higher reservations are ignored, because they would leave no revisions for the cluster.
 const maxRevision = 1 << 58
 
 // listReserved returns the reserved revisions according to object names, in order.
@@ -203,8 +203,8 @@ func reservationName(revision int64) string {
 
 // An Identity is the cluster and generation of the data in a data directory, and the position up to which the data is
 // backed up. The identity file is in the data directory and therefore moves with the data. Recovery writes the file
-// before etcd opens the data, and the backup writer updates it. The zero value means that the data belongs to no
-// store, as with stock etcd or after etcdutl snapshot restore.
+// before etcd opens the data, and the backup writer updates it. The zero value means that the data does not belong to
+// a store, for example because it was written by stock etcd or restored by etcdutl.
 type Identity struct {
 	Cluster    string          `json:"cluster"`           // cluster ID from cluster.json
 	Generation int             `json:"generation"`        //

@@ -61,7 +61,7 @@ func TestCreate_refusesAStoreOfAnotherCluster(t *testing.T) {
 
 func TestGenerations_createdDuringTheListing(t *testing.T) {
 	w := begin(t, &format.Keys{})
-	// The second generation is created after the first one was listed.
+	// The second generation is created after the first one is listed.
 	w.store.Inject(memory.Fault{Op: memory.List, After: 1, Times: 1, Then: func() {
 		require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 10}))
 	}})
@@ -305,7 +305,7 @@ func TestGenerations_contradictoryStatements(t *testing.T) {
 	}
 }
 
-// The generation after the highest number would have no valid name.
+// There is no valid name for a generation after the highest number.
 func TestGenerations_ignoresImpossibleNumbers(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: math.MaxInt, Cluster: cluster}))
@@ -367,7 +367,7 @@ func TestCreate_firstGenerationWithoutAStatement(t *testing.T) {
 	assert.Equal(t, revisions(11, 20), w.restore(archive.Target{}).revisions)
 }
 
-// Both members find no cluster before one of them creates it.
+// Neither member finds a cluster before one of them creates it.
 func TestCreateCluster_concurrent(t *testing.T) {
 	s := memory.New()
 	a := archive.New(s, &format.Keys{})

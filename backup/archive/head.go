@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-const maxListings = 5 // consecutive attempts to list
+const maxListings = 5 // maximum number of consecutive listings
 
 // A Head is the end of a generation, from which the next segment continues.
 type Head struct {
@@ -48,8 +48,8 @@ func (h Head) Newest() (newest format.Manifest) {
 // Ending returns how the generation ended, or nil if it has not ended.
 func (h Head) Ending() *format.Ending { return h.Newest().Ends }
 
-// IsNewer reports whether the head is newer than a segment that could follow it. Revisions order rows, but a segment
-// without rows may contain leases or users from an earlier leader or a lagging member.
+// IsNewer reports whether the head is newer than a segment that could follow it. Rows are ordered by revision, but a
+// segment without rows may contain leases or users from an earlier leader or a lagging member.
 func (h Head) IsNewer(next format.Manifest) bool {
 	return next.Rows == 0 && (next.Term < h.Newest().Term || next.Applied != 0 && next.Applied < h.Applied)
 }
@@ -148,7 +148,8 @@ func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) 
 }
 
 // PastAll returns the first position after all objects of a generation that may belong to a history up to a revision,
-// according to object names. The writer of that history calls PastAll if Head finds no verifiable full snapshot.
+// according to object names. The writer of that history calls PastAll if Head does not find a verifiable full
+// snapshot.
 func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (past format.Position, err error) {
 	fulls, _, err := r.listSnapshots(ctx, generation)
 	if err != nil {
@@ -230,7 +231,8 @@ func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (counts b
 	}
 }
 
-// headWithoutFull returns the head of a generation without a full snapshot. Even such a generation may have ended.
+// headWithoutFull returns the head of a generation without a full snapshot. A generation without a full snapshot may
+// also have ended.
 func (r *Reader) headWithoutFull(ctx context.Context, generation int) (Head, error) {
 	there, err := r.Manifest(ctx, generation, Origin)
 	if err == nil && there.Ends != nil {
@@ -249,9 +251,9 @@ var (
 	ErrMoved = errors.New("another process has written to the generation")
 )
 
-// End ends a generation at the head, so that the successor has all backups that were ever confirmed. Calls may be
-// repeated with the same nonce. ErrMoved reports that another process added an object. ErrEnded reports that another
-// process has ended the generation; the caller may complete that end.
+// End ends a generation at the head, so that the successor contains all confirmed backups. Calls may be repeated with
+// the same nonce. ErrMoved reports that another process added an object. ErrEnded reports that another process has
+// ended the generation; the caller may then create the successor.
 func (a *Archive) End(ctx context.Context, generation Generation, head Head, session string, ending format.Ending) error {
 	if head.Ending() != nil {
 		return a.conflictError(generation, head.Newest())
@@ -307,8 +309,8 @@ func (a *Archive) putEmpty(ctx context.Context, generation Generation, at Link, 
 	return a.conflictError(generation, there)
 }
 
-// LastAdded returns the creation time of the last object in a generation by the store's clock, or the zero time if
-// the object has already been merged.
+// LastAdded returns the creation time of the last object in a generation according to the store's clock, or the zero
+// time if the object has already been merged.
 func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head) (time.Time, error) {
 	names := []string{generationName(generation.Number)}
 	if head.Full != nil {
@@ -326,7 +328,8 @@ func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head
 	return time.Time{}, nil
 }
 
-// NewID returns 128 random bits in hexadecimal as the ID of a cluster, restore or session. A session is one process.
+// NewID returns 128 random bits in hexadecimal as the ID of a cluster, a restore or a session (the lifetime of a
+// process).
 func NewID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails

@@ -338,7 +338,7 @@ func TestHistory_reportsHoles(t *testing.T) {
 	require.NoError(t, chains[2].PastEnd)
 }
 
-// Segment names do not contain the end, so History must read the manifest.
+// A segment's name does not contain its end, so History must read the manifest.
 func TestHistory_readsTheEndsOfSegments(t *testing.T) {
 	why := map[string]error{"missing": archive.ErrHole, "damaged": format.ErrDamaged}
 	for how := range why {

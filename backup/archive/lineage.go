@@ -13,8 +13,8 @@ import (
 )
 
 // Create creates the cluster manifest and a generation unless they exist, and returns the latest generation of the
-// cluster. Several members may call Create concurrently, and calls may be repeated. ErrForeign reports that the store
-// belongs to another cluster; in that case, nothing was written.
+// cluster. Multiple members may call Create concurrently, and calls may be repeated. ErrForeign reports that the
+// store belongs to another cluster and that nothing was written.
 func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Generation, error) {
 	there, err := a.CreateCluster(ctx, cluster)
 	if err != nil {
@@ -35,8 +35,9 @@ func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Gene
 	return a.latestGeneration(all, there.Cluster, cluster.Cluster)
 }
 
-// CreateCluster creates the cluster manifest unless it exists, and returns the existing manifest. If several members
-// call CreateCluster concurrently, one of them succeeds, so a lost reply does no harm.
+// CreateCluster creates the cluster manifest unless it exists, and returns the existing manifest. If multiple members
+// call CreateCluster concurrently, all of them return the manifest that was created first, so a lost reply is
+// harmless.
 func (a *Archive) CreateCluster(ctx context.Context, cluster Cluster) (Cluster, error) {
 	there, err := a.Cluster(ctx)
 	if !errors.Is(err, store.ErrNotFound) {
@@ -102,7 +103,7 @@ func (l Lineage) Newest() (newest Generation) {
 	return newest
 }
 
-// Generations returns the generations of the store's Lineage.
+// Generations returns the generations in the store's Lineage.
 func (r *Reader) Generations(ctx context.Context) ([]Generation, error) {
 	lineage, err := r.Lineage(ctx)
 	return lineage.Generations, err
@@ -116,7 +117,7 @@ func (r *Reader) Generations(ctx context.Context) ([]Generation, error) {
 // generation has backups but no generation.json.
 func (r *Reader) Lineage(ctx context.Context) (Lineage, error) {
 	lineage, err := r.readGenerations(ctx)
-	if errors.Is(err, errUnlisted) { // or the generation was created in the meantime
+	if errors.Is(err, errUnlisted) { // the generation may have been created in the meantime
 		return r.readGenerations(ctx)
 	}
 	return lineage, err
@@ -157,8 +158,8 @@ func (r *Reader) readGenerations(ctx context.Context) (l Lineage, err error) {
 }
 
 // checkSuccessor returns an error if a generation must not follow the newest one. Any generation with a statement may
-// follow a newest generation without objects (for example during a deletion), and any generation may follow one whose
-// end cannot be verified.
+// follow a newest generation without objects (for example during a deletion), and any generation may follow a
+// generation whose end cannot be verified.
 func (r *Reader) checkSuccessor(ctx context.Context, newest Generation, number int, stated bool) (stray, err error) {
 	if newest.Number == 0 {
 		return nil, nil
@@ -194,7 +195,7 @@ func (r *Reader) generationEnd(ctx context.Context, generation Generation) (endS
 		end.successor = head.Ending().Successor
 		r.endings.Store(id, end)
 	case NotVerified(err), err == nil && head.Damaged != nil:
-		return endState{stored: true}, nil // an end may exist but cannot be verified
+		return endState{stored: true}, nil // an end marker may exist but cannot be verified
 	case err == nil:
 		end.stored = !head.Empty()
 	}
@@ -237,9 +238,9 @@ var errUnlisted = errors.New("object exists but is not listed")
 // maxUnlisted is the highest generation number that ProbeGenerations requests.
 const maxUnlisted = 100
 
-// ProbeGenerations returns store.ErrUnavailable if a generation exists although a listing shows none. Listings may
-// lag by minutes, and callers must not create a generation because of an outdated listing. ProbeGenerations requests
-// each number by name and may only be called if the store names a cluster.
+// ProbeGenerations returns store.ErrUnavailable if an empty listing omits an existing generation. Listings may lag by
+// minutes, and callers must not create a generation because of an outdated listing. ProbeGenerations requests each
+// number by name and may only be called if the store names a cluster.
 func (r *Reader) ProbeGenerations(ctx context.Context) error {
 	return r.probeGenerations(ctx, 1, maxUnlisted)
 }
@@ -293,7 +294,7 @@ func (r *Reader) FirstPrefix(ctx context.Context) (string, error) {
 
 // LastNamed returns the last revision of the newest generation according to object names. If that generation has no
 // backups yet, LastNamed returns the revision that was restored into it. LastNamed is for callers that cannot verify
-// the objects: names prove nothing, and the name of the last segment does not contain its end.
+// the objects: anyone can create names, and the name of the last segment does not contain the segment's end.
 func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	numbers, err := r.generationNumbers(ctx)
 	if err != nil || len(numbers) == 0 {
@@ -304,7 +305,7 @@ func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	if err != nil || last > 0 || newest < 2 {
 		return last, err
 	}
-	reserved, err := r.listReserved(ctx) // the newest restore reserved revisions above its own
+	reserved, err := r.listReserved(ctx) // the newest restore reserved revisions above the restored one
 	if err != nil || len(reserved) == 0 {
 		return 0, err
 	}

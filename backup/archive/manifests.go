@@ -117,7 +117,7 @@ func (r *objectStore) records(ctx context.Context, object Object, of Generation)
 	}
 }
 
-// Bytes per read when searching for manifests, which have about 1,000 bytes.
+// Read sizes in bytes when searching for manifests. A manifest is about 1,000 bytes long.
 const (
 	segmentPart = 16 << 10
 	mergedPart  = 256 << 10
@@ -209,13 +209,12 @@ func (p *partReader) Read(into []byte) (n int, err error) {
 
 const (
 	maxFirstTries = 6                      // attempts before the first byte
-	maxTries      = 12                     // attempts after the first byte, about two minutes, because giving up means fetching everything again
+	maxTries      = 12                     // attempts after the first byte: about two minutes, to avoid starting over
 	firstPause    = 100 * time.Millisecond // doubles after each attempt
 	maxPause      = 30 * time.Second
 )
 
-// Fetch reads an object and resumes if the store becomes unavailable. Objects are immutable, and a lost connection
-// should not waste an hour of reading.
+// Fetch reads an object and resumes if the store becomes unavailable. Resuming is safe because objects are immutable.
 func Fetch(ctx context.Context, from store.Store, name string) (io.ReadCloser, error) {
 	f := &objectReader{ctx: ctx, store: from, name: name}
 	return f, f.connect()

@@ -46,7 +46,7 @@ func TestRead_randomHistories(t *testing.T) {
 			case 2:
 				w.next = w.head().Start
 				w.full()
-			case 3: // full snapshot by a member that splits rows differently
+			case 3: // full snapshot taken by a member that splits rows differently
 				if last := w.head().Revision(); last > 10 {
 					other := w.again()
 					other.next = unbroken(rt, keys, rapid.Int64Range(11, last).Draw(rt, "full")).Start()
@@ -169,7 +169,7 @@ func TestRead_flippedBits(t *testing.T) {
 			for _, object := range w.names("") {
 				content, _ := w.store.Content(object)
 				for bit := range 8 * len(content) {
-					// Only sample every 53rd bit: other tests flip every bit of a segment, a full snapshot and a
+					// Check only every 53rd bit: other tests flip every bit of a segment, a full snapshot and a
 					// statement.
 					if bit%53 != 0 {
 						continue

@@ -25,8 +25,8 @@ type Reading struct {
 
 // Read reads the rows after a path's full snapshot up to the path's revision, in order, and passes each of them to
 // row, which must not retain its argument. Read verifies that the rows are exactly those that were written. After an
-// error, nothing that was read may be used. Read reports a missing or unverifiable object as a Fault, and returns
-// errors from row unchanged. Memory use is bounded, except for the small buckets.
+// error, everything that was read must be discarded. Read reports a missing or unverifiable object as a Fault, and
+// returns errors from row unchanged. Memory use is bounded, except for the small buckets.
 func (r *Reader) Read(ctx context.Context, path Path, row func(format.Row) error) (Reading, error) {
 	w := &readingWalk{
 		reader: r, ctx: ctx, path: path, row: row, position: path.Full.Next,
@@ -56,8 +56,8 @@ type readingWalk struct {
 	done     bool
 }
 
-// run reads one object after another. The end of an object determines the name of the next, so run also finds objects
-// that no listing includes yet.
+// run reads one object after another. The end of an object determines the name of the next object, so run also finds
+// objects that have not been listed yet.
 func (w *readingWalk) run() error {
 	for listed := false; !w.done; {
 		object, found := w.index.find(w.position)
@@ -98,7 +98,7 @@ func (w *readingWalk) relist() error {
 	return err
 }
 
-// readObject reads an object, unless the object does not exist.
+// readObject reads an object if the object exists.
 func (w *readingWalk) readObject(object Object) (opened bool, err error) {
 	content, err := Fetch(w.ctx, w.reader.store, object.Name())
 	if err != nil {
@@ -133,7 +133,7 @@ func (w *readingWalk) readSegment(object Object, reader *format.SegmentReader, m
 		return nil // part of a merged object that starts before the full snapshot
 	}
 	later := !w.path.target.Time.IsZero() && manifest.From.After(w.path.target.Time)          // a bucket may have changed since then
-	if w.isComplete() && (manifest.Rows > 0 || later || manifest.Before != w.reading.Chain) { // or another chain starts there
+	if w.isComplete() && (manifest.Rows > 0 || later || manifest.Before != w.reading.Chain) { // another chain may start there
 		w.done = true
 		return nil
 	}

@@ -111,7 +111,8 @@ func TestFind_mergedObjectWithAWrongName(t *testing.T) {
 	assert.ErrorIs(t, path.PastEnd, format.ErrDamaged, "where it is alone")
 }
 
-// The next object starts at the end in the merged object's name, so a chain must not continue after a partial object.
+// The next object starts where the merged object ends according to its name, so a chain must not continue after a
+// partially read object.
 func TestFallback_readsTheStartOfAMergedObject(t *testing.T) {
 	for name, spoil := range map[string]func(w *world, name string, content []byte, second int64){
 		"damaged": func(w *world, name string, _ []byte, second int64) { w.damage(name, 8*int(second+second/2)) },
@@ -224,7 +225,7 @@ func TestFetch_manyLostConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})
 		full := *w.head().Full
-		// More failures than retries for an unreachable store.
+		// Inject more failures than the number of retries for an unreachable store.
 		w.store.Inject(memory.Fault{Op: memory.Get, Times: 30, Cut: 1})
 		snapshot, err := read(t, w.Archive, full)
 		require.NoError(t, err)

@@ -13,14 +13,14 @@ import (
 
 // Grace is the minimum time before the sources of a merged object are deleted. HeadValid is the maximum age of a
 // writer's head: after a longer pause, the writer calls Head first, because the next position may have been merged.
-// Uploads that take longer than half of Grace are checked. Faster ones end before another segment at the same
+// Uploads that take longer than half of Grace are checked. Faster uploads end before another segment at the same
 // position can be deleted.
 const (
 	Grace     = 5 * time.Minute
 	HeadValid = time.Minute
 )
 
-// PutStored stores a segment under the name of its position.
+// PutStored stores a segment under the name for its position.
 func (a *Archive) PutStored(ctx context.Context, generation int, position format.Position, object io.Reader) error {
 	begun, name := time.Now(), SegmentName(generation, position)
 	if _, err := store.PutOnce(ctx, a.store, name, object); err != nil || time.Since(begun) < Grace/2 {
@@ -29,8 +29,8 @@ func (a *Archive) PutStored(ctx context.Context, generation int, position format
 	return a.checkDelayed(ctx, generation, position, name)
 }
 
-// checkDelayed checks a segment that took long to store. If a different segment was stored at the position, merged
-// and deleted in the meantime, checkDelayed deletes the late segment.
+// checkDelayed checks a segment that took a long time to store. If a different segment was stored at the position,
+// merged and deleted in the meantime, checkDelayed deletes the late segment.
 func (a *Archive) checkDelayed(ctx context.Context, generation int, position format.Position, name string) error {
 	objects, err := a.Objects(ctx, generation, Minute, Hour)
 	if err != nil {
@@ -174,7 +174,7 @@ func (a *Archive) copySegments(ctx context.Context, into io.Writer, merged Objec
 	return all, nil
 }
 
-// asSequenceError converts the error of an unverifiable object to ErrHole, so that the object is kept and other
+// asSequenceError converts an error about an unverifiable object to ErrHole, so that the object is kept and other
 // merges continue.
 func asSequenceError(err error) error {
 	if NotVerified(err) {

@@ -88,7 +88,7 @@ func TestMerge_refusesOverlappingChains(t *testing.T) {
 	assert.NoError(t, err, "what starts within a minute counts as merged")
 }
 
-// A slow writer creates a segment at a position that was already merged and deleted. Such a segment must not become
+// A slow writer creates a segment at a position that was already merged and deleted. The late segment must not become
 // part of a merged object that spans the original segments.
 func TestMerge_refusesAnotherSegmentAtAMergedPosition(t *testing.T) {
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {

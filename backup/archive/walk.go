@@ -13,7 +13,8 @@ import (
 )
 
 // A walk follows the sequence of a generation from object to object and determines where the sequence ends. The end
-// of an object determines the position of the next, so a walk also finds segments that no listing includes yet.
+// of an object determines the position of the next object, so a walk also finds segments that have not been listed
+// yet.
 type walk struct {
 	index index
 	trust bool      // trust the ends in the names of merged objects without reading manifests
@@ -200,8 +201,8 @@ func (x index) errorAt(position format.Position, first bool) error {
 	return nil
 }
 
-// find returns the object to read at a position. If several objects contain the position, find returns the one that
-// extends furthest.
+// find returns the object to read at a position. If more than one object contains the position, find returns the one
+// that extends furthest.
 func (x index) find(position format.Position) (best Object, found bool) {
 	for _, object := range x.merged {
 		if object.contains(position) && object.Next.Compare(best.Next) > 0 {

@@ -32,7 +32,7 @@ type world struct {
 	store *memory.Store
 	next  format.Start  // start of the next segment
 	fulls map[int64]int // number of full snapshots per revision
-	stale bool          // the position of next may already be merged
+	stale bool          // the segment at next may already have been merged
 }
 
 // begin creates an archive with a full snapshot of revision 10 and later segments.
@@ -47,7 +47,7 @@ func begin(t T, keys *format.Keys, lasts ...int64) *world {
 	return w
 }
 
-// again returns another writer of the same archive.
+// again returns another writer for the same archive.
 func (w *world) again() *world { copied := *w; return &copied }
 
 // through returns a writer that uses another store for the same archive.
@@ -141,7 +141,7 @@ func (w *world) segments(lasts ...int64) {
 	}
 }
 
-// steps returns the numbers from first to last with the given distance.
+// steps returns the numbers from first to last in increments of apart.
 func steps(first, last, apart int64) (all []int64) {
 	for ; first <= last; first += apart {
 		all = append(all, first)

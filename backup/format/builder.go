@@ -131,7 +131,7 @@ const (
 )
 
 // sequence checks the order of records and collects the facts for the manifest. SegmentBuilder and SegmentReader
-// share sequence, so everything that is written can be read.
+// share sequence, so anything that can be written can be read.
 type sequence struct {
 	chain   *Chain
 	start   Manifest
@@ -171,8 +171,8 @@ func (s *sequence) checkManifest(promised Manifest) error {
 	return nil
 }
 
-// chunkBuffer stores the written blocks. A chunkBuffer never copies its content to grow, so a segment of 8 MiB takes
-// only 8 MiB.
+// chunkBuffer stores the written blocks. A chunkBuffer grows without copying its content, so an 8 MiB segment takes
+// only 8 MiB of memory.
 type chunkBuffer [][]byte
 
 func (c *chunkBuffer) Write(block []byte) (int, error) {

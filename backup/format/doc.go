@@ -1,12 +1,12 @@
 // Package format encodes and decodes backups, as specified in docs/backup-format.md. The package depends on neither
-// stores nor etcd. Its users are the archive, the writer and restores.
+// stores nor etcd and is used by the archive, the writer and restores.
 //
 // # Overview
 //
 // A backup consists of full snapshots and segments. A full snapshot is a copy of etcd's database. A delta segment,
 // which this package reads and writes, contains what etcd added to the database in a range of revisions: the
-// unmodified rows of the bucket named key, and the small buckets (leases, users, alarms) that changed. To restore
-// etcd's database, a restore appends these rows to the rows of the full snapshot.
+// unmodified rows of the key bucket, and the small buckets (leases, users, alarms) that changed. To restore etcd's
+// database, a restore appends these rows to the rows of the full snapshot.
 //
 // Every object starts with a statement: a line of JSON with a kind, a checksum of the line, an ed25519 signature if
 // there is a signing key, and the length and SHA-256 of the bytes that follow. From this line alone, a reader knows
@@ -15,8 +15,8 @@
 //
 // # The chain
 //
-// Segments form a chain. Each segment has a Position, which is the first revision that is not yet covered, and two
-// digests of the rows since the full snapshot: Before excludes the rows of the segment, and After includes them:
+// Segments form a chain. Each segment has a Position, which is the first revision that has not been covered yet, and
+// two digests of the rows since the full snapshot: Before excludes the rows of the segment, and After includes them:
 //
 //	C(r) = SHA-256(C(before r) || r || SHA-256(rows of r))
 //
@@ -56,14 +56,14 @@
 // 7_1, 9_0t) and the marker "revision 9 at 12:00:12", and calls Finish. The manifest has position 7.000000000, end 9,
 // three rows, Before = Seed(…, 6) and After = C(9). The position is also the object name. The next segment gets
 // position 10.000000000. If that segment is stored before revision 10 exists, it has no rows, and the segment after
-// it gets position 10.000000001. docs/backup-format-example.md shows such a segment byte by byte.
+// it gets position 10.000000001. docs/backup-format-example.md shows an example segment byte by byte.
 //
 // A reader calls Next to get the manifest, compares Before with the digest of its chain, calls Record until io.EOF,
 // and compares the digest of the rows with After. SegmentReader makes the last comparison as well.
 //
 // # Limits
 //
-// Package archive decides which chain is valid, which objects exist, and whether segments may be stored or deleted.
-// Package restore interprets the values of rows. Encryption only prevents others from reading backups. Recipients
-// are public, so only signatures prevent others from creating backups.
+// The archive package decides which chain is valid, which objects exist, and whether segments may be stored or
+// deleted. The restore package interprets the values of rows. Encryption only prevents others from reading backups.
+// Recipients are public, so only signatures prevent others from creating backups.
 package format

@@ -94,7 +94,8 @@ func parseTrustedKeys(content []byte) (map[string]ed25519.PublicKey, error) {
 	return keys, nil
 }
 
-// Errors about invalid content, for errors.Is. Everything that was read before such an error must be discarded.
+// Errors about invalid content, for use with errors.Is. Content that was read before one of these errors must be
+// discarded.
 var (
 	// ErrDamaged means that the content is truncated or has a wrong checksum, length or syntax.
 	ErrDamaged = errors.New("damaged")
@@ -113,7 +114,7 @@ func Damaged(cause error) error { return fmt.Errorf("%w: %.200s", ErrDamaged, ca
 // Ended reports whether err is io.EOF itself. An error that wraps io.EOF may be a lost connection.
 func Ended(err error) bool { return err == io.EOF } //nolint:errorlint // see above
 
-// KeyFiles are the paths of key files. Empty paths mean no key.
+// KeyFiles contains the paths of key files. An empty path means that there is no key.
 type KeyFiles struct {
 	Recipients  string // --backup-recipients: age recipients, one per line; backups are encrypted to all of them
 	Identities  string // --backup-identities: age identities, one per line; any of them can decrypt

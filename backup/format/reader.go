@@ -15,8 +15,8 @@ import (
 // content of a segment is valid only after its end was reached without an error. A SegmentReader is not safe for
 // concurrent use.
 //
-// Errors about the content wrap ErrDamaged, ErrUntrusted, ErrNoIdentity or ErrNewer. Errors of the underlying reader
-// are returned unchanged. After an error, every call returns the same error.
+// Errors about the content wrap ErrDamaged, ErrUntrusted, ErrNoIdentity or ErrNewer. Errors from the underlying
+// reader are returned unchanged. After an error, every call returns the same error.
 type SegmentReader struct {
 	keys   *Keys
 	source *bufio.Reader
@@ -261,7 +261,7 @@ type Body struct {
 }
 
 // Reader reads exactly the described bytes from source. Reader returns io.EOF only if all bytes were read and match
-// the digest; otherwise ErrDamaged or an error of source.
+// the digest; otherwise ErrDamaged or an error from source.
 func (b Body) Reader(source io.Reader) io.Reader { return newBody(source, b) }
 
 type body struct {

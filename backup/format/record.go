@@ -27,7 +27,7 @@ type Record interface {
 	decode(*SegmentReader) error
 }
 
-// Row is a row of etcd's bucket named key. Row keys have 17 bytes: the revision (8 bytes, big endian), '_', and the
+// Row is a row in etcd's key bucket. Row keys are 17 bytes long: the revision (8 bytes, big endian), '_', and the
 // number of the change within the revision (8 bytes). Deletions have a trailing 't'. Values may be empty.
 type Row struct {
 	Key, Value []byte
@@ -64,8 +64,8 @@ func (r Row) Revision() (int64, error) {
 // Tombstone reports whether the row deletes a key.
 func (r Row) Tombstone() bool { return len(r.Key) == tombstoneKey }
 
-// Bucket is the content of a small etcd bucket such as lease or authUsers. The content may still be large, so it is a
-// single allocation.
+// Bucket is the content of a small etcd bucket such as lease or authUsers. The content may still be large and is kept
+// in a single allocation.
 type Bucket struct {
 	Name string
 
@@ -136,13 +136,13 @@ func (b *Bucket) check() error {
 	return nil
 }
 
-// maxPart limits the segments without rows at one revision. With one such segment per second, the limit lasts 31
+// maxPart limits the segments without rows at one revision. At one segment per second, the limit is reached after 31
 // years.
 const maxPart = 999_999_999
 
 // Position is the start of a segment and determines its name. Positions increase over the history.
 type Position struct {
-	Revision int64 `json:"revision"` // first revision that is not yet covered
+	Revision int64 `json:"revision"` // first revision that has not been covered yet
 	Part     int   `json:"part"`     // number of earlier segments without rows at that revision
 }
 
@@ -296,7 +296,7 @@ type Manifest struct {
 }
 
 // Ending is the end marker of a generation, which names the successor. The marker takes the position of the next
-// segment, so no segment can follow what a restore has read.
+// segment, so no segment can be added after a restore has read the generation.
 type Ending struct {
 	Successor int       `json:"successor"` // number of the next generation
 	Nonce     string    `json:"nonce"`     // process that ended the generation (random, hexadecimal)

@@ -79,8 +79,8 @@ func (s *sealWriter) Close() error {
 }
 
 // Open returns a reader for the output of Seal. The reader consumes r completely and returns io.EOF only if
-// everything is intact. Errors of r are returned unchanged; other errors are ErrDamaged or ErrNoIdentity. Close does
-// not close r.
+// everything is intact. Errors from r are returned unchanged; other errors are ErrDamaged or ErrNoIdentity. Close
+// does not close r.
 func (k *Keys) Open(r io.Reader, encrypted bool) (io.ReadCloser, error) {
 	opened := &openReader{source: &errorReader{Reader: r, limit: math.MaxInt64}}
 	opened.plain = opened.source
@@ -147,7 +147,7 @@ func (o *openReader) Close() error {
 	return nil
 }
 
-// errorReader records the error of a reader to distinguish it from errors of higher layers.
+// errorReader records the error of a reader to distinguish it from errors in higher layers.
 type errorReader struct {
 	io.Reader
 	limit  int64 // maximum number of bytes, as protection against decompression bombs

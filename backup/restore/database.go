@@ -34,7 +34,7 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-// Options control how a database is built. The zero value contains the defaults.
+// Options control how a database is built. The zero value selects the defaults.
 type Options struct {
 	// Above is the highest revision that clients may have seen, or 0. The database continues above this revision, and
 	// earlier revisions are marked as compacted, so that watchers list again.
@@ -85,8 +85,8 @@ func NewSource(a *archive.Archive, path archive.Path) Source {
 }
 
 // Best builds from a path through an archive and returns that path. If an object on the path is missing or damaged,
-// Best builds from the next best path until one succeeds, or returns the error of the last path. build must support
-// retries. onRetry, if not nil, is called before each retry with the error of the previous path; an error from
+// Best builds from the next best path until one succeeds, or returns the error from the last path. build must support
+// retries. onRetry, if not nil, is called before each retry with the error from the previous path; an error from
 // onRetry stops Best. An untrusted object is not damaged: Best never falls back to an earlier revision because of an
 // untrusted object.
 func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func(archive.Path) error, onRetry func(from, to archive.Path, why error) error) (archive.Path, error) {
@@ -122,8 +122,8 @@ func Blamed(err error, path archive.Path) error {
 }
 
 // Database builds a database in a new file with mode 0600. The file is durable on success and removed on failure. If
-// the volume does not have enough space, Database returns ErrNoRoom without fetching anything. Errors of the source
-// and of ctx are returned unchanged.
+// the volume does not have enough space, Database returns ErrNoRoom without fetching anything. Errors from source and
+// ctx are returned unchanged.
 func Database(ctx context.Context, source Source, path string, options Options) (Result, error) {
 	if err := CheckSpace(filepath.Dir(path), source, options); err != nil {
 		return Result{}, err
@@ -267,8 +267,8 @@ func applyChanges(tx *bolt.Tx, changed archive.Reading, options Options) error {
 	return options.Finish(tx)
 }
 
-// replace replaces the content of a small bucket. The finished compaction in meta stays that of the full snapshot,
-// because rows that a later compaction deleted exist again.
+// replace replaces the content of a small bucket. The finished compaction in the meta bucket is not replaced, because
+// rows that a later compaction deleted exist again.
 func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 	name := []byte(bucket.Name)
 	if bytes.Equal(name, schema.Key.Name()) {
@@ -323,20 +323,20 @@ type Source struct {
 	// Rows provides the rows after the full snapshot. Rows may be nil.
 	Rows Rows
 	// Recorded returns the first lease bucket that was recorded after the revision, or nil if unknown. Recorded is
-	// called if a key refers to a lease that is in no other bucket because the lease was granted later. Without its
-	// lease, the key would never expire. Recorded may be nil.
+	// called if a key refers to a lease that is not in any other bucket because the lease was granted later. Without
+	// its lease, the key would never expire. Recorded may be nil.
 	Recorded func(context.Context) (*format.Bucket, error)
-	// Revision is the revision of the last row in the full snapshot, or 0 if unknown. A snapshot with a different
-	// last row is ErrDamaged, because the rows do not continue it.
+	// Revision is the revision of the last row in the full snapshot, or 0 if unknown. If the last row has a different
+	// revision, the error is ErrDamaged, because the rows do not continue the snapshot.
 	Revision int64
 	// DatabaseBytes and RowBytes are the estimated sizes of the snapshot's database and of the rows, for CheckSpace
-	// and for progress. The values may be 0.
+	// and for progress. Both may be 0.
 	DatabaseBytes, RowBytes int64
 }
 
 // Rows passes every row after a full snapshot to row, in order, and returns the other changes: the current content of
 // Buckets that differ from the snapshot, and etcd's scheduled compaction (Compacted), or 0 if the compaction in the
-// snapshot is still current. A database whose last row does not match Revision is ErrDamaged, unless Revision is 0.
+// snapshot is still current. If Revision is not 0 and the last row does not match it, the error is ErrDamaged.
 type Rows func(ctx context.Context, row func(format.Row) error) (archive.Reading, error)
 
 // progressReporter reports the total progress of a build.

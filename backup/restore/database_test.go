@@ -169,7 +169,8 @@ func TestReadAndInsert_recoversPanics(t *testing.T) {
 	require.ErrorIs(t, err, ErrDamaged)
 }
 
-// leased returns an etcd with a full snapshot and a key whose lease was granted after the snapshot.
+// leased returns the history of an etcd server with a full snapshot and a key whose lease was granted after the
+// snapshot.
 func leased(t *testing.T) (h *history, id int64) {
 	h = newHistory(t, 12)
 	h.look()

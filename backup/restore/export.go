@@ -90,7 +90,7 @@ func addDigest(ctx context.Context, path string) (err error) {
 	return flush(file)
 }
 
-// Keys reads the keys of a closed database with etcd's own store. Keys is not safe for concurrent use.
+// Keys reads the keys in a closed database using etcd's own store. Keys is not safe for concurrent use.
 type Keys struct {
 	database backend.Backend
 	store    mvcc.WatchableKV
@@ -142,8 +142,8 @@ const inspectionStack = 8 << 20 // in bytes; cyclic pages overflow this stack so
 
 // Inspect opens and closes a database and reads its freelist. Inconsistent pages make bbolt panic in its own
 // goroutine or overflow the stack, neither of which can be recovered, so Inspect must run in a separate process (see
-// InspectInChild). Inspect changes limits of the process. Errors from opening the database are ignored, because
-// Database returns them as well.
+// InspectInChild). Inspect changes process limits. Errors from opening the database are ignored, because Database
+// returns them as well.
 func Inspect(path string) {
 	debug.SetMaxStack(inspectionStack)
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, PreLoadFreelist: true})
@@ -153,7 +153,8 @@ func Inspect(path string) {
 }
 
 // InspectInChild returns a function for Options.Inspect that runs `executable args...`, a command that calls Inspect.
-// A panic in the child is an ErrDamaged. The child is killed when ctx is done, and on Linux when this process dies.
+// A panic in the child is reported as ErrDamaged. The child is killed when ctx is done, and on Linux when this
+// process dies.
 func InspectInChild(executable string, args func(path string) []string) func(context.Context, string) error {
 	return func(ctx context.Context, path string) error {
 		ended, err := child.Run(ctx, executable, args(path)...)

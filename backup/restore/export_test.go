@@ -46,8 +46,8 @@ func (m moment) entries(bucket string) (count int) {
 	return count
 }
 
-// requireServes starts etcd on the restored data and compares all keys with the moment. New revisions must be greater
-// than above.
+// requireServes starts etcd on the restored data and compares all keys with the recorded moment. New revisions must
+// be greater than above.
 func (h *history) requireServes(dir string, to moment, above int64) {
 	t := h.t
 	server, err := datadirtest.Start(dir)

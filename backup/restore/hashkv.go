@@ -21,7 +21,7 @@ import (
 // lockTimeout limits how long to wait for another process to close the database.
 const lockTimeout = time.Second
 
-// ErrCompacted means that the database no longer contains all rows of the hash.
+// ErrCompacted means that the database no longer contains all rows that the hash covers.
 var ErrCompacted = errors.New("compacted")
 
 // ErrFutureRevision means that the requested revision is later than the last revision of the database.
@@ -32,20 +32,21 @@ type HashRequest struct {
 	Compacted int64 // the member's last compaction; 0 and -1 both mean none, as in etcd
 	Revision  int64
 	// Compaction means that etcd stored the hash during a compaction at Revision that followed a compaction at
-	// Compacted. Such a hash differs from HashByRev only if Revision deleted the last key.
+	// Compacted. The stored hash differs from HashByRev only if Revision deleted the last key.
 	Compaction bool
 }
 
 // HashKV returns the hash that etcd's HashKV (HashByRev) returns, or that etcd stores during a compaction. The
 // database may have been compacted earlier than the member, but not later. A compaction that the database has started
-// but not finished counts as well if it may have deleted rows. The database does not record this, so the caller has
-// to know. HashKV opens the database for reading; no process may have the database open for writing.
+// but not finished counts as well if it may have deleted rows. The database does not record whether rows were
+// deleted, so the caller must know. HashKV opens the database for reading; no process may have the database open for
+// writing.
 //
 // etcd hashes the rows up to a revision in order. Of the rows at or below the compaction, etcd omits those that a
 // compaction at that revision would delete, so that members agree even if some of them have not finished compacting.
 // etcd finds these rows with its index. To save memory, this package keeps one bit per row instead, which records
-// whether the row is retained, and uses a table of limited size to find the newest row of each key, in several passes
-// if necessary.
+// whether the row is retained, and uses a table of limited size to find the newest row of each key, in multiple
+// passes if necessary.
 //
 // The error is ErrCompacted, ErrFutureRevision, ErrDamaged for an invalid row, or the cause of ctx.
 func HashKV(ctx context.Context, path string, q HashRequest) (uint32, error) {
@@ -73,7 +74,7 @@ func hashKV(ctx context.Context, path string, q HashRequest, tableSize int) (has
 	return hash, nil
 }
 
-// checkComplete returns an error if the database does not contain all rows of the hash.
+// checkComplete returns an error if the database does not contain all rows that the hash covers.
 func (q HashRequest) checkComplete(tx *bolt.Tx) error {
 	last, err := lastRevision(tx)
 	if err != nil {

@@ -207,7 +207,7 @@ func TestHashKV_rejectsOtherDatabases(t *testing.T) {
 	require.ErrorContains(t, err, "cannot open database")
 }
 
-// etcd is the key-value store of an etcd without a log or clients.
+// etcd is the key-value store of an etcd server that has no log and no clients.
 type etcd struct {
 	t      require.TestingT
 	dir    string

@@ -222,7 +222,7 @@ func (h *history) between(from, to int64) (rows []format.Row) {
 	return rows
 }
 
-// pick chooses a full snapshot and a moment that is not earlier.
+// pick chooses a full snapshot and a moment no earlier than the snapshot.
 func (h *history) pick() (from full, to moment) {
 	from = h.fulls[h.random.IntN(len(h.fulls))]
 	for to = (moment{revision: -1}); to.revision < from.revision; {

@@ -58,8 +58,8 @@ func readOtherwise(t *testing.T, directory string, revision int64, options ...st
 	return state, ""
 }
 
-// keptHistory is an etcd history in a folder in the wrapper's format, with the keys that etcd returned at each
-// revision.
+// keptHistory is an etcd history that is stored in a folder in the wrapper's format, and the keys that etcd returned
+// at each revision.
 type keptHistory struct {
 	*history
 	directory string
@@ -139,7 +139,7 @@ func (k *keptHistory) putFull(full full, at time.Time, begins bool) {
 	}
 }
 
-// segments stores the rows after the last segment up to a revision. Each segment covers several moments, and some
+// segments stores the rows after the last segment up to a revision. Each segment covers multiple moments, and some
 // segments have no rows.
 func (k *keptHistory) segments(upTo int64) {
 	for k.next.Position.Revision <= upTo {

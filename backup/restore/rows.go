@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-// leaseBucket is the name of etcd's bucket of leases.
+// leaseBucket is the name of etcd's lease bucket.
 var leaseBucket = string(schema.Lease.Name())
 
 const (
@@ -33,9 +33,9 @@ const (
 )
 
 // errNotEtcd means that the file is not an etcd database.
-var errNotEtcd = fmt.Errorf("%w: not an etcd database (bucket key or meta is missing)", ErrDamaged)
+var errNotEtcd = fmt.Errorf("%w: not an etcd database (the key or meta bucket is missing)", ErrDamaged)
 
-// rowWriter appends rows to the bucket named key in batched transactions.
+// rowWriter appends rows to the key bucket in batched transactions.
 type rowWriter struct {
 	ctx      context.Context
 	db       *bolt.DB
@@ -220,7 +220,7 @@ func revisionKey(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
-// revisionIn returns the revision stored under a name in etcd's bucket named meta, or 0 if there is none.
+// revisionIn returns the revision stored under a name in etcd's meta bucket, or 0 if there is none.
 func revisionIn(meta *bolt.Bucket, name []byte) int64 {
 	value := meta.Get(name)
 	if value == nil {
@@ -266,7 +266,7 @@ func checkLastRevision(tx *bolt.Tx, revision int64) error {
 	return err
 }
 
-// TTLs in seconds of leases that a key refers to but no bucket contains.
+// TTLs in seconds for leases that keys refer to but no bucket contains.
 const (
 	// expiredTTL applies to a lease that the next recorded bucket does not contain. The lease expired in the
 	// meantime, so its keys were deleted and must be deleted again.
@@ -278,7 +278,8 @@ const (
 
 // addMissingLeases adds the leases that keys refer to but the database does not contain. Without its lease, a key
 // would never expire. Buckets are recorded less often than rows, so a lease may have been granted after the last
-// recorded bucket and have expired before the next one. Only rows after the full snapshot can refer to such a lease.
+// recorded bucket and have expired before the next one. Only rows after the full snapshot can refer to a missing
+// lease.
 func addMissingLeases(ctx context.Context, tx *bolt.Tx, firstNew []byte, recorded func(context.Context) (*format.Bucket, error)) error {
 	leases, err := tx.CreateBucketIfNotExists(schema.Lease.Name())
 	if err != nil {

@@ -107,7 +107,7 @@ const probeText = "Created by etcd-wrapper to check whether the store supports c
 // Capabilities describes which features a store supports.
 type Capabilities struct {
 	// CreateIfAbsent means that the store refuses to create an existing object. A store that overwrites objects must
-	// have a single writer, because two writers would destroy each other's backups.
+	// have a single writer, because two writers would overwrite each other's backups.
 	CreateIfAbsent bool
 	// Delete is nil if objects can be deleted; otherwise ErrDenied or ErrLocked.
 	Delete error
@@ -115,7 +115,7 @@ type Capabilities struct {
 
 // String describes the capabilities for users.
 func (a Capabilities) String() string {
-	sentence := "the store supports create-if-absent: several members can write to it"
+	sentence := "the store supports create-if-absent: multiple members can write to it"
 	if !a.CreateIfAbsent {
 		sentence = "the store does not support create-if-absent and overwrites objects: only one member may write to it"
 	}
@@ -146,9 +146,9 @@ func Probe(ctx context.Context, s Store) (Capabilities, error) {
 // clocks is the name prefix of objects that Clock creates.
 const clocks = "probe/clock-"
 
-// Clock returns the time by the store's clock. Clock creates an object, reads the creation time from a listing, and
-// deletes the object. Clock also deletes older objects that were locked, oldest first. If Clock returns both a time
-// and an error, the deletion failed.
+// Clock returns the time according to the store's clock. Clock creates an object, reads the creation time from a
+// listing, and deletes the object. Clock also deletes older objects that were locked, oldest first. If Clock returns
+// both a time and an error, the deletion failed.
 func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	name := clocks + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
@@ -177,7 +177,7 @@ func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	return now, nil
 }
 
-// Modified returns the creation time of an object by the store's clock, or ErrNotFound.
+// Modified returns the creation time of an object according to the store's clock, or ErrNotFound.
 func Modified(ctx context.Context, s Store, name string) (time.Time, error) {
 	for object, err := range s.List(ctx, name, "") {
 		if err != nil {

@@ -1,5 +1,6 @@
-// Package store defines the object storage for backups. Objects are created once, read, listed and deleted. Packages
-// folder, s3, gcs and azblob implement Store, and package locate opens the store for the URL in --backup-store.
+// Package store defines the object storage for backups. Objects are created once, read, listed and deleted. The
+// folder, s3, gcs and azblob packages implement Store, and the locate package opens the store for the URL in
+// --backup-store.
 package store
 
 import (
@@ -16,17 +17,17 @@ import (
 type Object struct {
 	Name     string    // name relative to the store's prefix
 	Size     int64     // bytes
-	Modified time.Time // creation time by the store's clock
+	Modified time.Time // creation time according to the store's clock
 }
 
-// Store is an object store. A Store is safe for concurrent use, and several processes on several machines may use the
-// same storage.
+// Store is an object store. A Store is safe for concurrent use, and multiple processes on multiple machines may use
+// the same storage.
 //
 // Objects are never overwritten and are always either complete or absent, even if a writer is killed or loses its
 // connection.
 //
 // Every method returns an error for names that do not pass [CheckName], before sending a request. Errors wrap the
-// errors of this package where possible. Error messages contain the object and the store, but no secrets and no text
+// errors in this package where possible. Error messages contain the object and the store, but no secrets and no text
 // from a server.
 //
 // Every method returns soon after its context is done, or if no data is transferred for a minute (10 seconds for
@@ -76,8 +77,8 @@ func (r ContextReader) Read(p []byte) (int, error) {
 
 // Sweeper is a store in which interrupted uploads leave data, which is invisible but takes up space.
 type Sweeper interface {
-	// Sweep removes interrupted uploads that are too old to belong to a slow writer. Several processes may call Sweep
-	// concurrently. Calling Sweep at startup and once a day is sufficient.
+	// Sweep removes interrupted uploads that are too old to belong to a slow writer. Multiple processes may call
+	// Sweep concurrently. Calling Sweep at startup and once a day is sufficient.
 	Sweep(ctx context.Context) (removed int, err error)
 }
 
@@ -96,7 +97,7 @@ const (
 )
 
 // CheckName returns an error unless name is a valid object name: segments separated by slashes, each consisting of
-// letters, digits and - . _ + = @, and not starting with a dot. Such names have the same meaning in every store and
+// letters, digits and - . _ + = @, and not starting with a dot. Valid names have the same meaning in every store and
 // file system.
 func CheckName(name string) error {
 	if name == "" || len(name) > maxName {
@@ -157,7 +158,7 @@ func Failed(err error) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) { yield(Object{}, err) }
 }
 
-// Errors about one object, for errors.Is.
+// Errors about a single object, for use with errors.Is.
 var (
 	// ErrExists means that an object cannot be created because it exists. The existing object is not changed.
 	ErrExists = errors.New("object exists")

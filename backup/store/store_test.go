@@ -123,11 +123,11 @@ func TestTheProbeReportsCapabilities(t *testing.T) {
 		want   string
 		left   int
 	}{
-		"a good one":          {nil, "the store supports create-if-absent: several members can write to it", 0},
+		"a good one":          {nil, "the store supports create-if-absent: multiple members can write to it", 0},
 		"one that overwrites": {[]memory.Fault{{Op: memory.Put, Overwrite: true}}, "the store does not support create-if-absent and overwrites objects: only one member may write to it", 0},
-		"one with a lock":     {[]memory.Fault{{Op: memory.Delete, Err: memory.ErrLocked}}, "the store supports create-if-absent: several members can write to it; old backups cannot be deleted", 1},
-		"no right to delete":  {[]memory.Fault{{Op: memory.Delete, Err: memory.ErrDenied}}, "the store supports create-if-absent: several members can write to it; old backups cannot be deleted", 1},
-		"a lost reply":        {[]memory.Fault{{Op: memory.Put, Times: 1, Err: memory.ErrLostReply, ReplyLost: true}}, "the store supports create-if-absent: several members can write to it", 0},
+		"one with a lock":     {[]memory.Fault{{Op: memory.Delete, Err: memory.ErrLocked}}, "the store supports create-if-absent: multiple members can write to it; old backups cannot be deleted", 1},
+		"no right to delete":  {[]memory.Fault{{Op: memory.Delete, Err: memory.ErrDenied}}, "the store supports create-if-absent: multiple members can write to it; old backups cannot be deleted", 1},
+		"a lost reply":        {[]memory.Fault{{Op: memory.Put, Times: 1, Err: memory.ErrLostReply, ReplyLost: true}}, "the store supports create-if-absent: multiple members can write to it", 0},
 	} {
 		s := memory.New()
 		s.Inject(one.faults...)

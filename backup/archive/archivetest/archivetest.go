@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// PutFull stores a full snapshot: its data, then its manifest.
+// PutFull stores the data of a full snapshot, then the manifest.
 func PutFull(ctx context.Context, into *archive.Archive, full archive.Full, database io.Reader) (archive.Full, error) {
 	full, err := into.PutData(ctx, full, database)
 	if err != nil {
@@ -20,7 +20,7 @@ func PutFull(ctx context.Context, into *archive.Archive, full archive.Full, data
 	return full, into.Commit(ctx, full)
 }
 
-// PutSegment stores a segment under the name of its position.
+// PutSegment stores a segment under the name for its position.
 func PutSegment(ctx context.Context, into *archive.Archive, object format.Object) error {
 	return into.PutStored(ctx, object.Generation, object.Position, object.Reader())
 }

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// skew is the maximum tolerated difference between this machine's clock and the store's clock, and the maximum
-	// time that a timestamp may be in the future.
+	// skew is the maximum tolerated difference between this machine's clock and the store's clock. Timestamps may be
+	// up to skew in the future.
 	skew = 15 * time.Minute
-	// quiet is the minimum time without backups that prevents deletions.
+	// quiet is the time without new backups after which nothing is deleted.
 	quiet = day
 )
 
@@ -78,10 +78,10 @@ func checkPause(policy Policy, facts Facts, g archive.GenerationContents) string
 const downtime = 2 * time.Hour
 
 // checkJump reports a pause that has just ended. A clock may have jumped ahead during the pause, which makes recent
-// backups look old. A folder has no clock of its own that would reveal the jump. After a pause that is longer than
-// the retention period, nothing is deleted for the same period; after a shorter pause, nothing is deleted for an
-// hour. Pauses before the first full snapshot of the point-in-time window do not count, because retention deletes
-// many backups there.
+// backups look old. A folder has no clock of its own to reveal the jump. After a pause that is longer than the
+// retention period, nothing is deleted for the same period; after a shorter pause, nothing is deleted for an hour.
+// Pauses before the first full snapshot of the point-in-time window do not count, because retention deletes many of
+// the earlier backups.
 func checkJump(policy Policy, facts Facts, g archive.GenerationContents) string {
 	from := Plan{From: facts.Now.Add(-policy.Points)}.base(g).Time
 	all := slices.DeleteFunc(timestamps(g), func(at timestamp) bool { return at.IsZero() || at.Before(from) })

@@ -99,7 +99,7 @@ func TestCheckJump_keepsEverythingForAnHourAfterAPause(t *testing.T) {
 	}
 }
 
-// An unverifiable full snapshot is deleted if it is old by the store's clock.
+// An unverifiable full snapshot is deleted if it is old according to the store's clock.
 func TestPlan_deletesAFullThatCannotBeVerified(t *testing.T) {
 	h := history(chain(hourly(5*day, 0)...))
 	g := &h.Generations[0]

@@ -22,7 +22,7 @@ type Deletion struct {
 
 // Execute deletes the items of the plan, oldest first, and calls gone (unless nil) for each deleted item. Before the
 // first deletion, Execute reads the full snapshots that replace the deleted items. The error is store.ErrDenied if
-// deletions are not permitted. A plan may be executed again after a crash, and concurrently by several processes.
+// deletions are not permitted. A plan may be executed again after a crash, and concurrently by multiple processes.
 func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) (done Deletion, err error) {
 	goes := p.Deletes()
 	if len(goes) == 0 {
@@ -146,7 +146,7 @@ func (p Plan) ofOldTest(name string) bool {
 	return err == nil && at.Before(p.From.Add(-week))
 }
 
-// sweep deletes the objects with a prefix that fit, except for locked ones.
+// sweep deletes the objects with a prefix whose names fit, except for locked objects.
 func (e *execution) sweep(prefix string, fits func(name string) bool) error {
 	for object, err := range e.store.List(e.ctx, prefix, "") {
 		if err == nil && fits(strings.TrimPrefix(object.Name, prefix)) {

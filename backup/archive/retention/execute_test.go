@@ -20,7 +20,7 @@ import (
 
 var hour = Policy{Points: time.Hour}
 
-// aged returns a cluster with a verified full snapshot for each hour. The policy `hour` keeps the last three.
+// aged returns a cluster with a verified full snapshot for each hour. The `hour` policy keeps the last three.
 func aged(t *testing.T, hours int) *world {
 	w := newWorld(t)
 	for range hours {
@@ -233,8 +233,8 @@ func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	assert.NotEmpty(t, w.look(hour).Deletes(), "another chain was begun")
 }
 
-// Another member has split the rows differently, or has different rows. If its full snapshot is inside a merged
-// object, later revisions can only be restored from an older full snapshot.
+// Another member has split the rows differently, or has different rows. If the other member's full snapshot is inside
+// a merged object, later revisions can only be restored from an older full snapshot.
 func TestPlan_crossedFullWithinAMergedObjectIsNoBase(t *testing.T) {
 	for name, otherRows := range map[string]bool{"within a segment": false, "with other rows": true} {
 		t.Run(name, func(t *testing.T) {

@@ -37,9 +37,9 @@ type Merger struct {
 // object caches facts about a stored object.
 type object struct {
 	hole  bool      // the next object is not contiguous
-	since time.Time // when a merged object was first seen, by the monotonic clock
+	since time.Time // when a merged object was first seen, according to the monotonic clock
 
-	// Content of the object when it was merged or read completely. Names prove nothing.
+	// Content of the object, known once the object has been merged or read completely.
 	size     int64
 	segments map[format.Position]format.Manifest // nil if unknown, empty if the object cannot be verified
 }
@@ -53,7 +53,7 @@ func NewMerger(a *archive.Archive, now func() time.Time) *Merger {
 type Merged struct {
 	Merged  int  // objects created
 	Deleted int  // number of deleted source objects
-	Left    bool // more work will become due, even without new objects
+	Left    bool // more work will become due even if no objects are added
 	Holes   int  // number of new groups with a missing segment or the start of another chain
 }
 
@@ -165,8 +165,8 @@ func (r *round) clear(ctx context.Context, step step) error {
 	return nil
 }
 
-// maxRefused limits the number of failed deletions per round. Usually all objects are locked, possibly a whole month
-// of them.
+// maxRefused limits the number of failed deletions per round. If one object is locked, usually all of them are,
+// possibly for a whole month.
 const maxRefused = 16
 
 func (r *round) delete(ctx context.Context, object archive.Object) error {
@@ -202,7 +202,7 @@ func (m *Merger) lookup(one archive.Object) *object {
 	return m.known[name]
 }
 
-// last reports whether an object is the newest of its level. The newest object is kept so that the end of the chain
+// last reports whether an object is the newest at its level. The newest object is kept so that the end of the chain
 // is found quickly.
 func last(object archive.Object, level []archive.Object) bool {
 	return object.Start == level[len(level)-1].Start
@@ -228,9 +228,9 @@ const (
 )
 
 // Groups returns the groups of objects to merge. A group consists of neighboring objects that were created within the
-// same span, if the span ended before the given time. A group that is too small is extended by the following spans,
-// up to maxSpan. A single object may form a group, so that each level contains everything that is older. left reports
-// whether there are newer objects.
+// same span, provided that the span ended before the given time. A group that is too small is extended by the
+// following spans, up to maxSpan. A single object may form a group, so that each level contains everything that is
+// older. left reports whether there are newer objects.
 func Groups(objects []archive.Object, span time.Duration, before time.Time) (groups [][]archive.Object, left bool) {
 	for i, object := range objects {
 		if last := len(groups) - 1; last >= 0 && fitsGroup(object, groups[last], span) {

@@ -193,7 +193,7 @@ func TestGroups(t *testing.T) {
 	noon := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
 		every  time.Duration
-		at     time.Duration // after noon
+		at     time.Duration // time after noon
 		groups []int
 		left   bool
 	}{
@@ -219,7 +219,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// lose deletes the segment of a revision.
+// lose deletes the segment that contains a revision.
 func (w *merging) lose(revision int64) {
 	w.t.Helper()
 	require.NoError(w.t, w.store.Delete(context.Background(), archive.SegmentName(1, format.After(revision-1))))
@@ -236,7 +236,7 @@ func TestRun_reportsAMissingSegmentOnce(t *testing.T) {
 	}
 }
 
-// asked counts the requests of one kind during do.
+// asked counts the requests of one kind while do is running.
 func (w *merging) asked(op memory.Op, do func()) (times int) {
 	w.t.Helper()
 	before := w.store.CountCalls(op, "")
@@ -277,7 +277,7 @@ func TestRun_boundsTheObjectsOfARestore(t *testing.T) {
 	assert.Less(t, len(w.names("gen/000001/")), 400, "of 2,100")
 }
 
-// plant creates an object with the name of a merged object and different content.
+// plant creates an object with the name of a merged object but different content.
 func (w *merging) plant(level archive.Level, from, to format.Position, content string) {
 	w.store.SetContent(fmt.Sprintf("%s%s/%s_%s", archive.GenerationPrefix(1), level, from, to), []byte(content))
 }

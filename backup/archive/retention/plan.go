@@ -59,8 +59,8 @@ func NewPlan(ctx context.Context, a *archive.Archive, history *archive.History, 
 type Facts struct {
 	History      *archive.History
 	RestoreTests []archive.Result // restore tests of the newest generation; only the last one matters
-	Now          time.Time        // by this machine's clock
-	Store        time.Time        // time by the store's clock, read together with Now
+	Now          time.Time        // according to this machine's clock
+	Store        time.Time        // time according to the store's clock, read together with Now
 	Known        int64            // revision known to be stored in the newest generation; 0 if unknown
 }
 
@@ -99,7 +99,7 @@ type Item struct {
 	proof bool     // deletions of other items depend on this full snapshot
 }
 
-// Deletes returns the items to delete, in order, or nothing if a safety check has failed.
+// Deletes returns the items to delete, in order, or nil if a safety check has failed.
 func (p Plan) Deletes() (items []Item) {
 	for _, item := range p.Items {
 		if item.Goes && len(p.Unsafe) == 0 {
@@ -132,8 +132,8 @@ func Make(policy Policy, facts Facts) Plan {
 	return plan
 }
 
-// old decides about a generation that a restore ended. The whole generation is kept as long as the policy requires
-// any point in it. The last revision was current until the next generation was created.
+// old decides whether to keep a generation that was ended by a restore. The whole generation is kept as long as the
+// policy requires any point in it. The last revision was current until the next generation was created.
 func (p Plan) old(g archive.GenerationContents, next time.Time) Item {
 	item := Item{Kind: Generation, Generation: g.Number, Name: archive.GenerationPrefix(g.Number), Time: g.Created}
 	for _, full := range g.Fulls {
@@ -184,7 +184,7 @@ func timestamps(g archive.GenerationContents) (all []timestamp) {
 	return all
 }
 
-// latest decides about the current generation.
+// latest decides which items of the current generation to keep.
 func (p Plan) latest(g archive.GenerationContents) (items []Item) {
 	base := p.base(g)
 	for _, full := range g.Fulls {
@@ -197,7 +197,7 @@ func (p Plan) latest(g archive.GenerationContents) (items []Item) {
 }
 
 // base returns the first full snapshot to keep: the newest verified snapshot before the point-in-time window, so that
-// every revision in the window can be restored. The store's clock must confirm the age of the snapshot, because the
+// any revision in the window can be restored. The store's clock must confirm the age of the snapshot, because the
 // writer's clock may have been behind. A full snapshot that the chain has passed does not count, because no segments
 // follow it. The zero value means that everything is kept.
 func (p Plan) base(g archive.GenerationContents) *archive.StoredFull {
@@ -221,7 +221,7 @@ func verified(full archive.StoredFull) bool {
 	return full.Err == nil && full.Result != nil && full.Result.Outcome == archive.Verified
 }
 
-// full decides about a full snapshot in the newest generation.
+// full decides whether to keep a full snapshot in the newest generation.
 func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *archive.StoredFull) Item {
 	item := Item{
 		Kind: Full, Generation: g.Number, Name: full.Name(), Time: full.Time, Revision: full.Revision, Objects: 2, Bytes: full.Size,
@@ -230,7 +230,7 @@ func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *
 	switch {
 	case base.Next.IsZero():
 		item.Why = notCovered
-	case full.Err != nil && !full.Stored.Before(p.requiredFrom()): // an unverified name proves nothing
+	case full.Err != nil && !full.Stored.Before(p.requiredFrom()): // an unverified name cannot be trusted
 		item.Why = "manifest cannot be verified; kept for the longest period of the policy"
 	case full.Name() == base.Name():
 		item.proof, item.Why = verified(full), "start of the point-in-time window"
@@ -244,7 +244,7 @@ func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *
 	return item
 }
 
-const notCovered = "no verified full snapshot before the point-in-time window yet"
+const notCovered = "no full snapshot before the point-in-time window has been verified yet"
 
 // isOlder reports whether full snapshot a was made before b. The snapshots may have the same revision.
 func isOlder(a, b archive.StoredFull) bool {
@@ -381,9 +381,9 @@ const (
 	mostFulls     = 10_000 // limit per kind
 )
 
-// A Policy defines which backups are kept. The zero value requires none.
+// A Policy defines which backups are kept. The zero value does not require any backups.
 type Policy struct {
-	// Points is the length of the window before now in which every revision can be restored.
+	// Points is the length of the window before now in which any revision can be restored.
 	Points time.Duration
 	// Hourly, Daily and Weekly are the numbers of hours, days and weeks before the point-in-time window whose last
 	// verified full snapshot is kept.

@@ -109,7 +109,7 @@ func TestPlan_windowIsNotCovered(t *testing.T) {
 	p := plan(history(chain(hourly(24*time.Hour, 0)...)))
 	assert.Empty(t, p.Unsafe)
 	assert.Empty(t, p.Deletes())
-	assert.Contains(t, p.Items[0].Why, "no verified full snapshot before the point-in-time window")
+	assert.Contains(t, p.Items[0].Why, "no full snapshot before the point-in-time window has been verified yet")
 }
 
 func TestPlan_withoutPoints(t *testing.T) {

@@ -22,12 +22,12 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// live simulates a few days of a cluster with backups.
+// live simulates a cluster with backups over a few days.
 func (w *world) live(t *rapid.T) {
 	for range rapid.IntRange(10, 40).Draw(t, "steps") {
 		w.pass(time.Duration(rapid.IntRange(1, 4*60).Draw(t, "minutes")) * time.Minute)
 		if made := w.fulls[len(w.fulls)-1].Time; w.now().Sub(made) > 12*time.Hour {
-			// The schedule requires a full snapshot: a longer pause fails a check.
+			// A full snapshot is due: a longer pause would fail a check.
 			w.full(false)
 		}
 		switch step := rapid.IntRange(0, 20).Draw(t, "step"); {
@@ -100,7 +100,7 @@ func (w *world) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool
 	return slots
 }
 
-// All restore points that the policy requires are kept, even if the plan was only partly executed.
+// All restore points that the policy requires are kept, even if the plan was only partially executed.
 func TestExecute_keepsWhatIsPromised(t *testing.T) {
 	went := 0
 	rapid.Check(t, func(r *rapid.T) {

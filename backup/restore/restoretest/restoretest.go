@@ -1,5 +1,5 @@
-// Package restoretest builds large full snapshots and archives for benchmarks. Filling a real etcd would take an
-// hour.
+// Package restoretest builds large full snapshots and archives for benchmarks. Filling a real etcd server would take
+// an hour.
 package restoretest
 
 import (

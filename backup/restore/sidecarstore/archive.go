@@ -1,27 +1,27 @@
-// Package sidecarstore reads the backups of the sidecar, etcd-backup-restore, from an object store. A full snapshot is
-// an etcd snapshot, and a delta contains the events of a watch. From a full snapshot and the deltas that follow it, a
-// restore can build the database at any later revision that the deltas cover, by adding the rows of the deltas to the
-// bucket named key of the snapshot.
+// Package sidecarstore reads backups made by the sidecar, etcd-backup-restore, from an object store. A full snapshot
+// is an etcd snapshot, and a delta contains the events of a watch. From a full snapshot and the deltas that follow
+// it, a restore can build the database at any later revision that the deltas cover, by adding the rows from the
+// deltas to the snapshot's key bucket.
 //
 // Object names have the following format:
 //
 //	[v1/|v2/][Backup-<seconds>/]Full-<first>-<last>-<seconds>[.gz|.zlib|.Z][.final]   a snapshot of etcd and its SHA-256
 //	[v1/|v2/][Backup-<seconds>/]Incr-<first>-<last>-<seconds>[.gz|.zlib|.Z]           a JSON array of events and its SHA-256
 //
-// The seconds are Unix time. All other objects are ignored, including numbered chunks of uploads, which stores merge
-// into the object itself, and objects in deeper directories, which may belong to another cluster. Objects with the
-// tag x-etcd-snapshot-exclude are not ignored, because listings do not contain tags.
+// The seconds are Unix time. All other objects are ignored, including numbered upload chunks, which stores merge into
+// the object itself, and objects in deeper directories, which may belong to another cluster. Objects with the
+// x-etcd-snapshot-exclude tag are not ignored, because listings do not contain tags.
 //
 // # Names are hints
 //
 // Names only help to select objects; the content decides. The sidecar reads the revision in the name of a full
 // snapshot before it takes the snapshot, so the content may be newer. [Base] contains the revision of the database
 // itself, and rows up to that revision are not repeated. Two concurrent sidecars create overlapping deltas, in which
-// common rows must be equal. A revision that no object contains causes archive.ErrNotKept. Such gaps are common before
-// a full snapshot, because the sidecar discards its collected events when it takes a snapshot.
+// common rows must be equal. A revision that no object contains causes archive.ErrNotKept. Gaps are common before a
+// full snapshot, because the sidecar discards its collected events when it takes a snapshot.
 //
-// The time of an event is the time at which the sidecar received the event, by the sidecar's clock. After a full
-// snapshot that takes a minute to upload, this time may be a minute late.
+// The time of an event is the time at which the sidecar received the event, according to the sidecar's clock. After a
+// full snapshot that takes a minute to upload, this time may be a minute late.
 //
 // # Why the rows equal etcd's rows
 //
@@ -32,15 +32,16 @@
 // form the row's value, byte for byte.
 //
 // There is one exception: etcd versions before 2024 (etcd issue 18089) drop the deletions of the revision at which a
-// watch starts if that revision was compacted. If the sidecar's watch starts at such a revision, rows after a dropped
-// row get positions that are too low, and the deleted key still exists.
+// watch starts if that revision was compacted. If the sidecar's watch starts at a compacted revision, rows after a
+// dropped row get positions that are too low, and the deleted key still exists.
 //
 // # Limits of deltas
 //
-// Deltas do not contain leases, users, roles, alarms, members, the authentication status or the compacted revision. All
-// of these remain as in the full snapshot. A key whose lease was granted after the full snapshot refers to an unknown
-// lease and exists until the key is deleted or overwritten. A lease that was revoked after the full snapshot exists
-// without keys until it expires. A password that was changed after the full snapshot is reset to the previous one.
+// Deltas do not contain leases, users, roles, alarms, members, the authentication status or the compacted revision.
+// After a restore, all of this data is as it was in the full snapshot. A key whose lease was granted after the full
+// snapshot refers to an unknown lease and exists until the key is deleted or overwritten. A lease that was revoked
+// after the full snapshot exists without keys until it expires. A password that was changed after the full snapshot
+// is reset to the previous one.
 package sidecarstore
 
 import (
@@ -63,7 +64,7 @@ type Object struct {
 	Name        string    // name in the store
 	Full        bool      // full snapshot if true, otherwise delta
 	First, Last int64     // revisions; for a full snapshot, First is 0 and the content may be newer than Last
-	Created     time.Time // by the sidecar's clock, rounded down to the second
+	Created     time.Time // according to the sidecar's clock, rounded down to the second
 	Size        int64     // size in the store
 
 	compression string // suffix of the name
@@ -177,7 +178,7 @@ func (a *Archive) FullSnapshots(to archive.Target) (fulls []Object, err error) {
 	case len(fulls) > 0:
 		return fulls, nil
 	case len(a.Chains) == 0:
-		return nil, fmt.Errorf("%w: no full snapshot of the sidecar in %s", archive.ErrNotKept, a.store)
+		return nil, fmt.Errorf("%w: no full snapshots from the sidecar in %s", archive.ErrNotKept, a.store)
 	default:
 		oldest := a.Chains[0].Full
 		return nil, fmt.Errorf("%w: %s is older than the oldest full snapshot (%s, created %s)", archive.ErrNotKept, to, oldest.Name,
@@ -210,7 +211,7 @@ func byFirst(deltas []Object) []Object {
 	return slices.SortedStableFunc(slices.Values(deltas), func(a, b Object) int { return cmp.Compare(a.First, b.First) })
 }
 
-// Errors about unusable backups. Functions also return restore.ErrDamaged, archive.ErrNotKept, and errors of the
+// Errors about unusable backups. Functions also return restore.ErrDamaged, archive.ErrNotKept, and errors from the
 // store and the context.
 var (
 	// ErrNewer means that a full snapshot contains later revisions than the target, contrary to its name. An older

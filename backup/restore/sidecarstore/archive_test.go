@@ -97,7 +97,7 @@ func TestFulls(t *testing.T) {
 	require.ErrorIs(t, err, archive.ErrNotKept)
 	assert.EqualError(t, err, "not available: revision 9 is older than the oldest full snapshot (v2/Full-00000000-00000010-1000, created 1970-01-01T00:16:40Z)")
 	_, err = list(t, memory.New()).FullSnapshots(archive.Target{})
-	assert.EqualError(t, err, "not available: no full snapshot of the sidecar in memory://test/")
+	assert.EqualError(t, err, "not available: no full snapshots from the sidecar in memory://test/")
 }
 
 func TestList_returnsErrorsOfTheStore(t *testing.T) {

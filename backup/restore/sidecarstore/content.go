@@ -20,7 +20,7 @@ import (
 )
 
 // Snapshot opens a full snapshot as created by etcd: the database followed by its SHA-256, which the caller must
-// verify. Errors are restore.ErrDamaged, or errors of the context or the store. The reader needs little memory for
+// verify. Errors are restore.ErrDamaged, or errors from the context or the store. The reader needs little memory for
 // any content; the caller must limit the size of the output. The reader is not safe for concurrent use, is valid
 // until ctx is done, and must be closed.
 func (a *Archive) Snapshot(ctx context.Context, full Object) (io.ReadCloser, error) {
@@ -94,7 +94,7 @@ func (c *content) damage(cause error) error {
 // errRead is the prefix of store errors.
 var errRead = errors.New("cannot read")
 
-// storedReader wraps store errors in errRead.
+// storedReader wraps errors from the store with errRead.
 type storedReader struct {
 	io.Reader
 	name string
@@ -108,8 +108,8 @@ func (s storedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// maxEvent limits the JSON of an event in bytes, and therefore the memory that a delta needs. A value of 12 MB fits.
-// etcd accepts requests of 1.5 MB by default, and its documentation advises against more than 10 MB.
+// maxEvent limits the JSON of an event in bytes, and therefore the memory that a delta needs. A value of up to 12 MB
+// fits. etcd accepts requests of 1.5 MB by default, and its documentation advises against more than 10 MB.
 const maxEvent = 16 << 20
 
 // event is an event in the sidecar's JSON format.
@@ -125,7 +125,7 @@ type delta struct {
 	decoder *json.Decoder
 
 	row      format.Row // current row
-	received time.Time  // by the sidecar's clock
+	received time.Time  // according to the sidecar's clock
 	revision int64
 	position int64 // position within the revision
 }

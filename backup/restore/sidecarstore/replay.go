@@ -16,7 +16,7 @@ import (
 // Base is the database of a full snapshot to which rows are added.
 type Base struct {
 	Revision int64 // last revision in the snapshot; may be later than the revision in the name
-	// Row returns the row whose key starts with the 17 bytes of revision, or nothing if the row does not exist (for
+	// Row returns the row whose key starts with the 17 bytes of revision, or nil if the row does not exist (for
 	// example, after a compaction). Rows that both the base and the deltas contain are compared. A difference reveals
 	// a full snapshot that the sidecar created by compacting other backups while leases expired, which caused
 	// additional changes. Row may be nil.
@@ -27,7 +27,7 @@ type Base struct {
 // base.Revision without a gap, and each revision is complete: a transaction is never split.
 //
 // If reading fails, the last iteration yields the error, and all rows must be discarded, because the digest of an
-// object is at its end. The error is ErrNewer, ErrConflict, restore.ErrDamaged, archive.ErrNotKept, or an error of
+// object is at its end. The error is ErrNewer, ErrConflict, restore.ErrDamaged, archive.ErrNotKept, or an error from
 // the store or the context. A target time after all events selects the last revision.
 //
 // Rows reads at most eight deltas at a time and keeps one event of each delta in memory and nothing on disk. The
@@ -111,7 +111,8 @@ func (r *replay) advance() error {
 	return nil
 }
 
-// maxOverlap limits the number of deltas that are read at a time. Two concurrent sidecars cause two or three.
+// maxOverlap limits the number of deltas that are read at a time. With two concurrent sidecars, two or three deltas
+// overlap.
 const maxOverlap = 8
 
 // findNext finds the next revision and the deltas that contain it. After the last row, same is empty.
@@ -157,7 +158,7 @@ func (r *replay) isPastTarget() bool {
 }
 
 // readRevision yields each row of the next revision once and advances past the revision. If the base contains the
-// revision, readRevision compares the rows instead. Rows that several deltas contain must be equal.
+// revision, readRevision compares the rows instead. Rows that appear in multiple deltas must be equal.
 func (r *replay) readRevision() error {
 	first, others := r.same[0], r.same[1:]
 	name := first.content.object.Name

@@ -181,8 +181,7 @@ func TestRows_mayStopEarly(t *testing.T) {
 	}
 }
 
-// FuzzDelta searches for content that makes the reader panic, or that the reader accepts although etcd cannot have
-// such rows.
+// FuzzDelta searches for content that makes the reader panic or accept rows that etcd cannot have.
 func FuzzDelta(f *testing.F) {
 	for i, suffix := range sidecarstoretest.Suffixes {
 		plain := sidecarstoretest.Delta(f, append(puts(11, 13), put(13, "more", "value"))...)

@@ -29,7 +29,7 @@ type world struct {
 	*testing.T
 	random *rand.Rand
 	dir    string
-	stop   func() // etcd, once
+	stop   func() // stops etcd, at most once
 	client *clientv3.Client
 	store  *memory.Store
 	leases []clientv3.LeaseID
@@ -60,7 +60,7 @@ func (w *world) revision() int64 {
 }
 
 // full takes a full snapshot like the sidecar, which reads the revision for the name before taking the snapshot.
-// Other requests are written in between. full returns the revision after the one in the name.
+// Other clients write in between. full returns the revision after the one in the name.
 func (w *world) full(meanwhile int) (first int64) {
 	last := w.revision()
 	w.write(meanwhile)
@@ -130,7 +130,7 @@ func (w *world) request() clientv3.Op {
 	}
 }
 
-// transaction returns a transaction that changes several keys once each and may contain a nested transaction.
+// transaction returns a transaction that changes multiple keys once each and may contain a nested transaction.
 func (w *world) transaction() clientv3.Op {
 	var outer, inner []clientv3.Op
 	for _, number := range w.random.Perm(30)[:1+w.random.IntN(8)] {

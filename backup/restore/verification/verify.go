@@ -1,6 +1,6 @@
 // Package verification tests backups by restoring them. Verify fetches and decrypts a backup, rebuilds the database
 // next to the database in use, checks the pages with bbolt, and compares the hash with etcd's own. Verification runs
-// in a separate process to leave resources for etcd. The backup writer and `backup verify` use the package.
+// in a separate process to leave resources for etcd. The package is used by the backup writer and `backup verify`.
 package verification
 
 import (
@@ -36,10 +36,9 @@ type Job struct {
 // errDiffers means that the restored database is wrong even though all objects are intact.
 var errDiffers = errors.New("the restored database differs from the original")
 
-// Verify restores a backup in the scratch directory. Verify removes the directory's content at the beginning and at
-// the end. The result reports whether the restore succeeded; the caller stores the result. An error means that the
-// outcome is still unknown, for example because the store is unreachable, the volume is too small, or an identity is
-// missing.
+// Verify restores a backup in the scratch directory. Verify empties the directory before and after the restore. The
+// result reports whether the restore succeeded; the caller stores the result. An error means that the outcome is
+// still unknown, for example because the store is unreachable, the volume is too small, or an identity is missing.
 func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (archive.Result, error) {
 	started := time.Now()
 	path, err := job.find(ctx, a)

@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// version is the protocol version, which every server supports and which includes tokens and large blocks.
+// version is the protocol version. Every server supports this version, which includes tokens and large blocks.
 const version = "2021-12-02"
 
 var (
@@ -36,8 +36,8 @@ type Store struct {
 	container *url.URL
 }
 
-// New validates the location without connecting. The endpoint is the account's endpoint, which has a path for an
-// emulator. If account is empty, New uses AZURE_STORAGE_ACCOUNT.
+// New validates the location without connecting. The endpoint is the account's endpoint; an emulator's endpoint
+// includes a path. If account is empty, New uses AZURE_STORAGE_ACCOUNT.
 func New(place wire.Place, account string) (*Store, error) {
 	if !containerName.MatchString(place.Bucket) {
 		return nil, fmt.Errorf("invalid container name %q", place.Bucket)

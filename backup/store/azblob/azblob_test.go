@@ -26,7 +26,7 @@ func withKey(t *testing.T) {
 	t.Setenv("AZURE_STORAGE_KEY", base64.StdEncoding.EncodeToString([]byte("SECRET")))
 }
 
-// created responds like Azure after a creation.
+// created responds like Azure after it has created a blob.
 func created(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("X-Ms-Request-Id", "4f8b1a3c-101e-0000-0000-000000000000")
 	w.WriteHeader(http.StatusCreated)

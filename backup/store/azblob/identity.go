@@ -67,7 +67,8 @@ func (i identity) Token() (*oauth2.Token, error) {
 	return login.Token(i.ctx)
 }
 
-// managed fetches a token from the machine's identity endpoint. AZURE_CLIENT_ID selects one of several identities.
+// managed fetches a token from the machine's identity endpoint. AZURE_CLIENT_ID selects one if there are multiple
+// identities.
 func (i identity) managed() (*oauth2.Token, error) {
 	query := url.Values{"api-version": {"2018-02-01"}, "resource": {resource}}
 	missing := "no credentials found in the environment, workload identity or managed identity"

@@ -25,7 +25,8 @@ import (
 var errNoLinks = errors.New("the file system does not support hard links, which are needed to create files atomically")
 
 // Store is an existing directory, the equivalent of a bucket. A missing directory is an error, because it may be on a
-// volume that is not mounted. Treating it as empty would create a new cluster although backups exist.
+// volume that is not mounted. Treating a missing directory as empty would create a new cluster even though backups
+// exist.
 type Store struct {
 	directory string // absolute path
 }
@@ -170,7 +171,7 @@ func (s *Store) access(denied error) string {
 	return advice
 }
 
-// translate wraps a file system error in the corresponding error of package store.
+// translate converts a file system error to the corresponding store error.
 func translate(err error) error {
 	number, _ := errors.AsType[syscall.Errno](err)
 	switch {
@@ -319,8 +320,7 @@ func syncDirectory(root *os.Root, name string) error {
 		return err
 	}
 	if err = directory.Sync(); err != nil {
-		// Not an error of package store: the object may exist without being durable, so reading it back would prove
-		// nothing.
+		// Not a store error: the object may exist without being durable, so reading it back would not prove anything.
 		err = fmt.Errorf("cannot sync directory %s: %s", filepath.Join(root.Name(), name), err.Error())
 	}
 	return errors.Join(err, directory.Close())

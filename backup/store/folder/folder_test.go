@@ -211,7 +211,7 @@ func TestLeftoversAreRemovedAfterAnHour(t *testing.T) {
 
 func TestADirectoryOfManyPagesIsListedInOrder(t *testing.T) {
 	defer func(size int) { pageSize = size }(pageSize)
-	pageSize = 700 // requires several reads of the directory
+	pageSize = 700 // requires multiple reads of the directory
 	s := open(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(s.directory, "d"), 0o700))
 	var want []string
@@ -273,7 +273,7 @@ func TestAFullDiskLeavesNothing(t *testing.T) {
 
 const writerVariable = "FOLDER_TEST_WRITES_INTO"
 
-// TestMain runs this program as a writer if a test started it to kill it.
+// TestMain runs this program as a writer if it was started by a test that will kill it.
 func TestMain(m *testing.M) {
 	if directory := os.Getenv(writerVariable); directory != "" {
 		write(directory)

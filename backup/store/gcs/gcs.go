@@ -39,8 +39,8 @@ type Store struct {
 	uploads string // URL for creating objects
 }
 
-// New validates the location without connecting. An endpoint with plain HTTP is an emulator, which receives no
-// credentials.
+// New validates the location without connecting. A plain HTTP endpoint is assumed to be an emulator and is not sent
+// any credentials.
 func New(place wire.Place) (*Store, error) {
 	if len(place.Bucket) > longestBucketName || !bucketName.MatchString(place.Bucket) {
 		return nil, fmt.Errorf("invalid bucket name %q", place.Bucket)

@@ -30,7 +30,7 @@ func refuse(w http.ResponseWriter, r storetest.ErrorResponse) {
 	fmt.Fprintf(w, `{"error":{"code":%d,"message":"%s SECRET","errors":[{"reason":%q}]}}`, r.Status, r.Message, r.Code)
 }
 
-// created responds like Google after an object was created in one request or an upload was started.
+// created responds like Google after it has created an object or started an upload.
 func created(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("uploadType") == "resumable" {
 		w.Header().Set("Location", "https://elsewhere.example/upload?uploadType=resumable&upload_id=U1")

@@ -103,7 +103,7 @@ func TestTokenRequest_endsWithTheRequest(t *testing.T) {
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-// Workload identity federation exchanges a token of another issuer. The token file is renewed.
+// Workload identity federation exchanges a token from another issuer. The token file is renewed.
 func TestFederationExchangesItsTokenFile(t *testing.T) {
 	var exchanged []string
 	granted := 0

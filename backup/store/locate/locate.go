@@ -55,7 +55,7 @@ func Open(raw string) (store.Store, error) {
 	return opened, nil
 }
 
-// usage returns the error for a URL in none of the Forms.
+// usage returns the error for a URL that does not match any of the Forms.
 func usage() error {
 	forms, _ := Forms()
 	last := len(forms) - 1
@@ -68,7 +68,7 @@ func open(raw string) (store.Store, error) {
 	}
 	parsed, err := url.Parse(raw)
 	if err != nil {
-		return nil, usage() // the error of url.Parse would contain the URL
+		return nil, usage() // the error from url.Parse would contain the URL
 	}
 	kind, known := schemes[parsed.Scheme]
 	switch {

@@ -243,7 +243,7 @@ func (s *Store) CountCalls(op Op, prefix string) (times int) {
 	return times
 }
 
-// begin records a call and returns its fault, or the error of a fault that prevents the call.
+// begin records a call and returns its fault, or the error from a fault that prevents the call.
 func (s *Store) begin(ctx context.Context, op Op, name string) (Fault, error) {
 	if op != List {
 		if err := store.CheckName(name); err != nil {
@@ -262,7 +262,7 @@ func (s *Store) begin(ctx context.Context, op Op, name string) (Fault, error) {
 	return fault, s.failed(op, name, err)
 }
 
-// loseReply returns the error of a fault whose call takes effect.
+// loseReply returns the error from a fault whose call takes effect.
 func (s *Store) loseReply(ctx context.Context, fault Fault, op Op, name string) error {
 	if !fault.ReplyLost {
 		return nil
@@ -333,7 +333,7 @@ func (broken) Read([]byte) (int, error) {
 	return 0, &store.Unavailable{Cause: errors.New("connection lost")}
 }
 
-// Errors in the form that stores return them.
+// Errors in the form in which stores return them.
 var (
 	ErrConflict    error = &store.Unavailable{Cause: errors.New("HTTP status 409 (ConditionalRequestConflict)")}
 	ErrThrottled   error = &store.Unavailable{Cause: errors.New("HTTP status 429"), After: time.Second}

@@ -58,7 +58,7 @@ func against(t *testing.T, f *fake) *Store {
 	return open(t, storetest.Serve(t, f.ServeHTTP), "bucket")
 }
 
-// created responds like S3 after an object was created.
+// created responds like S3 after it has created an object.
 func created(w http.ResponseWriter, r *http.Request) {
 	content, _ := io.ReadAll(r.Body)
 	w.Header().Set("ETag", `"`+hexMD5(content)+`"`)
@@ -228,7 +228,7 @@ func TestAbandonedUploadsAreAborted(t *testing.T) {
 	assert.Equal(t, awkward, f.find(http.MethodGet, "uploads")[0].URL.Query().Get("prefix"), "others' are left alone")
 }
 
-// A bucket with a customer key returns ETags that are not MD5 sums, so Put inspects the object instead.
+// A bucket encrypted with a customer key returns ETags that are not MD5 sums, so Put inspects the object instead.
 func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	size := "1"
 	f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {

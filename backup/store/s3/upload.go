@@ -17,8 +17,8 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// upload creates an object in a single request or a multipart upload. S3 ignores the condition that the object does
-// not exist in the first request of a multipart upload, so the last request contains it.
+// upload creates an object in a single request or a multipart upload. S3 ignores If-None-Match in the first request
+// of a multipart upload, so the last request contains the header.
 type upload struct {
 	store *Store
 	key   string
@@ -37,7 +37,7 @@ var ifAbsent = map[string]string{"If-None-Match": "*"}
 
 func (s *Store) upload(key string) wire.Upload { return &upload{store: s, key: key} }
 
-// send sends a body with its MD5, which object lock requires.
+// send sends a body with its MD5, which is required by object lock.
 func (u *upload) send(ctx context.Context, method string, query url.Values, header map[string]string, body []byte, into any) (etag string, err error) {
 	sum := md5.Sum(body)
 	all := map[string]string{"Content-Md5": base64.StdEncoding.EncodeToString(sum[:]), "Content-Type": "application/octet-stream"}

@@ -34,7 +34,7 @@ type Protocol struct {
 	// Responses to creating an existing object, to a denied request, to deleting a locked object, and to a request
 	// for a missing bucket.
 	Exists, Denied, Locked, NoBucket ErrorResponse
-	// Others are further error responses.
+	// Others are additional error responses.
 	Others []ErrorResponse
 	// Page is the body of a listing that contains the object a and a mark for the next page.
 	Page string
@@ -44,7 +44,7 @@ type Protocol struct {
 type ErrorResponse struct {
 	Status         int
 	Code, Message  string
-	Create, Delete error // expected errors of Put and Delete; nil for Delete if deleting an absent object succeeds
+	Create, Delete error // expected errors from Put and Delete; nil for Delete if deleting an absent object succeeds
 }
 
 // RunErrors tests a store against a faulty server.
@@ -63,8 +63,8 @@ func RunErrors(t *testing.T, d Protocol) {
 	}
 }
 
-// Serve starts a server that is closed when the test ends. The handler is called after the body was read, so that the
-// server notices when the client disconnects.
+// Serve starts a server that is closed when the test ends. The handler is called after the body has been read, so
+// that the server notices when the client disconnects.
 func Serve(t *testing.T, handler http.HandlerFunc) *url.URL {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -107,7 +107,7 @@ func writeHeader(w http.ResponseWriter, length string) {
 	w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
 }
 
-// readError returns the error of reading an object after the response has started.
+// readError reads an object and returns the error that occurs after the response has started.
 func readError(t *testing.T, s store.Store) error {
 	t.Helper()
 	body, err := s.Get(testContext(t), "a", 0, -1)
@@ -204,7 +204,7 @@ func (d Protocol) testClock(t *testing.T) {
 	}
 }
 
-// testMissing also simulates a web server other than the store, which has no such path.
+// testMissing also simulates another web server, which does not have the requested path.
 func (d Protocol) testMissing(t *testing.T) {
 	assertFailure(t, d.open(t, func(w http.ResponseWriter, _ *http.Request) { d.WriteError(w, d.NoBucket) }), store.ErrNoBucket)
 	assertFailure(t, d.open(t, http.NotFound), store.ErrNoBucket)

@@ -35,9 +35,10 @@ type Subject struct {
 	// Server and Through are nil for a store without a network.
 	Server  *url.URL
 	Through func(t *testing.T, proxied *url.URL) store.Store
-	// Missing opens a store whose bucket does not exist, and Denied one with invalid credentials; nil if impossible.
+	// Missing opens a store whose bucket does not exist, and Denied opens a store with invalid credentials. Either
+	// may be nil if not applicable.
 	Missing, Denied func(t *testing.T) store.Store
-	// Whole means that the store does not split objects, so small test objects suffice.
+	// Whole means that the store does not split objects, so small test objects are sufficient.
 	Whole bool
 	// Holds means that the store keeps objects in this process's memory.
 	Holds bool
@@ -69,7 +70,7 @@ func Run(t *testing.T, s Subject) {
 	}
 }
 
-// large returns the size of an object that consists of several pieces.
+// large returns the size of an object that consists of more than one piece.
 func (s Subject) large() int {
 	if s.Whole {
 		return 300_001

@@ -19,7 +19,7 @@ import (
 type Place struct {
 	Bucket   string   // bucket or container
 	Prefix   string   // name prefix: empty, or ending with a slash
-	Endpoint *url.URL // nil for the cloud's own endpoint
+	Endpoint *url.URL // nil for the cloud provider's endpoint
 	CAPath   string   // path of a CA bundle; see NewClient
 }
 
@@ -63,7 +63,7 @@ func (b *Bucket) Failed(doing string, err error) error {
 }
 
 const (
-	// PieceSize is the size of the upload buffer in bytes. S3 allows 10,000 parts, so an object can have 80 GB.
+	// PieceSize is the size of the upload buffer in bytes. S3 allows 10,000 parts, so an object can be up to 80 GB.
 	PieceSize = 8 << 20
 	// abortDeadline limits the cleanup after a failed upload.
 	abortDeadline = 5 * time.Second
@@ -104,12 +104,12 @@ func (b *Bucket) Put(ctx context.Context, name string, content io.Reader) error 
 	return err
 }
 
-// readPiece fills the buffer, unless the piece is the last one, which may be empty. readPiece returns only errors of
-// content.
+// readPiece fills the buffer, unless the piece is the last one, which may be empty. readPiece only returns errors
+// from content.
 func readPiece(content io.Reader, buffer *[PieceSize]byte) (piece []byte, last bool, err error) {
 	filled := 0
 	for filled < PieceSize {
-		// io.ReadFull would interpret an io.ErrUnexpectedEOF of content as the end.
+		// io.ReadFull would interpret an io.ErrUnexpectedEOF from content as the end.
 		n, err := content.Read(buffer[filled:])
 		filled += n
 		if errors.Is(err, io.EOF) {
@@ -158,7 +158,7 @@ func (b *Bucket) Get(ctx context.Context, name string, offset, length int64) (io
 }
 
 // confirmMissing resolves ErrUnconfirmed: an object is missing only if its bucket can be listed. Otherwise
-// confirmMissing returns the error of the listing.
+// confirmMissing returns the error from the listing.
 func (b *Bucket) confirmMissing(ctx context.Context, name string, err error) error {
 	if !errors.Is(err, ErrUnconfirmed) {
 		return err

@@ -28,7 +28,7 @@ const (
 	longestWait = 2 * time.Second
 )
 
-// maxBody limits the size of decoded responses in bytes. A page of 5,000 blobs from Azure has 5 MB.
+// maxBody limits the size of decoded responses in bytes. A page of 5,000 blobs from Azure is 5 MB.
 const maxBody = 16 << 20
 
 // Client sends requests to a store and interprets the responses.
@@ -121,15 +121,15 @@ func (c *Client) Send(ctx context.Context, r Request, into any, accepted ...int)
 	return response, err
 }
 
-// ErrUnexpectedResponse returns the error for a successful response that violates the store's protocol. Such
+// ErrUnexpectedResponse returns the error for a successful response that violates the store's protocol. Invalid
 // responses typically come from a console, a proxy or a captive portal. The response does not show whether anything
 // was stored.
 func ErrUnexpectedResponse(lacks string) error {
 	return &store.Unavailable{Cause: fmt.Errorf("the response is not from the store (missing %s); check endpoint=", lacks)}
 }
 
-// ErrNoBucket is returned for status 404 if the request creates an object or refers to no object, which means that
-// the bucket is missing.
+// ErrNoBucket is returned for status 404 if the request creates an object or does not refer to an object, which means
+// that the bucket is missing.
 var ErrNoBucket = fmt.Errorf("HTTP status 404: %w: %s", store.ErrNoBucket, store.ErrNoBucket.NextStep())
 
 // ErrUnconfirmed is an ErrNotFound that may mean a missing object, a missing bucket or a wrong server.
@@ -164,7 +164,8 @@ func ParseEndpoint(value string) (*url.URL, error) {
 	}
 }
 
-// tolerance is the smallest clock difference that may cause a rejection. AWS and Azure allow 15 minutes, Google less.
+// tolerance is the smallest clock difference that may cause a rejection. AWS and Azure allow 15 minutes; Google
+// allows less.
 const tolerance = 5 * time.Minute
 
 // maxWait limits Retry-After.

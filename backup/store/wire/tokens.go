@@ -84,7 +84,7 @@ func (t *Tokens) Expire(status int) {
 // a single context forever.
 type tokenTransport struct{ tokens *Tokens }
 
-// RoundTrip implements http.RoundTripper. Authorize triggers the call.
+// RoundTrip implements http.RoundTripper. RoundTrip runs during Authorize.
 func (t tokenTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return t.tokens.HTTP.Transport.RoundTrip(request.WithContext(t.tokens.caller))
 }

@@ -1,6 +1,5 @@
 // Package wire contains the code that the HTTP stores s3, gcs and azblob share: connections that fail when they
-// stall, CA bundles that may change, translation of responses to errors of package store, retries, and uploads in
-// pieces.
+// stall, CA bundles that may change, translation of responses to store errors, retries, and uploads in pieces.
 package wire
 
 import (
@@ -159,7 +158,7 @@ func (d *stallDetector) patienceFor(ctx context.Context) time.Duration {
 }
 
 // stallDetector cancels a request that stalls, which means that neither the request body nor the response makes
-// progress within patience. Its errors are the error of the caller's context or ErrUnavailable.
+// progress within patience. A stallDetector returns the error from the caller's context, or ErrUnavailable.
 type stallDetector struct {
 	next     http.RoundTripper
 	patience time.Duration

@@ -1,7 +1,7 @@
 // Package servers starts real object store servers for tests on loopback: versitygw for S3, fake-gcs-server for
-// Google Cloud Storage, and Azurite for Azure. The servers are built or installed once from the module
-// testdata/servers to the user's cache directory. Servers are started only if the tests run with -servers, as in
-// `make test-backup`.
+// Google Cloud Storage, and Azurite for Azure. The servers are built or installed once, from the testdata/servers
+// module into the user's cache directory. Servers are started only if the tests run with -servers, as in `make
+// test-backup`.
 package servers
 
 import (
@@ -28,7 +28,7 @@ import (
 
 var wanted = flag.Bool("servers", false, "run the tests that need real object store servers")
 
-// Keys of the servers. Azurite uses fixed keys that Microsoft has published.
+// Keys for the servers. Azurite uses fixed keys that Microsoft has published.
 const (
 	S3Access     = "tester"
 	S3Secret     = "test-secret"
@@ -81,7 +81,7 @@ func Azure(t *testing.T) *url.URL {
 	})
 }
 
-// patience limits the start of a server, which takes seconds on a busy machine.
+// patience limits how long a server may take to start, which can be seconds on a busy machine.
 const patience = 2 * time.Minute
 
 // start starts a server and returns its endpoint (with the path) once it responds. The server stops when the test
@@ -117,7 +117,7 @@ func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.
 	return nil
 }
 
-// build builds a program of the module testdata/servers, at most once per content of go.sum, and returns its path.
+// build builds a program from the testdata/servers module, at most once per content of go.sum, and returns its path.
 func build(t *testing.T, name, pkg string) string {
 	return ensureFile(t, "go.sum", name, func(from, into string) *exec.Cmd {
 		return exec.Command("go", "build", "-C", from, "-o", filepath.Join(into, name), pkg)
@@ -162,7 +162,7 @@ func ensureFile(t *testing.T, lock, file string, command func(from, into string)
 	return path
 }
 
-// cache returns the module testdata/servers in a parent directory of the test, and a cache directory for the content
+// cache returns the testdata/servers module in a parent directory of the test, and a cache directory for the content
 // of the lock file.
 func cache(t *testing.T, lock string) (module, directory string) {
 	for module = "testdata/servers"; ; module = filepath.Join("..", module) {
