@@ -155,7 +155,7 @@ func MaxTime(a, b time.Time) time.Time {
 // A Fault is an error caused by an object that is missing or cannot be verified.
 type Fault struct {
 	Object string          // object name; empty if the object does not exist
-	From   format.Position // everything before this position was read; zero for a full snapshot
+	From   format.Position // everything before this position has been read; zero for a full snapshot
 	Err    error
 }
 
@@ -227,7 +227,7 @@ const (
 	reservationPrefix = "reservation/"
 )
 
-// A Level is a level of merging.
+// A Level is a merge level.
 type Level string
 
 // Merge levels, ordered by the time span that an object covers.
@@ -260,7 +260,8 @@ func (o Object) hasNameOf(other Object) bool {
 	return o.Level == other.Level && o.Generation == other.Generation && o.Start == other.Start && o.NamedEnd() == other.NamedEnd()
 }
 
-// NamedEnd returns the position after an object according to the object's name. A segment may extend further.
+// NamedEnd returns the position after an object according to the object's name. A segment may extend beyond the named
+// end.
 func (o Object) NamedEnd() format.Position {
 	if o.Level == Segment {
 		return format.Position{Revision: o.Start.Revision, Part: o.Start.Part + 1}
@@ -348,10 +349,10 @@ func ParseFullName(name string) (revision int64, at time.Time, err error) {
 
 func fullPrefix(generation int) string { return GenerationPrefix(generation) + "full/" }
 
-// DataName returns the name of the data object of a full snapshot.
+// DataName returns the object name of a full snapshot's data.
 func DataName(generation int, full string) string { return fullPrefix(generation) + full + "/data" }
 
-// ManifestName returns the name of the manifest of a full snapshot. The manifest is created last and deleted first.
+// ManifestName returns the object name of a full snapshot's manifest. The manifest is created last and deleted first.
 func ManifestName(generation int, full string) string {
 	return fullPrefix(generation) + full + "/manifest.json"
 }

@@ -287,7 +287,7 @@ func (r *objectStore) RestoreTests(ctx context.Context, generation int, since ti
 }
 
 // A StoredFull is a full snapshot in a listing. If the manifest cannot be verified, only Generation, Revision and
-// Time are set, from the object name.
+// Time are set, based on the object name.
 type StoredFull struct {
 	Full
 	Size   int64     // total size of the objects in bytes

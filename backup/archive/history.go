@@ -147,7 +147,7 @@ func (h *History) readFull(ctx context.Context, generation Generation, kept *Sto
 	return h.readResult(ctx, kept, results[kept.Name()])
 }
 
-// readResult reads the newest verifiable test result of a full snapshot. Later names may belong to invalid objects.
+// readResult reads the newest verifiable test result of a full snapshot. Objects with later names may be invalid.
 func (h *History) readResult(ctx context.Context, kept *StoredFull, names []string) error {
 	for _, name := range slices.Backward(names) {
 		switch result, err := h.reader.result(ctx, name); {

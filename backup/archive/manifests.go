@@ -182,7 +182,7 @@ func (r *objectStore) lastManifest(ctx context.Context, object Object) (*format.
 	return last.manifest, last.err
 }
 
-// A partReader reads an object in parts, so that callers can move the offset.
+// A partReader reads an object in parts, so that callers can seek.
 type partReader struct {
 	ctx    context.Context
 	store  store.Store
@@ -209,7 +209,7 @@ func (p *partReader) Read(into []byte) (n int, err error) {
 
 const (
 	maxFirstTries = 6                      // attempts before the first byte
-	maxTries      = 12                     // attempts after the first byte: about two minutes, to avoid starting over
+	maxTries      = 12                     // attempts after the first byte, over about two minutes
 	firstPause    = 100 * time.Millisecond // doubles after each attempt
 	maxPause      = 30 * time.Second
 )

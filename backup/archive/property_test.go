@@ -201,8 +201,8 @@ var statementsOf = []string{
 	"gen/000001/verified/0000000000000000010-20261122T120010Z_20261122T120100Z.json",
 }
 
-// FuzzManifests replaces each statement with another one that has a valid checksum, like an attacker with write
-// access to the store.
+// FuzzManifests replaces each statement with another one that has a valid checksum, as an attacker with write access
+// to the store could.
 func FuzzManifests(f *testing.F) {
 	w := begin(f, &format.Keys{}, 14)
 	require.NoError(f, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: 100, Created: Noon}))

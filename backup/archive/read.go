@@ -89,7 +89,7 @@ func (w *readingWalk) run() error {
 	return nil
 }
 
-// isComplete reports whether all rows were read. Segments without rows may follow.
+// isComplete reports whether all rows have been read. Segments without rows may follow.
 func (w *readingWalk) isComplete() bool { return w.position.Revision > w.path.Revision }
 
 func (w *readingWalk) relist() error {

@@ -178,7 +178,7 @@ func (r *objectStore) verifiedIndex(ctx context.Context, objects []Object, clust
 const maxTrusted = 1 << 30
 
 // mustRead reports whether the end of an object must be read, because the name does not contain the end or no
-// following object confirms it.
+// following object confirms the end.
 func (x index) mustRead(object Object) bool {
 	if object.Level == Segment {
 		found, _ := x.find(object.Start)

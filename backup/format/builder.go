@@ -130,7 +130,7 @@ const (
 	maxHashes  = 4096
 )
 
-// sequence checks the order of records and collects the facts for the manifest. SegmentBuilder and SegmentReader
+// sequence checks the order of records and collects the values for the manifest. SegmentBuilder and SegmentReader
 // share sequence, so anything that can be written can be read.
 type sequence struct {
 	chain   *Chain

@@ -106,7 +106,7 @@ func checkKind(statement []byte, kind string) error {
 	return nil
 }
 
-// Signed reports whether a verified line has a signature by any key.
+// Signed reports whether a verified line has a signature from any key.
 func Signed(line []byte) bool {
 	var read signedLine
 	return json.Unmarshal(line, &read) == nil && read.Signature != nil

@@ -175,7 +175,7 @@ func (p Position) IsZero() bool { return p == Position{} }
 // After returns the position after a revision.
 func After(revision int64) Position { return Position{Revision: revision + 1} }
 
-// Digest is a SHA-256, encoded in JSON as lower-case hexadecimal.
+// Digest is a SHA-256 digest that is encoded in JSON as lowercase hexadecimal.
 type Digest [sha256.Size]byte
 
 // String returns the digest in hexadecimal.

@@ -49,8 +49,8 @@ type Options struct {
 	// Scratch marks a temporary database on a volume that a running etcd uses. The file need not be durable, and
 	// etcd's disk access has priority.
 	Scratch bool
-	// Progress, if not nil, is called many times a second from a single goroutine with the bytes of the database and
-	// rows. The total is 0 if unknown, and an estimate if there are rows.
+	// Progress, if not nil, is called many times a second from a single goroutine with the number of database and row
+	// bytes processed so far. The total is 0 if unknown, and an estimate if there are rows.
 	Progress func(bytes, total int64)
 }
 
@@ -84,11 +84,11 @@ func NewSource(a *archive.Archive, path archive.Path) Source {
 	return source
 }
 
-// Best builds from a path through an archive and returns that path. If an object on the path is missing or damaged,
-// Best builds from the next best path until one succeeds, or returns the error from the last path. build must support
-// retries. onRetry, if not nil, is called before each retry with the error from the previous path; an error from
-// onRetry stops Best. An untrusted object is not damaged: Best never falls back to an earlier revision because of an
-// untrusted object.
+// Best builds a database from a path through an archive and returns that path. If an object on the path is missing or
+// damaged, Best builds from the next best path until one succeeds, or returns the error from the last path. build
+// must support retries. onRetry, if not nil, is called before each retry with the error from the previous path; an
+// error from onRetry stops Best. An untrusted object is not damaged: Best never falls back to an earlier revision
+// because of an untrusted object.
 func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func(archive.Path) error, onRetry func(from, to archive.Path, why error) error) (archive.Path, error) {
 	for {
 		err := build(path)
@@ -302,8 +302,8 @@ const (
 	spare       = 8 << 20 // bytes, to compensate for rounding
 )
 
-// CheckSpace returns an ErrNoRoom with both sizes if the volume does not have enough space. CheckSpace returns nil if
-// the free space is unknown.
+// CheckSpace returns an ErrNoRoom that states the required and free space if the volume does not have enough space.
+// CheckSpace returns nil if the free space is unknown.
 func CheckSpace(dir string, source Source, options Options) error {
 	free, _, err := disk.Space(dir)
 	if err != nil {

@@ -120,8 +120,8 @@ func (s scan) hash() (uint32, error) {
 }
 
 // keep finds the rows at or below the compaction that belong to the hash: the newest row of each key that exists at
-// the revision. If no key exists at the revision, etcd omits no row, and all rows that the compaction left belong to
-// the hash.
+// the revision. If no key exists at the revision, etcd does not omit any rows, and all rows that the compaction left
+// belong to the hash.
 func (s scan) keep() (bits, error) {
 	if s.Compacted <= 0 { // no row is at or below the compaction
 		return nil, nil

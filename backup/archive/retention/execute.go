@@ -87,7 +87,7 @@ func present(ctx context.Context, s store.Store, name string, size int64) error 
 	return nil
 }
 
-// execution is the state of Execute.
+// execution is the state of a call to Execute.
 type execution struct {
 	ctx   context.Context
 	store store.Store

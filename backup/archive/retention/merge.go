@@ -44,7 +44,7 @@ type object struct {
 	segments map[format.Position]format.Manifest // nil if unknown, empty if the object cannot be verified
 }
 
-// NewMerger returns a merger that computes the ages of objects with the clock now.
+// NewMerger returns a merger that computes the ages of objects using now as the clock.
 func NewMerger(a *archive.Archive, now func() time.Time) *Merger {
 	return &Merger{archive: a, now: now, clock: time.Now, known: map[string]*object{}}
 }
@@ -90,7 +90,7 @@ type round struct {
 	denied  error // set if deletions are denied
 }
 
-// mergedObjects returns the existing objects that may contain objects of a level.
+// mergedObjects returns the existing objects into which objects of a level may have been merged.
 func (r *round) mergedObjects(level archive.Level) []archive.Object {
 	if level == archive.Segment {
 		return slices.Concat(r.levels[archive.Minute], r.levels[archive.Hour])

@@ -55,7 +55,7 @@ func NewPlan(ctx context.Context, a *archive.Archive, history *archive.History, 
 	return Make(policy, facts), nil
 }
 
-// Facts is the input of a plan.
+// Facts contains the input for a plan.
 type Facts struct {
 	History      *archive.History
 	RestoreTests []archive.Result // restore tests of the newest generation; only the last one matters
@@ -154,7 +154,7 @@ func (p Plan) old(g archive.GenerationContents, next time.Time) Item {
 	return item
 }
 
-// endOf returns the latest known time of a generation.
+// endOf returns the latest known time in a generation.
 func endOf(g archive.GenerationContents) time.Time {
 	return slices.MaxFunc(append(timestamps(g), timestamp{Time: g.Created}), byTime).Time
 }

@@ -16,8 +16,8 @@ func TestPlan_keepsTheWindowAndSlots(t *testing.T) {
 	p := plan(history(chain(hourly(20*day, 0)...)))
 	require.Empty(t, p.Unsafe)
 	older := []int{
-		157,    // Sunday the 15th, 23:30: last one of its week; the next week ends within the window
-		37,     // Friday, 23:30: last one of the day before the window starts
+		157,    // Sunday the 15th, 23:30: last full snapshot of its week; the next week ends within the window
+		37,     // Friday, 23:30: last full snapshot of the day before the window starts
 		26, 25, // 10:30 and 11:30; the window starts at 12:30
 	}
 	assert.Equal(t, append(older, countdown(24)...), stay(p))

@@ -216,7 +216,7 @@ func (w *world) now() time.Time { return formattest.TimeAt(w.clock) }
 
 func (w *world) pass(d time.Duration) { w.clock += max(int64(d/time.Second), 1) }
 
-// read finds the path to a target and reads it.
+// read finds the path to a target and reads the path.
 func (w *world) read(target archive.Target) (path archive.Path, reading archive.Reading, err error) {
 	if path, err = w.archive.Find(context.Background(), target); err == nil {
 		reading, err = w.archive.Read(context.Background(), path, func(format.Row) error { return nil })
@@ -275,7 +275,7 @@ func (w *world) judge(full archive.Full, outcome archive.Outcome) {
 	w.pass(time.Second)
 }
 
-// merge merges the unmerged segments and deletes all of them except the newest.
+// merge merges the remaining segments and deletes all of them except the newest.
 func (w *world) merge() {
 	if len(w.unmerged) < 2 {
 		return

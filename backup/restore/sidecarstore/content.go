@@ -47,7 +47,7 @@ func (a *Archive) open(ctx context.Context, object Object) (*content, error) {
 	return opened, nil
 }
 
-// decompress selects the algorithm by the sidecar's name suffix.
+// decompress selects the algorithm based on the suffix of the object name.
 func decompress(suffix string, compressed io.Reader) (io.Reader, error) {
 	switch suffix {
 	case "":

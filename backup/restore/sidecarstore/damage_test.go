@@ -214,7 +214,7 @@ func TestDelta_limitsMemory(t *testing.T) {
 	}
 }
 
-// inflating returns a small object with large decompressed content.
+// inflating returns a small object that decompresses to large content.
 func inflating(t *testing.T, before, fill string, size int) []byte {
 	var compressed bytes.Buffer
 	writer, err := gzip.NewWriterLevel(&compressed, gzip.BestSpeed)

@@ -30,8 +30,8 @@ type Base struct {
 // object is at its end. The error is ErrNewer, ErrConflict, restore.ErrDamaged, archive.ErrNotKept, or an error from
 // the store or the context. A target time after all events selects the last revision.
 //
-// Rows reads at most eight deltas at a time and keeps one event of each delta in memory and nothing on disk. The
-// caller may retain the slices of a row.
+// Rows reads at most eight deltas at a time and keeps one event of each delta in memory. Rows does not write anything
+// to disk. The caller may retain the slices of a row.
 func (a *Archive) Rows(ctx context.Context, full Object, base Base, to archive.Target) iter.Seq2[format.Row, error] {
 	return func(yield func(format.Row, error) bool) {
 		r := &replay{

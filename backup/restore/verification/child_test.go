@@ -60,7 +60,7 @@ func verifyInThisProcess(stdout io.Writer) int {
 	return RunChild(context.Background(), archive.New(s, &format.Keys{}), job, os.Args[3], stdout)
 }
 
-// inChild verifies in a child process.
+// inChild runs a verification in a child process.
 func inChild(what, store, scratch string) func(context.Context, archive.Path) (archive.Result, error) {
 	return InChild(os.Args[0], func(job Job) []string {
 		return []string{what, store, scratch, strconv.Itoa(job.Generation), job.Full, strconv.FormatInt(job.Revision, 10)}

@@ -247,7 +247,7 @@ func (s *Store) put(name string, content *source) (err error) {
 	return linked
 }
 
-// openDirectory opens a directory of the store, creating it if necessary.
+// openDirectory opens a directory in the store and creates the directory if necessary.
 func openDirectory(root *os.Root, directory string) (*os.Root, error) {
 	in, err := root.OpenRoot(directory)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -295,10 +295,10 @@ func inheritOwner(root *os.Root, created *os.File) {
 	}
 }
 
-// buffers reuses copy buffers, because a writer stores an object every second.
+// buffers holds copy buffers for reuse, because a writer stores an object every second.
 var buffers = sync.Pool{New: func() any { return new([128 << 10]byte) }}
 
-// writeSynced creates a durable file in a directory of the store at root.
+// writeSynced creates a durable file in a directory in the store at root.
 func writeSynced(root, in *os.Root, name string, content io.Reader) error {
 	file, err := in.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -150,7 +150,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	return s.loseReply(ctx, fault, Delete, name)
 }
 
-// Clone returns a store with the same objects, without faults and calls.
+// Clone returns a store with the same objects, but without faults or recorded calls.
 func (s *Store) Clone() *Store {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/backup/store/storetest"
 )
 
-// keyOf returns the access key with which a request was signed.
+// keyOf returns the access key that was used to sign a request.
 func keyOf(r *http.Request) string {
 	_, credential, _ := strings.Cut(r.Header.Get("Authorization"), "Credential=")
 	key, _, _ := strings.Cut(credential, "/")

@@ -41,7 +41,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.reply(w, r)
 }
 
-// find returns the requests with a method and a query key. An empty key selects requests without a query.
+// find returns the requests with the given method and query key. An empty key selects requests without a query.
 func (f *fake) find(method, key string) (found []*http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

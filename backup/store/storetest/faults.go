@@ -25,7 +25,7 @@ import (
 type Protocol struct {
 	// Open returns a store at an endpoint.
 	Open func(t *testing.T, endpoint *url.URL) store.Store
-	// Created writes the response to a request that creates an object, after the request was read.
+	// Created writes the response to a request that creates an object, after the request has been read.
 	Created func(w http.ResponseWriter, r *http.Request)
 	// Deleted is the response status of a deletion.
 	Deleted int

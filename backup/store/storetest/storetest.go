@@ -421,7 +421,7 @@ func (s Subject) testCancel(t *testing.T) {
 	assert.ErrorIs(t, err, why)
 }
 
-// methods returns functions that call each method of a store.
+// methods returns a function for each method of a store.
 func methods(ctx context.Context, s store.Store) map[string]func() error {
 	return map[string]func() error{
 		"create":               func() error { return s.Put(ctx, "a", strings.NewReader("x")) },

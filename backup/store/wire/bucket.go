@@ -69,7 +69,7 @@ const (
 	abortDeadline = 5 * time.Second
 )
 
-// buffers reuses upload buffers, because there is an upload every second.
+// buffers holds upload buffers for reuse, because there is an upload every second.
 var buffers = sync.Pool{New: func() any { return new([PieceSize]byte) }}
 
 // Put implements store.Store.

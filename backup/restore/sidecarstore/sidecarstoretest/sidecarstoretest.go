@@ -20,7 +20,7 @@ import (
 // Suffixes contains the suffixes for the sidecar's compression algorithms.
 var Suffixes = []string{"", ".gz", ".zlib", ".Z"}
 
-// Event is an event in the sidecar's JSON format, with the type of its etcd client.
+// Event is an event in the sidecar's JSON format, using the type from the sidecar's etcd client.
 type Event struct {
 	EtcdEvent *clientv3.Event `json:"etcdEvent"`
 	Time      time.Time       `json:"time"`
