@@ -246,7 +246,7 @@ func TestSegmentReader_findsEveryFlippedBit(t *testing.T) {
 	}
 }
 
-// skipAll reads all manifests but no records.
+// skipAll reads all manifests and skips the records.
 func skipAll(r io.Reader, keys *format.Keys) error {
 	reader := format.NewSegmentReader(r, keys)
 	for {

@@ -140,7 +140,7 @@ func (b *Bucket) check() error {
 // years.
 const maxPart = 999_999_999
 
-// Position is the start of a segment and determines its name. Positions increase over the history.
+// Position is the start of a segment and determines its name. Positions increase over time.
 type Position struct {
 	Revision int64 `json:"revision"` // first revision that has not been covered yet
 	Part     int   `json:"part"`     // number of earlier segments without rows at that revision

@@ -53,7 +53,7 @@ func (s *Store) open() (*os.Root, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: create the directory or mount its volume", store.ErrNoBucket)
 	}
-	// os.OpenRoot returns no specific error for a file.
+	// os.OpenRoot does not return a specific error for a file.
 	if info, failed := os.Stat(s.directory); err != nil && failed == nil && !info.IsDir() {
 		return nil, fmt.Errorf("%w: not a directory", store.ErrNoBucket)
 	}

@@ -254,7 +254,7 @@ type Proxy struct {
 	faults Faults
 }
 
-// Faults describes the faults of a proxy. The zero value injects no faults.
+// Faults describes the faults of a proxy. The zero value does not inject any faults.
 type Faults struct {
 	LostReplies   int // number of replies to successful creations to lose
 	UploadLimit   int // lose the connection after this many request bytes

@@ -131,7 +131,7 @@ func list(t *testing.T, s store.Store, prefix, after string) (names []string) {
 	return names
 }
 
-// assertEmpty checks that the store contains no objects, in particular not the named object.
+// assertEmpty checks that the store contains no objects and that the named object does not exist.
 func assertEmpty(t *testing.T, s store.Store, name string) {
 	t.Helper()
 	_, err := s.Get(testContext(t), name, 0, -1)
