@@ -49,7 +49,7 @@ func TestNewMembers_waitForTheFirstWithoutStore(t *testing.T) {
 	c := edited(t)
 	runs := []*harness.Run{c.pods[1].Start(), c.pods[2].Start()}
 	for _, run := range runs {
-		run.AwaitLine(harness.Line{"message": "another member may have data: etcd-main-0 does not respond"})
+		run.AwaitLine(harness.Line{"message": "waiting for other members, which may have data: etcd-main-0 does not respond"})
 	}
 	for _, run := range append(runs, c.pods[0].Start()) {
 		run.AwaitReady()

@@ -316,7 +316,7 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	run := last.Start("--recover=never")
 	require.Equal(t, 2, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(last), "tocommit")
-	assert.Contains(t, terminationMessage(last), "start with --recover=auto")
+	assert.Contains(t, terminationMessage(last), "--recover=auto")
 	for _, other := range c.runs[:2] { // neither member has been the leader since then
 		if status := other.Status(); status.Leader == status.MemberID {
 			other.Shutdown()

@@ -53,7 +53,7 @@ var cells = []struct{ volume, store, end string }{
 	{"broken", "none", "there is no backup to restore"},
 	{"broken", "another's", "backups of another cluster are never restored to this member"},
 	{"empty", "this cluster's", restores},
-	{"empty", "certified", "no new cluster is created"},
+	{"empty", "certified", "no new cluster was created"},
 	{"empty", "empty", createsCluster},
 	{"empty", "none", createsCluster},
 	{"empty", "unreachable", waits},
@@ -98,7 +98,7 @@ var ends = map[string]func(l *storedMember){
 		run.AwaitReady()
 		assert.Equal(l.T, "new", l.Get("key"))
 		require.NotNil(l.T, run.Status().Recovery)
-		assert.Contains(l.T, run.Status().Recovery.Reason, "that was not compared with it")
+		assert.Contains(l.T, run.Status().Recovery.Reason, "that was not compared with the store")
 		assert.Contains(l.T, run.Status().Recovery.Reason, l.dir)
 		l.reconnect()
 		harness.Eventually(l.T, "the data is compared as soon as the store is reachable", func() bool { return run.Status().Recovery == nil })
