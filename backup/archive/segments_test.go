@@ -91,27 +91,33 @@ func TestMerge_refusesOverlappingChains(t *testing.T) {
 // A slow writer creates a segment at a position that was already merged and deleted. The late segment must not become
 // part of a merged object that spans the original segments.
 func TestMerge_refusesAnotherSegmentAtAMergedPosition(t *testing.T) {
-	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
-		t.Run(string(level), func(t *testing.T) {
-			w := begin(t, NewKeys(t).Load(t), 11)
-			late := w.again()
-			w.segments(11, 13, 14)
-			segments := w.objects(archive.Segment)
-			right := w.merge(level, segments[1:3]...)
-			late.segment(12)
-			sources := w.objects(archive.Segment)[:2]
-			_, err := w.Merge(w.ctx, archive.Minute, sources)
-			require.ErrorIs(t, err, archive.ErrHole)
-			assert.ErrorContains(t, err, right.Name()+" and ")
-			assert.ErrorContains(t, err, " contain different segments")
-			assert.Empty(t, w.names("gen/000001/minute/0000000000000000011"))
-			assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
+	for name, test := range map[string]struct {
+		last    int64 // of the late segment
+		sources int   // number of objects to merge, which end with the late segment
+	}{"another range": {12, 2}, "the same start": {12, 1}, "the same end": {13, 2}} {
+		for _, level := range []archive.Level{archive.Minute, archive.Hour} {
+			t.Run(fmt.Sprint(name, " ", level), func(t *testing.T) {
+				w := begin(t, NewKeys(t).Load(t), 11)
+				late := w.again()
+				w.segments(11, 13, 14)
+				segments := w.objects(archive.Segment)
+				right := w.merge(level, segments[1:3]...)
+				late.segment(test.last)
+				before := w.names("gen/000001/minute/")
+				sources := w.objects(archive.Segment)[2-test.sources : 2]
+				_, err := w.Merge(w.ctx, archive.Minute, sources)
+				require.ErrorIs(t, err, archive.ErrHole)
+				assert.ErrorContains(t, err, right.Name()+" and ")
+				assert.ErrorContains(t, err, " contain different segments")
+				assert.Equal(t, before, w.names("gen/000001/minute/"))
+				assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
 
-			w.store.SetContent(right.Name(), []byte("only a name"))
-			w.restart()
-			_, err = w.Merge(w.ctx, archive.Minute, sources)
-			assert.NoError(t, err, "a name stops nothing")
-		})
+				w.store.SetContent(right.Name(), []byte("only a name"))
+				w.restart()
+				_, err = w.Merge(w.ctx, archive.Minute, sources)
+				assert.NoError(t, err, "a name stops nothing")
+			})
+		}
 	}
 }
 

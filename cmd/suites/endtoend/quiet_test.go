@@ -41,7 +41,7 @@ func (c *three) quietly(entries int) {
 // entry is committed, which never happens in an idle cluster.
 func TestLostMember_idleCluster(t *testing.T) {
 	t.Parallel()
-	losses := map[int]int{100: 4}
+	losses := map[int]int{100: 2} // the second loss follows a rejoin
 	if *members {
 		losses = map[int]int{100: 10, 10_000: 10}
 	}
