@@ -231,7 +231,7 @@ type Result struct {
 	At         time.Time    `json:"at"`            // truncated to seconds
 	Seconds    float64      `json:"seconds"`       // duration of the test
 	Database   format.Body  `json:"database,omitzero"`
-	Hash       *format.Hash `json:"hash,omitempty"` // etcd's hash that the database was compared with; nil if none
+	Hash       *format.Hash `json:"hash,omitempty"` // etcd hash that the database was compared with; nil if none
 	Member     string       `json:"member"`         // etcd member ID of the tester in hexadecimal
 }
 

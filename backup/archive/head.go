@@ -22,7 +22,7 @@ type Head struct {
 	Full     *Full            // newest full snapshot; nil if there is none
 	Segment  *format.Manifest // last segment after Full; nil if there is none
 	Newer    error            // why a newer full snapshot does not count; nil if there is none
-	Damaged  error            // why the object at Position is unusable, so that the chain ends; nil if the object is usable or absent
+	Damaged  error            // why the object at Position is unusable and the chain ends there; nil if the object is usable or absent
 	Unlinked *Link            // missing link that Full requires to count; nil if Full counts
 	PastEnd  format.Position  // position after the damaged object, where a new chain may start; zero if no object is damaged
 }

@@ -229,8 +229,8 @@ const (
 
 // Groups returns the groups of objects to merge. A group consists of neighboring objects that were created within the
 // same span, provided that the span ended before the given time. A group that is too small is extended by the
-// following spans, up to maxSpan. A single object may form a group, so that each level contains everything that is
-// older. left reports whether there are newer objects.
+// following spans, up to maxSpan. A single object may form a group, so that every older object is merged into the
+// next level. left reports whether there are newer objects.
 func Groups(objects []archive.Object, span time.Duration, before time.Time) (groups [][]archive.Object, left bool) {
 	for i, object := range objects {
 		if last := len(groups) - 1; last >= 0 && fitsGroup(object, groups[last], span) {

@@ -30,7 +30,7 @@ func TestPlan_keepsTheWindowAndSlots(t *testing.T) {
 }
 
 // No later revision can be restored from a full snapshot that the chain has passed, because the chain that continues
-// starts earlier.
+// past the snapshot started earlier.
 func TestPlan_crossedFullIsNoBase(t *testing.T) {
 	fulls := hourly(3*day, 0)
 	assert.Equal(t, "start of the point-in-time window", why(plan(history(chain(fulls...))))[25])

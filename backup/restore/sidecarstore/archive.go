@@ -31,7 +31,7 @@
 // the position within the revision form the row's key, and the key, value, revisions, version and lease of the event
 // form the row's value, byte for byte.
 //
-// There is one exception: etcd versions before 2024 (etcd issue 18089) drop the deletions of the revision at which a
+// There is one exception: etcd versions before 2024 (etcd issue 18089) drop the deletions in the revision at which a
 // watch starts if that revision was compacted. If the sidecar's watch starts at a compacted revision, rows after a
 // dropped row get positions that are too low, and the deleted key still exists.
 //

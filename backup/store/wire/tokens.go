@@ -15,7 +15,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// tokenDeadline limits the time to fetch a token, because the link-local address of a machine may have no server.
+// tokenDeadline limits the time to fetch a token, because no server may be listening on the machine's link-local
+// address.
 const tokenDeadline = 20 * time.Second
 
 var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: fmt.Errorf("no response within %s", tokenDeadline)})
