@@ -32,7 +32,7 @@ func TestInvalidCommandLine_namesTheFlag(t *testing.T) {
 		"--recover=never requires":       {"start-etcd", "--recover=never"},
 		"--backup-store requires":        {"start-etcd", "--backup-store=file:///b"},
 		"--backup-store: must be azblob": {"start-etcd", "--standalone", "--backup-store=ftp://b", volume},
-		"--backup-store: s3:// has no":   {"start-etcd", "--standalone", "--backup-store=s3://b/p?colour=red", volume},
+		"--backup-store: s3:// does not": {"start-etcd", "--standalone", "--backup-store=s3://b/p?colour=red", volume},
 		"--backup-full-schedule":         {"start-etcd", "--standalone", "--backup-full-schedule=0 0 31 2 *", volume},
 		"--backup-keep":                  {"start-etcd", "--standalone", "--backup-keep=points=ever", volume},
 		"--backup-recipients":            {"start-etcd", "--standalone", store, "--backup-recipients=/dev/null", volume},

@@ -130,7 +130,7 @@ func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 
 	run := p.Start()
 	assert.Equal(t, 70, run.Exit(harness.Patience))
-	assert.Contains(t, terminationMessage(p), `has member 1234567890abcdef ("removed"), which was removed from the cluster`)
+	assert.Contains(t, terminationMessage(p), `still lists member 1234567890abcdef ("removed"), which was removed from the cluster`)
 
 	// The message contains this advice.
 	old = beginOldEtcd(p, "3.5")

@@ -101,5 +101,5 @@ func TestSharedConfigFile(t *testing.T) {
 	p.Env = []string{"POD_NAME=etcd-main-1"}
 	run = p.Start()
 	require.Equal(t, 78, run.Exit(harness.Patience))
-	run.AwaitLine(harness.Line{"message": `has no URLs for this member, "shoot-etcd-main-1"`, "level": "error"})
+	run.AwaitLine(harness.Line{"message": `has no URLs for this member ("shoot-etcd-main-1"`, "level": "error"})
 }

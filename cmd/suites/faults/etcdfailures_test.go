@@ -147,7 +147,7 @@ func TestFaultUnusualSettings_areLogged(t *testing.T) {
 			other := t.TempDir()
 			harness.Mount(p.T, "-t", "tmpfs", "none", other)
 			p.Config["data-dir"] = filepath.Join(other, "new.etcd")
-			return "another volume than the exit record"
+			return "are on different volumes"
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

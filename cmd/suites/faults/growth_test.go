@@ -214,7 +214,7 @@ func (m *isolated) exitsAsRemoved() {
 	status := m.exit()
 	log, err := os.ReadFile(m.file("log"))
 	require.NoError(m.t, err)
-	says := map[int]string{70: "removed from its cluster", 2: "failed to find local ID in cluster members"}
+	says := map[int]string{70: "removed from the cluster", 2: "failed to find local ID in cluster members"}
 	require.Contains(m.t, says, status)
 	assert.Contains(m.t, string(log), says[status])
 }

@@ -35,7 +35,7 @@ func TestFaultRemovedMember(t *testing.T) {
 				run = gone.Start()
 			}
 			// etcd either learns about its removal or fails fatally because it is not in the member list.
-			says := map[int]string{70: "removed from its cluster", 2: "failed to find local ID in cluster members"}
+			says := map[int]string{70: "removed from the cluster", 2: "failed to find local ID in cluster members"}
 			status := run.Exit(harness.Patience)
 			require.Contains(t, says, status)
 			assertExplained(gone, run, says[status])

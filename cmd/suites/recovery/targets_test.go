@@ -24,8 +24,8 @@ func TestRestoreTargets_outsideTheWindow(t *testing.T) {
 		status  int
 		message string
 	}{
-		"revision:0":                              {64, "is not a revision"},
-		"revision:-1":                             {64, "is not a revision"},
+		"revision:0":                              {64, "is not a valid revision"},
+		"revision:-1":                             {64, "is not a valid revision"},
 		at(time.Now().Add(time.Hour)):             {64, "is in the future"},
 		at(chain.Begin.Add(-time.Second)):         {78, window},
 		fmt.Sprintf("revision:%d", chain.To+1):    {78, window},
