@@ -15,13 +15,13 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// A ConfigPreview holds the settings of a configuration that determine how early it may be fetched.
+// A ConfigPreview holds the settings that determine how early a configuration may be fetched.
 type ConfigPreview struct {
 	// NewAlone reports whether the configuration is for a new single-member cluster. The sidecar returns the same
-	// configuration before and after the initialization of a single-member cluster, because no other member can
-	// affect it.
+	// configuration before and after the initialization of a single-member cluster, because there is no other member
+	// that could change it.
 	NewAlone bool
-	// LogDir is the WAL directory, or "" if the configuration sets no directory.
+	// LogDir is the WAL directory, or "" if the configuration does not set one.
 	LogDir string
 }
 
@@ -80,14 +80,15 @@ func (m marked) Error() string { return m.cause.Error() }
 func (m marked) Unwrap() []error { return []error{m.cause, m.kind} }
 
 // A ForceNote is a file on the volume that records that etcd was started with force-new-cluster. The note keeps the
-// wrapper from applying the option again on the next start, which would drop all members added since.
+// wrapper from applying the option again on the next start, which would drop all members that have been added since
+// then.
 type ForceNote struct{ path string }
 
 func ForceNoteOn(volumeDir string) ForceNote {
 	return ForceNote{filepath.Join(volumeDir, "force-new-cluster.done")}
 }
 
-// Exists reports whether force-new-cluster was applied. A file that cannot be read counts as existing.
+// Exists reports whether force-new-cluster was applied. A file that cannot be read is assumed to exist.
 func (n ForceNote) Exists() bool {
 	_, err := os.Lstat(n.path)
 	return !os.IsNotExist(err)
@@ -98,7 +99,7 @@ func (n ForceNote) Write() error {
 	return disk.Replace(n.path, []byte("etcd was started with force-new-cluster; remove the key from the etcd configuration\n"))
 }
 
-// Remove allows force-new-cluster to be applied again. Call Remove when etcd starts without the option.
+// Remove allows force-new-cluster to be applied again. Call Remove when etcd is started without the option.
 func (n ForceNote) Remove() error {
 	if !n.Exists() {
 		return nil
@@ -107,7 +108,7 @@ func (n ForceNote) Remove() error {
 }
 
 // ExplainError adds advice to an error from the operating system or etcd, such as the free disk space or the user
-// that the process runs as. The dir argument is the location of the error if the error does not name a file. The
+// that the process runs as. If the error does not name a file, ExplainError assumes that it occurred in dir. The
 // result wraps err. ExplainError returns errors that already have advice unchanged. ExplainError reads the disk, so
 // it may block.
 func ExplainError(err error, dir string) error {
@@ -144,7 +145,7 @@ func ExplainError(err error, dir string) error {
 
 const joinAnew = "restart the member with --recover=auto and without a sidecar to rejoin as a new member; or move its data directory away, remove the member if it is still listed, and add it again"
 
-// deniedFile matches a file path in an etcd message. Object stores report rejected credentials with the same words.
+// deniedFile matches a file path in an etcd message. Object stores use the same words for rejected credentials.
 var deniedFile = regexp.MustCompile(fmt.Sprintf(`[a-z]+ /\S+: (%v|%v)`, syscall.EACCES, syscall.EPERM))
 
 // explainedError is an error with advice.
@@ -161,7 +162,7 @@ func isErrno(err error, number syscall.Errno) bool {
 	return errors.Is(err, number) || strings.Contains(err.Error(), number.Error())
 }
 
-// freeSpace describes the free space on a disk for use at the start of a message, or returns "" if the space is
+// freeSpace returns the start of a message that describes the free space on a disk, or "" if the free space is
 // unknown.
 func freeSpace(dir string) string {
 	left, size, err := disk.Space(dir)

@@ -2,6 +2,6 @@
 // API, chooses the validation mode from the exit record, locks the volume and the data directory, and stores the
 // fetched configuration.
 //
-// Package datadir validates a data directory, and package etcdconf checks the etcd configuration. The lifecycle uses
-// all three packages through small interfaces of its own. Only the command connects them.
+// Package datadir validates a data directory, and package etcdconf checks the etcd configuration. Package lifecycle
+// uses all three through its own small interfaces. Only the command connects the packages.
 package bootstrap

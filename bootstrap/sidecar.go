@@ -25,8 +25,8 @@ import (
 // InitializationStatus is the status that the sidecar reports for the initialization of the data directory.
 type InitializationStatus string
 
-// The statuses that `GET /initialization/status` of etcd-backup-restore returns. The sidecar resets the status to New
-// once Successful or Failed has been read, so it returns each result only once.
+// Statuses returned by GET /initialization/status in etcd-backup-restore. The sidecar resets the status to New once
+// Successful or Failed has been read, so it returns each result only once.
 const (
 	New        InitializationStatus = "New"        // no initialization was requested, or the last result was already returned
 	Progress   InitializationStatus = "Progress"   // an initialization is in progress and may take hours
@@ -63,15 +63,15 @@ func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
 // Mode is the depth of a validation.
 type Mode string
 
-// The modes that `GET /initialization/start` accepts.
+// Modes accepted by GET /initialization/start.
 const (
 	Sanity Mode = "sanity" // after a clean exit: check only the structure
 	Full   Mode = "full"   // in all other cases: read everything
 )
 
 // ModeAfter chooses the validation mode from the exit record. If the record has a note, the data files must still
-// match the note, because another etcd may have opened the files since. The changed function compares them. A record
-// without a note is accepted as is. ModeAfter also returns the reason for the log.
+// match the note, because another etcd may have opened the files since. The changed function compares the files with
+// the note. A record without a note is accepted as is. ModeAfter also returns the reason, which is logged.
 func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode Mode, reason string) {
 	word, err := record.Read()
 	if err != nil {
@@ -116,8 +116,8 @@ type ClientOptions struct {
 
 // Client calls the HTTP API of etcd-backup-restore. A Client is safe for concurrent use.
 //
-// Each call uses a new HTTP/1.1 connection. The Go transport retries a GET on a reused connection if there is no
-// response, and reading the status twice loses the result.
+// Each call uses a new HTTP/1.1 connection. The Go transport retries a GET request on a reused connection if there is
+// no response, and a result would be lost if the status were read twice.
 type Client struct {
 	base url.URL
 	http *http.Client
@@ -194,7 +194,8 @@ func (c *Client) Trigger(ctx context.Context, mode Mode) error {
 	return err
 }
 
-// Config fetches the etcd configuration, at most 1 MiB of YAML. Calls can be repeated and take at most 60 s.
+// Config fetches the etcd configuration, at most 1 MiB of YAML. Config can be called repeatedly and takes at most 60
+// s.
 func (c *Client) Config(ctx context.Context) ([]byte, error) {
 	return c.get(ctx, ConfigDeadline, "etcd configuration", maxConfigBody, "/config", nil)
 }
@@ -228,7 +229,7 @@ func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte,
 	if err != nil {
 		return nil, explainTLS(withoutURL(err))
 	}
-	defer response.Body.Close() // the body was read completely or is abandoned
+	defer response.Body.Close() // the body has been read completely or is no longer needed
 	if response.StatusCode != http.StatusOK {
 		return nil, statusError(response)
 	}
@@ -242,7 +243,7 @@ func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte,
 	return body, nil
 }
 
-// explainTLS adds advice to the error returned when the server does not speak TLS.
+// explainTLS adds advice if the server does not use TLS.
 func explainTLS(err error) error {
 	if _, plain := errors.AsType[tls.RecordHeaderError](err); plain || errors.Is(err, http.ErrSchemeMismatch) {
 		return fmt.Errorf("the sidecar serves plain HTTP, but --backup-restore-tls-enabled is set: configure TLS in the sidecar or remove the flag (%w)", err)
@@ -250,8 +251,8 @@ func explainTLS(err error) error {
 	return err
 }
 
-// statusError returns an error for any status other than 200. TLS servers written in Go answer plain HTTP requests
-// with status 400 and an explanation.
+// statusError returns an error for any status other than 200. TLS servers written in Go respond to plain HTTP
+// requests with status 400 and an explanation.
 func statusError(response *http.Response) error {
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxStatusBody))
 	if err == nil && response.StatusCode == http.StatusBadRequest && bytes.Contains(body, []byte("HTTP request to an HTTPS server")) {
@@ -260,7 +261,7 @@ func statusError(response *http.Response) error {
 	return fmt.Errorf("HTTP status %d", response.StatusCode)
 }
 
-// checkRedirect makes redirects fail, because the client trusts only the sidecar itself.
+// checkRedirect rejects redirects because the client trusts only the sidecar itself.
 func checkRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // withoutURL removes the layer of an error that repeats the method and the URL.

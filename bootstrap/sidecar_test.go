@@ -145,7 +145,8 @@ func endless(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// net/http retries a GET without a response on a reused connection, and reading the status twice would lose a result.
+// If there is no response on a reused connection, net/http retries a GET request, and a result would be lost if the
+// status were read twice.
 func TestSidecar_newConnectionPerCall(t *testing.T) {
 	var connections atomic.Int32
 	server := httptest.NewUnstartedServer(saying("New"))

@@ -29,7 +29,7 @@ type Volume struct {
 func NewVolume(path string) *Volume { return &Volume{path: path} }
 
 // Check returns an error with advice if the volume cannot store data. Check does not create a missing directory: if
-// the path is wrong or the volume is not mounted, etcd would start a new cluster although data exists elsewhere.
+// the path is wrong or the volume is not mounted, etcd would start a new cluster even though data exists elsewhere.
 func (v *Volume) Check() error {
 	info, err := os.Stat(v.path)
 	switch {
@@ -46,7 +46,7 @@ func (v *Volume) Check() error {
 }
 
 // Lock locks the volume, or returns ErrVolumeBusy without waiting. Locking a locked volume again does nothing.
-// Read-only volumes can be locked, too.
+// Read-only volumes can also be locked.
 func (v *Volume) Lock() error {
 	if v.locked != nil {
 		return nil
@@ -94,8 +94,8 @@ func (v *Volume) Contains(path string) (bool, error) {
 	return here.Dev == there.Dev, nil
 }
 
-// Unlock releases both locks. Only tests that simulate several processes need it, because the locks of a process end
-// with the process.
+// Unlock releases both locks. Unlock is needed only in tests that simulate more than one process, because the kernel
+// releases the locks of a process when it exits.
 func (v *Volume) Unlock() (err error) {
 	for _, held := range []**os.File{&v.locked, &v.data} {
 		if *held != nil {
@@ -116,14 +116,14 @@ const (
 	maxDirectories = 10000 // maximum number of directories to search, shallowest first
 )
 
-// LockMode describes how other processes use a database.
+// LockMode describes how other processes are using a database.
 type LockMode int
 
 // Lock modes, derived from bbolt's lock on the file.
 const (
 	Unused  LockMode = iota
 	Reading          // shared lock: etcd has to wait, but the data does not change
-	Writing          // exclusive lock: an etcd in this or another process is running
+	Writing          // exclusive lock: etcd is running in this or another process
 )
 
 // LockModeOf returns how other processes are using a database file. Call LockModeOf before this process opens the
@@ -149,8 +149,9 @@ func isLocked(database string, lock int) bool {
 	return errors.Is(unix.Flock(int(file.Fd()), lock|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// Probe returns ErrDataInUse with the path if another process has a database on the volume open for writing. Not
-// every etcd locks the volume. Probe searches 8 levels deep and does not follow symbolic links to directories.
+// Probe returns ErrDataInUse with the path if another process has a database on the volume open for writing. Probe is
+// needed because plain etcd does not lock the volume. Probe searches 8 levels deep and does not follow symbolic links
+// to directories.
 func (v *Volume) Probe() error {
 	for directory := range v.dataDirs() {
 		database := filepath.Join(directory, "member", "snap", "db")
@@ -183,7 +184,7 @@ func (v *Volume) dataDirs() iter.Seq[string] {
 				if !yield(directory) {
 					return
 				}
-				entries, _ := os.ReadDir(directory) // directories that cannot be listed are skipped
+				entries, _ := os.ReadDir(directory) // skip directories that cannot be listed
 				for _, entry := range entries {
 					if entry.IsDir() && entry.Name() != "member" { // a member directory never contains a data directory
 						next = append(next, filepath.Join(directory, entry.Name()))

@@ -2,8 +2,8 @@
 // start, and the crash note, the note of the last run and the termination message for users.
 //
 // The exit record determines how thoroughly the next start validates the data. With a clean record, only the
-// structure is checked, so the record must never be written while an etcd may still have the data open. The type
-// Record documents the rules. The notes never affect the validation.
+// structure is checked, so the record must never be written while etcd may still have the data open. The Record type
+// documents the rules. The notes never affect the validation.
 //
 // The lifecycle decides when to write or remove the record and the notes. The command passes the status to os.Exit.
 package exitcode
@@ -31,7 +31,7 @@ const (
 	NotReady    Code = 75  // etcd did not become ready within --etcd-ready-timeout
 	BadConfig   Code = 78  // the etcd configuration is invalid, or the request cannot be fulfilled
 	OutOfTime   Code = 124 // the shutdown timed out
-	forcedBase  Code = 128 // plus the number of the second signal, as in shells
+	forcedBase  Code = 128 // plus the number of the second signal, as in a shell
 )
 
 // Exit statuses of the other commands, which can also exit with Usage. Logs and termination messages never contain

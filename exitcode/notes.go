@@ -19,14 +19,14 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// A CrashNote is a file on the volume that records the reason of a crash for users. The note does not affect the
+// A CrashNote is a file on the volume that records the reason for a crash for users. The note does not affect the
 // validation mode, because there is no clean exit record after a crash.
 type CrashNote struct {
 	path string
-	file atomic.Pointer[os.File] // nil unless armed; an abandoned start may arm the note while the program is exiting
+	file atomic.Pointer[os.File] // nil unless armed; an abandoned start may arm the note during the exit
 }
 
-// Suffixes of the notes of earlier crashes.
+// Suffixes of the notes about earlier crashes.
 const (
 	firstCrash  = ".first"  // first crash since a run served requests
 	latestCrash = ".latest" // latest crash since then, if there was more than one
@@ -35,10 +35,10 @@ const (
 // NewCrashNote returns the note at path without accessing it.
 func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 
-// PreviousReason returns the reason of the last run's crash in one line, or "". Call PreviousReason before Arm.
+// PreviousReason returns the reason for the last run's crash on one line, or "". Call PreviousReason before Arm.
 func (n *CrashNote) PreviousReason() string { return firstLineOf(n.path) }
 
-// FirstReason returns the reason of the first crash in a crash loop, or "" if that crash happened before since.
+// FirstReason returns the reason for the first crash in a crash loop, or "" if the crash happened before since.
 func (n *CrashNote) FirstReason(since time.Time) string {
 	info, err := os.Lstat(n.path + firstCrash)
 	if err != nil || info.ModTime().Before(since) {
@@ -61,10 +61,10 @@ func firstLineOf(path string) string {
 	return printable.Line(string(line))
 }
 
-// Arm makes the Go runtime write the stack trace of a panic in any goroutine to the note. Arm preserves the note of
-// the last crash as the first or the latest of a crash loop. The loops argument reports whether no run has served
-// requests since the first crash. Call Arm only while the volume is locked, so that a second process cannot overwrite
-// the note. Arming an armed note does nothing.
+// Arm makes the Go runtime write the stack trace of a panic in any goroutine to the note. Arm preserves the note
+// about the last crash as the first or the latest note of a crash loop. The loops argument reports whether no run has
+// served requests since the first crash. Call Arm only while the volume is locked, so that a second process cannot
+// overwrite the note. Arming an armed note does nothing.
 func (n *CrashNote) Arm(loops bool) error {
 	if n.file.Load() != nil {
 		return nil
@@ -85,7 +85,7 @@ func (n *CrashNote) Arm(loops bool) error {
 	return nil
 }
 
-// keep renames the note of a crash so that the next crash does not overwrite it.
+// keep renames the note about a crash so that the next crash does not overwrite it.
 func (n *CrashNote) keep(loops bool) error {
 	if n.PreviousReason() == "" {
 		return nil
@@ -99,7 +99,7 @@ func (n *CrashNote) keep(loops bool) error {
 	return os.Rename(n.path, n.path+firstCrash)
 }
 
-// Leave writes the reason of a crash that is not a Go panic, such as a fatal etcd error, to an armed note.
+// Leave writes the reason for a crash that is not a Go panic, such as a fatal etcd error, to an armed note.
 func (n *CrashNote) Leave(reason string) error {
 	file := n.file.Load()
 	if file == nil {
@@ -123,12 +123,12 @@ func (n *CrashNote) Discard() error {
 // value means that there is no note.
 type LastRun struct {
 	Began  time.Time `json:"began"`
-	Ended  time.Time `json:"ended,omitzero"` // zero while the run continues and after a kill
+	Ended  time.Time `json:"ended,omitzero"` // zero while the run is in progress, or if the process was killed
 	Status Code      `json:"status"`         // valid if Ended is set
 	Reason string    `json:"reason,omitempty"`
 	Served bool      `json:"served"` // the run served requests
 	// DataDir is the data directory of the latest run that served requests, which may be an earlier run. DataDir
-	// proves that there was a database, even if the directory is empty now.
+	// proves that a database existed, even if the directory is empty now.
 	DataDir string `json:"data_dir,omitempty"`
 }
 
@@ -164,7 +164,7 @@ func (r LastRun) Keep(path string) error {
 		err = disk.Replace(path, append(content, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot write the note of this run: %w", err)
+		return fmt.Errorf("cannot write the note about this run: %w", err)
 	}
 	return nil
 }
@@ -201,8 +201,7 @@ func (m *Message) write(text string, final bool) error {
 	return WriteMessage(m.path, text)
 }
 
-// WriteMessage writes a termination message. A missing file is not an error, because it means that no message is
-// expected.
+// WriteMessage writes a termination message. A missing file is not an error: it means that no message is expected.
 func WriteMessage(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -211,7 +210,8 @@ func WriteMessage(path, text string) error {
 	if err != nil {
 		return fmt.Errorf("cannot write termination message: %w", err)
 	}
-	// Truncate after writing, so that there is a message even if the process is killed in between.
+	// The file is truncated after writing so that it always contains a message, even if the process is killed in
+	// between.
 	written, err := file.WriteString(truncate(printable.Text(text), maxMessage))
 	if info, statErr := file.Stat(); err == nil && statErr == nil && info.Mode().IsRegular() {
 		err = file.Truncate(int64(written))

@@ -66,7 +66,7 @@ func TestCrashNote_onAFullVolume(t *testing.T) {
 	assert.GreaterOrEqual(t, stat.Blocks*512, int64(16<<10), "blocks are allocated for it")
 }
 
-// A second signal can end the program while a start is still arming the note.
+// After a second signal, the program may exit while a start is still arming the note.
 func TestCrashNote_discardedWhileItIsArmed(t *testing.T) {
 	note := exitcode.NewCrashNote(filepath.Join(t.TempDir(), "note"))
 	var arming sync.WaitGroup

@@ -13,7 +13,8 @@ import (
 // over a volume from the other.
 type Word string
 
-// The words of a clean record. Any other content and a missing record require a full validation.
+// Words that a clean record may contain. If the record is missing or has any other content, a full validation is
+// required.
 const (
 	Terminated  Word = "terminated" // stopped by SIGTERM or POST /stop
 	Interrupted Word = "interrupt"  // stopped by SIGINT
@@ -25,11 +26,11 @@ const (
 	maxNote   = 1 << 20
 )
 
-// A Record is the exit record of a volume, a small file that records that the last etcd on the volume was closed
+// A Record is the exit record of a volume: a small file that states that the last etcd on the volume was closed
 // cleanly. A note next to it describes the data files at that time.
 //
-// A clean record exists only if the last etcd on the volume was closed, its close returned, and no other etcd was
-// started since. Remove and Write are therefore durable before they return. A Record is not safe for concurrent use.
+// A clean record exists only if closing the last etcd on the volume has returned and no etcd has been started since.
+// Remove and Write are therefore durable before they return. A Record is not safe for concurrent use.
 type Record struct {
 	path        string
 	describe    func() []byte // returns a description of the data, or nil if unknown
@@ -60,7 +61,7 @@ func (r *Record) Read() (Word, error) {
 }
 
 // Note returns the description of the data at the time of the clean exit. If there is no note, the error is
-// fs.ErrNotExist. The original gardener/etcd-wrapper does not write notes.
+// fs.ErrNotExist. gardener/etcd-wrapper does not write notes.
 func (r *Record) Note() ([]byte, error) {
 	note, err := disk.ReadHere(r.notePath(), maxNote)
 	if err != nil {
@@ -98,8 +99,8 @@ func (r *Record) Restore() error {
 	return r.put(r.removed, r.removedNote)
 }
 
-// Invalidate removes the record permanently. Restore and Write no longer write a record, even if removing it fails
-// now. Call Invalidate as soon as another process has the data open for writing, because nothing will show how that
+// Invalidate removes the record permanently. Even if the removal fails, Restore and Write no longer write a record.
+// Call Invalidate as soon as another process has the data open for writing, because nothing will show how that
 // process ends.
 func (r *Record) Invalidate() error {
 	r.forfeited = true
@@ -110,7 +111,7 @@ func (r *Record) Invalidate() error {
 func (r *Record) Invalid() bool { return r.forfeited }
 
 // Write durably writes the word and a note about the data files. Call Write only after closing etcd has returned.
-// After Invalidate, Write does nothing and returns no error.
+// After Invalidate, Write does nothing and returns nil.
 func (r *Record) Write(word Word) error {
 	if r.forfeited {
 		return r.Remove()
@@ -122,7 +123,7 @@ func (r *Record) Write(word Word) error {
 	return r.put(word, note)
 }
 
-// put writes the note first, so that a crash never leaves a word without a note.
+// put writes the note first so that a word never exists without a note, even after a crash.
 func (r *Record) put(word Word, note []byte) error {
 	if note != nil {
 		if err := disk.Replace(r.notePath(), note); err != nil {

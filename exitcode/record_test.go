@@ -37,8 +37,8 @@ func TestRecord_cleanWords(t *testing.T) {
 	}
 }
 
-// Only a small regular file that contains exactly one of the words is a clean record. No other file prevents a clean
-// record from being written later.
+// Only a small regular file that contains exactly one of the words is a clean record. Any other file must not prevent
+// a clean record from being written later.
 func TestRead_unclean(t *testing.T) {
 	for name, put := range map[string]func(t *testing.T, path string){
 		"nothing":              func(*testing.T, string) {},
@@ -196,7 +196,7 @@ func TestWrite_leftoverOfAnInterruptedWrite(t *testing.T) {
 	assert.NoFileExists(t, path+".tmp")
 }
 
-// A word without its note must not count as a record written without a note.
+// If the note is lost, the word must not be treated as a record that was written without a note.
 func TestRecord_requiresItsNote(t *testing.T) {
 	record, path := recordIn(t)
 	record.Describe(func() []byte { return []byte("at the close") })

@@ -39,7 +39,7 @@ type chaos struct {
 
 	asked  map[string]time.Time // request time of each configuration
 	result time.Time            // time when Successful was read
-	log    bool                 // there was always a log
+	log    bool                 // the member has always had a log
 }
 
 func (c *chaos) expect(kept bool, promise string) {
@@ -48,7 +48,7 @@ func (c *chaos) expect(kept bool, promise string) {
 	}
 }
 
-// next performs the next call in the schedule. After the end of the schedule, every call succeeds.
+// next performs the next call in the schedule. Once the schedule has ended, every call succeeds.
 func (c *chaos) next(ctx context.Context) (behaviour, error) {
 	c.mu.Lock()
 	is := behaviour{Word: bootstrap.Successful}
@@ -74,7 +74,7 @@ func (c *chaos) next(ctx context.Context) (behaviour, error) {
 	return is, nil
 }
 
-// know reads or changes the state of the world.
+// know calls look while holding the lock, and look may read or change the state of the world.
 func (c *chaos) know(look func(*truth)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 // Condition is a failure that may persist. The zero value means that there was no failure.
 type Condition struct {
 	At      time.Time // last occurrence
-	Since   time.Time // first of the consecutive occurrences
+	Since   time.Time // time of the first of the consecutive occurrences
 	Times   int       // number of consecutive occurrences
 	Ended   time.Time // time of the recovery; zero while the failure persists
 	Class   Class
@@ -26,7 +26,7 @@ type Condition struct {
 	on Event // event that caused the failure
 }
 
-// Class groups conditions by where to look first.
+// Class groups conditions by the place to investigate first.
 type Class string
 
 const (
@@ -42,8 +42,8 @@ const (
 	ClassCrash         Class = "crash"         // panic or fatal etcd error
 )
 
-// update returns the condition after a transition. A failure starts a new condition or repeats the current one. A
-// transition without a failure may resolve the condition.
+// update returns the condition after a transition. A failure starts a new condition or repeats the current one, and a
+// transition without a failure may resolve the current one.
 func (t Condition) update(row *Row, payload Payload, n notice, now time.Time) Condition {
 	found := Condition{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: n.text, Message: n.message, on: row.On}
 	switch {
@@ -58,7 +58,8 @@ func (t Condition) update(row *Row, payload Payload, n notice, now time.Time) Co
 	return found
 }
 
-// isRepeatedBy reports whether a transition only follows from the failure, like closing an etcd that has failed.
+// isRepeatedBy reports whether a transition is only a consequence of the failure, such as closing etcd after it has
+// failed.
 func (t Condition) isRepeatedBy(row *Row) bool { return t.on == EtcdFailed && row.On == EtcdClosed }
 
 func (t Condition) isActive() bool { return t.Class != "" && t.Ended.IsZero() }
@@ -70,7 +71,7 @@ func (t Condition) isResolvedBy(row *Row, payload Payload) bool {
 	case forward:
 		return true
 	case t.Class == ClassValidation, t.Class == ClassCertificate && t.on == Replied:
-		return false // retrying is not a success
+		return false // a retry is not a success
 	case t.on == NotAccepted:
 		return row.On == Accepted || payload.Word.Running()
 	case t.on == NoAnswer, t.on == VolumeBusy, t.on == Replied:
@@ -83,7 +84,7 @@ func (t Condition) isResolvedBy(row *Row, payload Payload) bool {
 func classOf(row *Row, payload Payload) Class {
 	failed := row.When == StatusFailed || row.When == FailedPermanently
 	switch {
-	case row.On == ConfigPrefetched: // fetching the configuration again reports the failure
+	case row.On == ConfigPrefetched: // if the failure persists, the next fetch reports it
 		return ""
 	case failed && errors.Is(payload.Err, bootstrap.ErrCertificates):
 		return ClassCertificate

@@ -13,7 +13,7 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// A condition ends with the first response, although the result may take hours.
+// A condition ends with the first response, even if the result takes hours.
 func TestProblem_lastsUntilProgress(t *testing.T) {
 	for story, test := range map[string]struct {
 		spoil func(*stage)

@@ -12,11 +12,11 @@ import (
 type (
 	// State is a phase of the lifecycle.
 	State = statemachine.State
-	// Event is something that happened outside the state machine.
+	// Event is an occurrence outside the state machine.
 	Event = statemachine.Event
 	// Guard is a condition on the Facts.
 	Guard = statemachine.Guard
-	// Action is something that the driver does.
+	// Action is a step that the driver performs.
 	Action = statemachine.Action
 	// Row is a row of the transition table.
 	Row = statemachine.Row
@@ -42,12 +42,12 @@ type Payload struct {
 	Asked         time.Time                      // with ConfigPrefetched: time of the request
 	Logs          []string                       // with Replied and Accepted: WAL directories on the volume
 	Signal        syscall.Signal                 // with Signal
-	NeverOpened   bool                           // with EtcdClosed: etcd has not opened the data in this process
+	NeverOpened   bool                           // with EtcdClosed: this process has never opened etcd's data
 	ClosedInOrder bool                           // with EtcdClosed: etcd was opened and then closed cleanly
 	Status        exitcode.Code                  // exit status if the event ends the run
 	Validation    Validation                     // with Accepted and NotAccepted: requested validation
-	Err           error                          // cause to show to users
-	Detail        string                         // further details to show to users
+	Err           error                          // cause, shown to users
+	Detail        string                         // further details, shown to users
 }
 
 // Facts contains everything that the guards depend on, and the exit status so far. The zero value describes a process

@@ -1,6 +1,6 @@
 // Package lifecycle is the state machine that takes an etcd pod from the first request to the sidecar to the exit
-// record. The command runs it and connects it to the sidecar, the volume, the exit record, the embedded etcd and the
-// wrapper's own server.
+// record. The command runs the state machine and connects it to the sidecar, the volume, the exit record, the
+// embedded etcd and the wrapper's own server.
 //
 // # The idea
 //
@@ -23,15 +23,15 @@
 //
 // # The parts
 //
-//   - The table (table.go) consists of rows. In a state, on an event, if the guard holds, a row leads to a state and
-//     performs actions. A row can start in a group of states (vocabulary.go). Users see the message of the row, and
-//     messages.go adds the next step.
+//   - The table (table.go) consists of rows. If an event occurs in the row's state and the guard holds, the machine
+//     moves to the row's next state and performs the row's actions. A row can start in a group of states
+//     (vocabulary.go). Users see the message of the row, and messages.go adds the next step.
 //   - The core (core.go) is pure. Facts contains everything that the guards depend on, and the exit status. The time
 //     and the outside world are visible only in the payloads of events.
 //   - The driver (driver.go) performs the transitions. A single goroutine owns everything and reads two mailboxes.
-//     Stops and crashes have a mailbox of their own, which takes precedence.
-//   - Work (work.go) is the blocking part. The blocking actions of a row run in order in one goroutine, which posts
-//     exactly one completion. The interfaces that the actions need are declared in the same file.
+//     Stops and crashes have a separate mailbox, which takes precedence.
+//   - Work (work.go) is the blocking part. The blocking actions of a row run sequentially in one goroutine, which
+//     posts exactly one completion. The interfaces that the actions need are declared in the same file.
 //   - pace.go contains all durations: the time limits of a stop and the pauses between requests. early.go decides
 //     whether a configuration that was fetched during the validation is usable.
 //   - timeline.go and condition.go manage what users see: the history, the counts, the current condition and the log
@@ -46,33 +46,33 @@
 //     directory.
 //   - The exit record never claims a clean close that did not happen. The record is removed before etcd opens the
 //     data. The record is written only if a stop was requested and closing etcd has returned.
-//   - No initialization is requested while any etcd has the data open.
+//   - No initialization is requested while any etcd server has the data open.
 //   - Every visit to a state except Serving ends, because of a timer, the deadline of a call, or a stop.
 //   - A stop takes at most StopBudget after etcd was started, and at most AbortBudget before.
 //   - Tasks never overlap. A new task cancels the previous one and waits for it, so the exit record needs no lock.
 //     The only exception is the prefetch of the configuration, which may only call the sidecar.
-//   - Late results are dropped. A completion carries the number of its task and a timer the number of its visit, so
-//     that they have no effect after the task or visit has ended.
+//   - Late results are discarded. A completion carries the number of its task, and a timer carries the number of its
+//     visit, so neither has any effect after the task or visit has ended.
 //
 // # An example
 //
-// A member restarts after a kill. The driver handles Started in Query, whose row has the actions LockVolume and
-// AskStatus. Because both may block, they run in a task, which ends with Replied and the status New. The guard
-// StatusNew holds, so the machine moves to Trigger and runs ProbeData and AskInit. No other process has the data
-// open, and the sidecar accepts the request for a full validation because there is no exit record, so the task ends
-// with Accepted. The machine moves to Wait, where PaceProgress sets the timer to 5 ms and PrefetchConfig starts the
-// prefetch. Wait and Query alternate, with pauses of about 4% of the time waited so far, until the status is
-// Successful. The prefetched configuration is recent enough and the member has a log, so the guard ConfigKept holds,
-// and the configuration is checked without another request. ConfigValid leads to StartEtcd, which removes the exit
-// record and opens etcd. EtcdReady leads to Serving.
+// A member restarts after it was killed. The driver handles Started in Query, whose row has the actions LockVolume
+// and AskStatus. LockVolume and AskStatus may block, so they run in a task, which ends with Replied and the status
+// New. The guard StatusNew holds, so the machine moves to Trigger and runs ProbeData and AskInit. No other process
+// has the data open, and the sidecar accepts the request for a full validation because there is no exit record, so
+// the task ends with Accepted. The machine moves to Wait, where PaceProgress sets the timer to 5 ms and
+// PrefetchConfig starts the prefetch. Wait and Query alternate, with pauses of about 4% of the time waited so far,
+// until the status is Successful. The prefetched configuration is recent enough and the member has a log, so the
+// guard ConfigKept holds, and the configuration is checked without another request. ConfigValid leads to StartEtcd,
+// which removes the exit record and opens etcd. EtcdReady leads to Serving.
 //
-// Then SIGTERM arrives. The machine moves to Terminating, sets the timer to the time limit of a stop and closes
-// etcd. EtcdClosed with ClosedInOrder satisfies CleanStop, so WriteRecord runs, and RecordSettled ends the run with
-// status 0. If etcd had failed first, the guard would not hold: the run would end without a record, and the next
+// Then SIGTERM arrives. The machine moves to Terminating, sets the timer to the time limit of a stop and closes etcd.
+// EtcdClosed with ClosedInOrder satisfies CleanStop, so WriteRecord runs, and RecordSettled ends the run with status
+// 0. If etcd had failed before the stop, the guard would not hold: the run would end without a record, and the next
 // start would run a full validation.
 //
 // # Limits
 //
-// The package does not decide whether the data is usable (bootstrap and recovery do), whether etcd is ready
-// (readiness does), or what to back up. The package contains no code for HTTP, files or etcd.
+// The package does not decide whether the data is usable (see bootstrap and recovery), whether etcd is ready (see
+// readiness), or what to back up. The package does not contain any code for HTTP, files or etcd.
 package lifecycle

@@ -86,7 +86,7 @@ func (d *Driver) Signal(signal syscall.Signal) {
 // Stop posts a stop that was requested with POST /stop.
 func (d *Driver) Stop() { d.post(d.urgent, message{event: StopPosted}) }
 
-// Crash posts a failure from which this process cannot recover.
+// Crash posts a failure that this process cannot recover from.
 func (d *Driver) Crash(reason error) {
 	d.post(d.urgent, message{event: Crashed, payload: Payload{Err: reason}})
 }
@@ -182,7 +182,7 @@ func (d *Driver) leave() {
 	d.work.cancel()
 }
 
-// prepare performs the quick actions of a row. The results are the duration of the timer, or 0, and the blocking
+// prepare performs the quick actions of a row. prepare returns the duration of the timer, or 0, and the blocking
 // actions. The caller starts the blocking actions after publishing the new state.
 func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 	for _, action := range row.Do {
@@ -247,7 +247,7 @@ type task struct {
 	ended  chan struct{} // closed at the end of the task
 }
 
-// noTask returns a task that has already ended.
+// noTask returns a task that has already finished.
 func noTask() task {
 	ended := make(chan struct{})
 	close(ended)
@@ -276,7 +276,7 @@ func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}
 		<-before
 		done := w.run(ctx, actions)
 		close(spawned.ended)
-		if done.event != Crashed { // crashes of replaced tasks count, too
+		if done.event != Crashed { // a crash in a replaced task also counts
 			done.task = spawned.number
 		}
 		d.post(d.mailbox, done)
@@ -294,6 +294,6 @@ func (d *Driver) linger() {
 	select {
 	case <-ended:
 	case <-time.After(lingering):
-		d.log.Warn().Msg("some background work could not be cancelled; exiting without it")
+		d.log.Warn().Msg("some background work could not be cancelled; exiting without waiting for it")
 	}
 }

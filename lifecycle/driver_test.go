@@ -35,7 +35,7 @@ func TestDocumentedLifecycle(t *testing.T) {
 	})
 }
 
-// parkings keep a run in each state before the end.
+// parkings keep a run waiting in each state before the end.
 var parkings = map[State]func(*stage){
 	Query:       func(s *stage) { s.status = hang },
 	Trigger:     func(s *stage) { s.trigger = hang },
@@ -117,14 +117,14 @@ func TestReadyTimeout_closesEtcd(t *testing.T) {
 	})
 }
 
-// obstacles keep etcd from starting for as long as a check fails. Certificates are rotated while pods are running, so
-// a temporarily mismatched pair must cost neither the validation result nor the record.
+// obstacles keep etcd from starting as long as a check is failing. Certificates are rotated while pods are running,
+// so neither the validation result nor the record may be lost because of a temporarily mismatched key pair.
 var obstacles = map[string]struct {
 	put     func(s *stage, check func() error)
 	err     error
 	state   State // state during the call
 	done    string
-	waiting string // must not happen before the call returns
+	waiting string // must not be called before the pending call returns
 }{
 	"a database in use": {func(s *stage, check func() error) {
 		s.probe, s.words = check, []bootstrap.InitializationStatus{bootstrap.New}
@@ -196,7 +196,7 @@ func TestTrigger_backoffWhileStatusStaysNew(t *testing.T) {
 	})
 }
 
-// If Failed and New alternate quickly, only the count increases. A failure that recurs after minutes is a new
+// As long as Failed and New alternate quickly, only the count increases. A failure that recurs after minutes is a new
 // condition.
 func TestProblem_recurring(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

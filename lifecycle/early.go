@@ -8,7 +8,7 @@ import (
 )
 
 // Maximum age of a prefetched configuration when the validation result arrives. An older configuration may be
-// outdated. A mounted ConfigMap can lag behind by a minute in any case.
+// outdated. Even without a prefetch, a mounted ConfigMap can be a minute old.
 const (
 	// youngWithLog applies to a member with a log, because etcd takes the members from the log and ignores
 	// initial-cluster.
@@ -44,8 +44,8 @@ func (p *prefetchState) isUsable() bool {
 	return hasLog && age <= youngWithLog || p.about.NewAlone && age <= youngAlone
 }
 
-// annotate updates the prefetch state from a message and sets Early in the message. The rules cannot decide whether
-// the configuration is recent because they have no clock.
+// annotate updates the prefetch state from a message and sets Early in the message. The rules have no clock, so they
+// cannot decide whether the configuration is recent.
 func (d *Driver) annotate(m *message) {
 	now := time.Now()
 	switch m.event {
@@ -78,7 +78,7 @@ var prefetchActions = map[Action]func(*Driver){
 	EndPrefetch:    (*Driver).endPrefetch,
 }
 
-// refresh starts another prefetch, so that the configuration is recent when the validation result arrives. While a
+// refresh starts another prefetch to keep the configuration recent until the validation result arrives. While a
 // prefetch is in progress, and for a short time afterwards, refresh does nothing.
 func (d *Driver) refresh() {
 	if d.early.number == 0 && time.Since(d.prefetch.ended) >= refreshPause {

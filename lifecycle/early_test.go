@@ -44,7 +44,7 @@ func TestEarlyConfiguration(t *testing.T) {
 	wal := []string{"/data/member/wal"}
 	for name, test := range map[string]struct {
 		yaml          string
-		answers       time.Duration // response time of the sidecar for the configuration
+		answers       time.Duration // time until the sidecar returns the configuration
 		before, after []string      // WAL directories before and after the validation
 		validation    time.Duration
 		want, late    time.Duration // expected time from the start to Serving, and the tolerance

@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// truth is the actual state of the world, which the machine may not know. Boolean values start with the worst case:
-// the volume has a clean record.
+// truth is the actual state of the world, which may differ from what the machine knows. Boolean values start with the
+// worst case: the volume has a clean record.
 type truth struct {
 	locked    bool                           // the volume is locked
 	word      bootstrap.InitializationStatus // newest status read
@@ -26,11 +26,11 @@ type truth struct {
 	closed    bool                           // closing etcd has returned
 	triggered bool                           // an initialization was requested after the last Successful
 	failed    bool                           // the last result was Failed
-	usable    bool                           // the newest configuration is usable with this result
+	usable    bool                           // the newest prefetched configuration is usable
 	another   bool                           // another process had the data open for writing
 }
 
-// A place is the machine and the truth while one of the blocking actions of a row is running.
+// A place combines the machine and the truth while a blocking action is running.
 type place struct {
 	core  Core
 	truth truth
@@ -40,7 +40,7 @@ type place struct {
 	aside bool   // a prefetch is in progress
 }
 
-// An outcome is a possible result of an action. If it has no event, the next action runs.
+// An outcome is a possible result of an action. If an outcome has no event, the next action runs.
 type outcome struct {
 	happening
 	after func(truth) truth
@@ -135,7 +135,7 @@ var intrusion = outcome{happening{DataInUse, Payload{}}, func(t truth) truth {
 	return t
 }}
 
-// closes returns all possible results of closing etcd. An etcd that was never opened has nothing to close.
+// closes returns all results that closing etcd can have. If etcd was never opened, there is nothing to close.
 func closes(now truth) []outcome {
 	if !now.opened {
 		return []outcome{{happening{EtcdClosed, Payload{NeverOpened: true}}, func(t truth) truth { return t }}}
@@ -173,7 +173,7 @@ var anytime = []happening{
 	{ListenerLost, Payload{Status: exitcode.ServerTaken}},
 }
 
-// timers are the actions that set the timer. LimitStart may set no timer, because --etcd-ready-timeout may be 0.
+// timers lists the actions that set the timer. LimitStart may set no timer, because --etcd-ready-timeout may be 0.
 var timers = slices.DeleteFunc(declared[Action](), func(a Action) bool { return !SetsTimer(a) })
 
 // split separates the quick actions and the prefetch actions from the other actions of a row.
@@ -191,7 +191,7 @@ func split(do []Action) (slow []Action, timer bool, aside Action) {
 	return slow, timer, aside
 }
 
-// promises are invariants that must hold at all times.
+// promises are the invariants.
 var promises = []struct {
 	what string
 	kept func(place, truth, Facts) bool
@@ -292,7 +292,7 @@ func explore() *explorer {
 	return e
 }
 
-// expand adds all places that can follow.
+// expand adds all places that can come next.
 func (e *explorer) expand(here place) {
 	e.check(here)
 	if here.core.State == Terminated {
@@ -303,7 +303,7 @@ func (e *explorer) expand(here place) {
 	}
 	for _, h := range anytime {
 		e.take(here, here, h)
-		// A cancelled action may complete before it notices.
+		// A cancelled action may still complete.
 		for _, o := range outcomes(here.action(), here.truth) {
 			next := here
 			next.truth = o.after(here.truth)
@@ -380,8 +380,8 @@ func (e *explorer) blame(what string, p place) {
 	e.wrong = append(e.wrong, what+": "+e.way(p))
 }
 
-// bounded limits the number of places. Guards only ask whether there was more than one signal, and facts from before
-// the start of etcd do not affect the end.
+// bounded limits the number of places. Guards only check whether more than one signal was received, and facts from
+// before the start of etcd do not affect the shutdown.
 func (p place) bounded() place {
 	facts := &p.core.Facts
 	facts.Signals = min(facts.Signals, 2)

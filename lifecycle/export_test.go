@@ -28,7 +28,7 @@ func UrgentFirst(d *Driver) bool {
 	return first.event == Signal && second.event == Replied
 }
 
-// NewRules indexes a table and the reactions without a row, such as Table and Elsewhere.
+// NewRules indexes a table and the reactions to events without a row.
 func NewRules(table []Row, elsewhere []statemachine.Default) *Rules {
 	return statemachine.NewRules[Facts](table, elsewhere, Terminated)
 }
@@ -63,7 +63,7 @@ func PollingDriver(d *Driver) (handleNext func()) {
 	}
 }
 
-// KeptOf returns the number of transitions in the history after n different ones.
+// KeptOf returns the length of the history after n different transitions.
 func KeptOf(transitions int) int {
 	var kept timeline
 	for n := range transitions {
@@ -72,7 +72,7 @@ func KeptOf(transitions int) int {
 	return len(kept.History)
 }
 
-// UnusedHints returns the next steps of hints without a row.
+// UnusedHints returns the next steps in hints that do not apply to any row.
 func UnusedHints(table []Row) (unused []string) {
 	for _, h := range hints {
 		if !slices.ContainsFunc(table, func(row Row) bool { return h.fits(&row) }) {

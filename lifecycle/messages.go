@@ -18,10 +18,10 @@ type hint struct {
 	Fail  string // replaces the message if the event has an error
 	Next  string // next step for the operator
 	Cert  string // replaces Next if the sidecar's certificate was rejected
-	Quiet bool   // nothing changes, so keep the reason of the state
+	Quiet bool   // the situation has not changed, so keep the previous message
 }
 
-// Next steps shared by several rows.
+// Next steps shared by more than one row.
 const (
 	checkSidecarLog = "check the log of the backup-restore container"
 	renewCert       = "renew the certificate of the sidecar, or check that --backup-restore-ca-cert-bundle-path contains the CA that issued it"
@@ -87,7 +87,7 @@ func hintFor(row *Row, err error) hint {
 	return hint{}
 }
 
-// A notice is the text that a transition shows to users.
+// A notice is the text that users see about a transition.
 type notice struct {
 	text    string // message of the row with the details of the event
 	message string // text followed by the next step

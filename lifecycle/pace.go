@@ -7,12 +7,12 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// Time limits of a stop. The limits are not configurable: Kubernetes allows a pod 30 s between SIGTERM and SIGKILL,
+// Time limits for a stop. The limits are not configurable: Kubernetes allows a pod 30 s between SIGTERM and SIGKILL,
 // and StopBudget leaves some of that time to the kubelet.
 const (
 	// StopBudget limits a stop after etcd was started, from the signal to the exit.
 	StopBudget = 25 * time.Second
-	// AbortBudget limits a stop before etcd was started, which has nothing to close.
+	// AbortBudget limits a stop before etcd was started, when there is nothing to close.
 	AbortBudget = 2 * time.Second
 	// TakingDown is the time reserved for the command's cleanup after Run has returned.
 	TakingDown = 250 * time.Millisecond
@@ -33,7 +33,7 @@ const (
 	abortLimit = AbortBudget - TakingDown - lingering - latency
 )
 
-// These constants do not compile if the limits leave no time for closing etcd or for an abort.
+// These constants do not compile unless the limits leave time for closing etcd and for an abort.
 const (
 	_ = uint64(ClosePatience - time.Second)
 	_ = uint64(abortLimit - time.Second)
@@ -42,7 +42,7 @@ const (
 // seconds formats a duration for users.
 func seconds(d time.Duration) string { return fmt.Sprintf("%g s", d.Seconds()) }
 
-// Pauses between requests. The pauses are not configurable because they depend only on the sidecar.
+// Pauses between requests. The pauses are not configurable: the best values depend only on the sidecar.
 const (
 	// firstPoll and maxPause limit the pause during an initialization. A sanity validation can finish within
 	// milliseconds.
@@ -58,13 +58,13 @@ const (
 	// times the last one. The result of a 2 s validation is noticed within 0.1 s, and the result of a one-hour
 	// validation within 15 s.
 	pollGrowth = 1.04
-	// retryGrowth and retryJitter spread out the requests of several members.
+	// retryGrowth and retryJitter spread out requests from multiple members.
 	retryGrowth = 2
 	retryJitter = 0.3
 )
 
-// newTimers returns a backoff for each action that sets a timer. The backoff yields growing pauses or a constant time
-// limit.
+// newTimers returns a backoff for each action that sets a timer. Each backoff yields growing pauses or a constant
+// time limit.
 func newTimers(readyTimeout time.Duration) map[Action]backoff.BackOff {
 	return map[Action]backoff.BackOff{
 		PaceProgress: interval(firstPoll, pollGrowth, 0),

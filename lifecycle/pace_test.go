@@ -26,7 +26,7 @@ func askedAt(s *stage, answer func(context.Context) error) *[]time.Time {
 
 func fineAlways(context.Context) error { return nil }
 
-// runFor runs a stage for some fake time and stops it.
+// runFor runs a stage for the given fake time and stops it.
 func runFor(t *testing.T, s *stage, d time.Duration) {
 	t.Helper()
 	wait := s.run(t)

@@ -37,7 +37,7 @@ type happening struct {
 type scenario struct {
 	id, title string
 	as        string // in one state of a group: the scenario with the same start
-	shared    int    // number of lines in common
+	shared    int    // number of lines that both have in common
 	lines     []answered
 	core      Core
 	record    string
@@ -50,7 +50,7 @@ type answered struct {
 	statemachine.Decision
 }
 
-// read reads the title and the script of a story and ignores the recorded reactions.
+// read returns the title and the script of a story without the recorded reactions.
 func read(t *testing.T, path string) story {
 	t.Helper()
 	content, err := os.ReadFile(path)
@@ -70,7 +70,7 @@ func read(t *testing.T, path string) story {
 
 func (s *story) id() string { return strings.TrimSuffix(filepath.Base(s.path), ".txt") }
 
-// group returns the states in which to play the story, if there are several.
+// group returns the states in which to play the story, if there is more than one.
 func (s *story) group() (Group, bool) {
 	group, is := everywhere[s.script[0]]
 	return group, is
@@ -192,8 +192,8 @@ func (s scenario) visits() []State {
 	return visited
 }
 
-// stories plays all stories in testdata/scenarios in the order of their file names. Stories in a group come last
-// because they start like other stories.
+// stories plays all stories in testdata/scenarios in the order of their file names. Stories for a group come last
+// because they start in the same way as other stories.
 func stories(t *testing.T) []story {
 	t.Helper()
 	paths, err := filepath.Glob("../testdata/scenarios/*.txt")
@@ -217,7 +217,7 @@ func stories(t *testing.T) []story {
 	return all
 }
 
-// scenarios returns each story once per state in which it is played.
+// scenarios returns each story once for each state in which it is played.
 func scenarios(t *testing.T) []scenario {
 	t.Helper()
 	var played []scenario
@@ -235,7 +235,7 @@ func TestCommittedScenarios(t *testing.T) {
 	}
 }
 
-// Every story is complete and contains only possible events. Together, the stories take every row.
+// Every story is complete and contains only possible events. Together, the stories cover every row.
 func TestScenarios_coverEveryRow(t *testing.T) {
 	taken := map[int]bool{}
 	for _, played := range scenarios(t) {
@@ -291,7 +291,7 @@ var phrases = map[string]happening{
 	"a goroutine panics, or etcd calls it fatal": {Crashed, Payload{}},
 }
 
-// everywhere lists the phrases at the start of stories that are played in each state of a group.
+// everywhere lists the opening phrases of stories that are played in each state of a group.
 var everywhere = map[string]Group{
 	"in each state before etcd":    BeforeEtcd,
 	"in each state with etcd":      WithEtcd,

@@ -64,7 +64,7 @@ const (
 	clusterOfThree = "{data-dir: /data, initial-cluster: 'etcd-0=http://a,etcd-1=http://b,etcd-2=http://c', initial-cluster-state: new}"
 )
 
-// pass advances the fake time in a synctest bubble and lets the driver react.
+// pass advances the fake time in a synctest bubble and waits until the driver has reacted.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -108,7 +108,7 @@ func (s *stage) did() []string {
 	return slices.Clone(s.done)
 }
 
-// count returns the number of calls of one kind.
+// count returns the number of calls with the given name.
 func (s *stage) count(what string) (times int) {
 	for _, done := range s.did() {
 		if done == what {
@@ -137,7 +137,7 @@ func (s *stage) run(t *testing.T) func() Outcome {
 	return func() Outcome { return <-done }
 }
 
-// start runs the stage for some fake time. The end of the test stops the stage.
+// start runs the stage for the given fake time. The stage is stopped when the test ends.
 func (s *stage) start(t *testing.T, d time.Duration) {
 	t.Helper()
 	wait := s.run(t)

@@ -12,7 +12,7 @@ var Table = statemachine.Expand(written)
 
 // written is the source of the table. Rows with the same From and On are adjacent, and all of them except the last
 // have a guard. The first row whose guard holds is taken. Users see Why in the log, in the status and as the reason
-// of a state. Elsewhere handles events without a row.
+// for a state. Elsewhere handles events without a row.
 var written = statemachine.Entries{
 	{Query, Started, Always, Query, []Action{LockVolume, AskStatus}, "querying the initialization status"},
 	{Query, VolumeBusy, Always, Wait, []Action{PaceLock}, "cannot lock the volume"},
@@ -65,7 +65,7 @@ var written = statemachine.Entries{
 
 	{Terminating, EtcdClosed, NeverOpened, Terminating, []Action{RestoreRecord}, "etcd was never opened; the exit record is unchanged"},
 	{Terminating, EtcdClosed, CleanStop, Terminating, []Action{WriteRecord}, "etcd was closed cleanly; writing the exit record"},
-	{Terminating, EtcdClosed, Always, Terminated, nil, "etcd is closed without an exit record; the next start runs a full validation"},
+	{Terminating, EtcdClosed, Always, Terminated, nil, "etcd was closed, but no exit record was written; the next start runs a full validation"},
 	{Terminating, RecordSettled, Always, Terminated, nil, "everything the next start needs is on disk"},
 	{Terminating, Elapsed, Always, Terminated, nil, "the shutdown timed out"},
 	{Terminating, Signal, SecondSignal, Terminated, nil, "exit forced by a second signal"},
@@ -94,8 +94,8 @@ var picture string
 var overview string
 
 // Overview returns an SVG of the states and transitions that fits a phone screen. Guards, actions and reasons are
-// omitted. States have the id "state_NAME", and arrows have the id "edge_FROM_TO". Each arrow contains an empty text
-// of the class "badge" for the number of transitions. The page that shows the SVG defines the colours. "make dot"
+// omitted. States have the id "state_NAME", and arrows have the id "edge_FROM_TO". Each arrow has an empty text
+// element of class "badge" for the number of transitions. The page that shows the SVG defines the colours. "make dot"
 // generates the layout with Graphviz.
 func Overview() string {
 	_, svg, _ := strings.Cut(overview, "\n")

@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// tested wraps the machine for the tests that all machines have in common. The source shows that Elsewhere handles
-// every event.
+// tested wraps the machine for the tests that all state machines share. The source shows that Elsewhere handles every
+// event.
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: declared[Guard]()}
 
 func TestTable_isComplete(t *testing.T) {
@@ -55,10 +55,10 @@ func TestTable_illegalTransition(t *testing.T) {
 
 type sentence statemachinetest.Sentence[Facts, Payload]
 
-// there stands for the state in which the step started.
+// there is a placeholder for the state in which the step started.
 const there State = ""
 
-// The facts for each way to end a run.
+// Facts for each way in which a run can end.
 var (
 	begunByStop    = Facts{Ending: StopPosted}
 	begunByTerm    = Facts{Ending: Signal, Signals: 1, LastSignal: syscall.SIGTERM}

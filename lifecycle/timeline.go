@@ -17,7 +17,7 @@ const maxHistory = 64
 // Transition is a transition in the history. Count is the number of times it was taken in the current phase.
 type Transition = statemachine.Transition
 
-// EdgeCount counts how often a transition was taken since the process started.
+// EdgeCount counts the number of times that a transition was taken since the process started.
 type EdgeCount = statemachine.TransitionCount
 
 // Validation describes a requested validation of the data directory.
@@ -47,7 +47,7 @@ type Snapshot struct {
 func (s *Snapshot) Changed() <-chan struct{} { return s.changed }
 
 // timeline records the history. A transition that is repeated within a phase, such as polling, is listed once with a
-// count, so that a loop does not push out earlier transitions.
+// count. Otherwise, a loop would push out earlier transitions.
 type timeline struct {
 	Snapshot            // next snapshot to publish
 	endReasons []string // reasons for ending the run and for changing the exit status
@@ -119,7 +119,7 @@ func isWithin(t Transition, phase State) bool {
 	return phaseOf(t.From) == phase && phaseOf(t.To) == phase
 }
 
-// addEndReason adds the first line of a reason. The crash note contains the rest, such as a stack trace.
+// addEndReason adds the first line of a reason. The remaining lines, such as a stack trace, are in the crash note.
 func (l *timeline) addEndReason(reason string) {
 	sentence, _, _ := strings.Cut(reason, "\n")
 	l.endReasons = append(l.endReasons, sentence)
@@ -150,7 +150,7 @@ func (d *Driver) record(row *Row, payload Payload, pause time.Duration) (message
 	return n.message
 }
 
-// publish replaces the snapshot and wakes its readers.
+// publish replaces the snapshot and notifies its readers.
 func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	next := d.timeline.Snapshot
 	next.Attempt, next.Word, next.changed = taken.Count, d.core.Facts.Word, make(chan struct{})

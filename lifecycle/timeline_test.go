@@ -75,7 +75,7 @@ var errExpired = fmt.Errorf("cannot ask: %w", &tls.CertificateVerificationError{
 	Err: x509.CertificateInvalidError{Reason: x509.Expired},
 })
 
-// failures are runs with a failure. SIGTERM ends each of them after a minute.
+// failures are runs with a failure. SIGTERM ends each run after a minute.
 var failures = map[string]struct {
 	spoil  func(*stage)
 	class  Class
@@ -101,7 +101,7 @@ var failures = map[string]struct {
 	"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, ClassConfiguration, exitcode.BadConfig, errStage.Error(), false},
 	"taken port":      {func(s *stage) { s.expose = func() error { return errStage } }, ClassServer, exitcode.ServerTaken, errStage.Error(), false},
 	"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, ClassRecord, exitcode.BadRecord, errStage.Error(), false},
-	"no etcd": {func(s *stage) { // closing etcd fails as well, which changes nothing
+	"no etcd": {func(s *stage) { // closing etcd also fails, which makes no difference
 		s.open, s.shut = func(context.Context) error { return errStage }, func() error { return errors.New("never opened") }
 	}, ClassEtcd, exitcode.EtcdFailed, errStage.Error(), true},
 	"no etcd ever":    {func(s *stage) { s.open = func(context.Context) error { return errFinal } }, ClassEtcd, exitcode.BadConfig, errStage.Error(), true},
@@ -111,7 +111,7 @@ var failures = map[string]struct {
 	"no close at all": {func(s *stage) { s.shut = func() error { time.Sleep(time.Hour); return errors.New("late") } }, ClassTimeout, exitcode.OutOfTime, "the shutdown timed out", true},
 }
 
-// errFinal is a deeply wrapped error that retrying cannot fix and that ends the run with its own status.
+// errFinal is a deeply wrapped error that cannot be fixed by retrying. The run ends with the error's status.
 var errFinal = fmt.Errorf("wrapped: %w", &exitcode.FinalError{Status: exitcode.BadConfig, Err: errStage})
 
 func TestFailure(t *testing.T) {

@@ -56,7 +56,7 @@ const (
 	ListenerLost      Event = "listener lost"      // the wrapper's own server has failed
 )
 
-// The guards other than Always, as defined by conditions.
+// Guards other than Always, implemented in conditions.
 const (
 	StatusNew         Guard = "New"
 	NewAfterFailed    Guard = "New after Failed"
@@ -97,7 +97,7 @@ const (
 	PaceProgress Action = "pace progress" // quick: poll soon, then less and less often
 	PaceFailure  Action = "pace failure"  // quick: back off after a failed initialization
 	PaceSilence  Action = "pace silence"  // quick: back off if the sidecar does not respond
-	PaceLock     Action = "pace lock"     // quick: retry locking the volume soon, which is cheap
+	PaceLock     Action = "pace lock"     // quick: retry soon, because locking the volume is cheap
 	LimitStart   Action = "limit start"   // quick: --etcd-ready-timeout
 	LimitAbort   Action = "limit abort"   // quick: set the time limit of a stop before etcd is started
 	LimitStop    Action = "limit stop"    // quick: set the time limit of a stop after etcd was started
@@ -107,8 +107,8 @@ const (
 var (
 	// BeforeResult contains the states without a validation result.
 	BeforeResult = Group{Query, Trigger, Wait}
-	// BeforeEtcd contains the states before etcd is started. Stopping in one of these states closes nothing and
-	// leaves the exit record unchanged.
+	// BeforeEtcd contains the states before etcd is started. A stop before etcd is started leaves the exit record
+	// unchanged.
 	BeforeEtcd = append(slices.Clone(BeforeResult), FetchConfig)
 	// WithEtcd contains the states in which etcd may have the data open.
 	WithEtcd = Group{StartEtcd, Serving}

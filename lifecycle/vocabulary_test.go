@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// vocabulary contains the constants of our own types by the name of the type, including unused constants. The
-// constants are read from the source.
+// vocabulary maps the name of each type to its constants, including unused ones. The constants are read from the
+// source.
 var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "condition.go", "../bootstrap/sidecar.go")
 
 func constants(paths ...string) map[string][]string {
@@ -64,8 +64,8 @@ func declared[T ~string]() []T {
 	return words
 }
 
-// assertKnown compares the constants that a part of the program handles with the declared ones, and reports how to
-// fix a difference.
+// assertKnown compares the constants that a part of the program handles with the declared constants and explains how
+// to fix a difference.
 func assertKnown[T ~string](t *testing.T, known []T, advice string) {
 	t.Helper()
 	kind := reflect.TypeFor[T]().Name()
@@ -185,7 +185,7 @@ func assertDocumented[T ~string](t *testing.T, introduction string) {
 var list = regexp.MustCompile("^`[^`]*`(?:(?:,|\\s+or|\\s+and)+\\s+`[^`]*`)*")
 
 // listed returns the words in backquotes after an introduction, in any order. The introduction must occur once in
-// README.md or docs/*.md, on one line with the words.
+// README.md or docs/*.md, on the same line as the words.
 func listed[T ~string](t *testing.T, introduction string) (words []T) {
 	t.Helper()
 	parts := strings.Split(docs.Text(t), introduction)
@@ -196,7 +196,7 @@ func listed[T ~string](t *testing.T, introduction string) (words []T) {
 	return words
 }
 
-// After an unknown status, the machine opens nothing and polls again. Every known status has a row.
+// After an unknown status, the machine polls again without opening anything. Every known status has a row.
 func TestSidecarWords_haveRows(t *testing.T) {
 	assertKnown(t, bootstrap.InitializationStatuses, "add it to InitializationStatuses (bootstrap/sidecar.go)")
 	var told []bootstrap.InitializationStatus

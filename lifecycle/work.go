@@ -30,7 +30,7 @@ type Sidecar interface {
 type Volume interface {
 	// Lock locks the volume without waiting. If another process holds the lock, the error is bootstrap.ErrVolumeBusy.
 	Lock() error
-	// Probe returns bootstrap.ErrDataInUse while any etcd has a database on the volume open.
+	// Probe returns bootstrap.ErrDataInUse while any etcd server has a database on the volume open.
 	Probe() error
 	// Logs returns the WAL directories on the volume.
 	Logs() []string
@@ -39,7 +39,7 @@ type Volume interface {
 	LockData() error
 }
 
-// Record is the exit record. All changes are durable when a method returns.
+// Record is the exit record. When a method returns, its changes are durable.
 type Record interface {
 	Remove() error
 	Restore() error
@@ -165,7 +165,7 @@ func (w *work) queryStatus(ctx context.Context) message {
 	return message{event: Replied, payload: payload}
 }
 
-// probeData protects data that an etcd has open from the sidecar, which deletes data if it considers the data
+// probeData keeps the sidecar away from data that etcd has open, because the sidecar deletes data that it considers
 // corrupt.
 func (w *work) probeData(context.Context) message {
 	err := w.runtime.Volume.Probe()
@@ -229,8 +229,8 @@ func (w *work) serveReadyz(context.Context) message {
 	return unlessCertificates(w.runtime.Server.Expose(), exitcode.ServerTaken)
 }
 
-// unlessCertificates returns the event for an error. Missing or invalid certificate files are retried. Any other
-// error ends the run with the given status.
+// unlessCertificates returns the event that corresponds to an error. Missing or invalid certificate files are
+// retried. Any other error ends the run with the given status.
 func unlessCertificates(err error, status exitcode.Code) message {
 	switch {
 	case errors.Is(err, bootstrap.ErrCertificates):
@@ -253,7 +253,7 @@ func (w *work) lockData(context.Context) message {
 }
 
 func (w *work) removeRecord(ctx context.Context) message {
-	// A requested stop must leave the record unchanged.
+	// If a stop was requested, the record must remain unchanged.
 	if ctx.Err() != nil {
 		return message{event: EtcdFailed, payload: Payload{Err: ctx.Err(), Status: exitcode.EtcdFailed}}
 	}

@@ -55,7 +55,7 @@ func TestOpen_lostLog(t *testing.T) {
 	dir, segment, _ := stoppedMember(t)
 	require.NoError(t, os.Remove(segment))
 	b := newBench(t, dir)
-	require.ErrorContains(t, b.Open(soon(t)), "names no voters, but this is not a new member")
+	require.ErrorContains(t, b.Open(soon(t)), "has no voters, but this is not a new member")
 	opened, err := b.Close()
 	assert.True(t, opened, "the data was found unfit: the next start must not take it for good")
 	require.Error(t, err)

@@ -38,7 +38,7 @@ func flip(t *testing.T, path string, offset int64) {
 	require.NoError(t, err)
 }
 
-// usedBytes returns the number of bytes in the database file that are used by pages. The rest is allocated but
+// usedBytes returns the number of bytes that pages occupy in the database file. The remaining bytes are allocated but
 // unused.
 func usedBytes(t *testing.T, dir string) (used int64) {
 	db, err := bolt.Open(dir+"/member/snap/db", 0, &bolt.Options{ReadOnly: true})
@@ -53,7 +53,7 @@ func firstSegmentOf(dir string) string {
 	return filepath.Join(dir, "member", "wal", firstSegment)
 }
 
-// zeroEntries zeroes a segment from its first entry on, like the end of a torn log.
+// zeroEntries zeroes a segment from the first entry to the end, as in a torn log.
 func zeroEntries(t *testing.T, segment string) {
 	t.Helper()
 	fresh := filepath.Join(t.TempDir(), "new.etcd")

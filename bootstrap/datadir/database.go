@@ -25,7 +25,8 @@ import (
 // lockTimeout limits the wait for the lock on the database.
 const lockTimeout = time.Second
 
-// errCutOff means that the database file is shorter than the size in its metadata. Reading past the end would fault.
+// errCutOff means that the database file is shorter than the size in its metadata. Reading past the end of the mapped
+// file would cause a fault.
 var errCutOff = errors.New("truncated")
 
 // errLocked means that another process has locked the database.
@@ -153,9 +154,9 @@ func membersIn(bucket *bolt.Bucket) map[uint64]membership.Member {
 	return members
 }
 
-// scanRevisions reads all revisions of all keys and checks their format, order and values. A changed value with a
-// valid format goes unnoticed: bbolt and etcd store no checksums of values, and the log does not record which entries
-// were rejected.
+// scanRevisions reads all revisions of all keys and checks their format, order and values. Corruption that leaves a
+// value well-formed is not detected: bbolt and etcd do not store checksums of values, and the log does not record
+// which entries were rejected.
 func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	keys := tx.Bucket(schema.Key.Name())
 	if keys == nil {
@@ -180,9 +181,10 @@ func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	return nil
 }
 
-// verifyRevision compares the revision in the bucket key with the revision in the value. A deletion stores only the
-// name of the key. A restore with etcdutl snapshot restore --bump-revision --mark-compacted stores the new revision
-// with an empty value and marks it as compacted. The caller reuses stored for all values to reduce allocations.
+// verifyRevision compares the revision in the bucket key with the revision in the value. For a deletion, etcd stores
+// only the key. A restore with etcdutl snapshot restore --bump-revision --mark-compacted stores the new revision with
+// an empty value and marks it as compacted. The caller passes the same stored value for every revision to reduce
+// allocations.
 func verifyRevision(key, value []byte, compacted int64, stored *mvccpb.KeyValue) (mvcc.Revision, error) {
 	revision := mvcc.BytesToBucketKey(key).Revision // panics on a malformed revision
 	*stored = mvccpb.KeyValue{Key: stored.Key[:0], Value: stored.Value[:0]}
@@ -219,7 +221,7 @@ func compactRevision(tx *bolt.Tx) (compacted int64) {
 // quotedFindings is the maximum number of bbolt findings quoted in an error.
 const quotedFindings = 3
 
-// A database starts with two meta pages, which transactions write alternately. bbolt opens the database with the
+// A database starts with two meta pages, and transactions alternate between them. bbolt opens the database with the
 // newest intact meta page. No data is lost if one meta page is damaged: the previous transaction is intact, and etcd
 // replays the log from there.
 
@@ -260,8 +262,8 @@ func isMetaPage(head []byte, number uint64) bool {
 }
 
 // verifyPages runs the bbolt check. The bbolt check panics on a damaged meta page, even though bbolt needs only one
-// of the two. If a meta page is damaged, verifyPages reads all buckets instead, which finds everything except unused
-// pages and pages with two references.
+// of the two. If a meta page is damaged, verifyPages reads all buckets instead, which detects everything except
+// unused pages and pages that are referenced twice.
 func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
 	damaged, err := corruptMetaPages(tx)
 	if err != nil {
@@ -313,8 +315,8 @@ func readAll(ctx context.Context, bucket *bolt.Bucket) error {
 
 // preload fills the page cache by reading the whole file in the background until the returned function is called.
 // Without preload, each page is read from the disk separately, because bbolt maps the file for random access. Using
-// madvise instead does not help: Linux reads a single readahead window and ignores the rest. Errors are ignored here
-// because the caller runs into the same errors.
+// madvise instead does not help: Linux reads a single readahead window and ignores the rest. Errors are ignored
+// because the caller will encounter them as well.
 func preload(path string) (stop func()) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package datadir reads the data directory of an etcd member that is not running, and decides whether etcd may open
-// it. The package knows all files of a member and how the log, the snapshots and the database depend on each other.
+// Package datadir reads the data directory of a stopped etcd member and decides whether etcd may open it. The package
+// knows all files of a member and how the log, the snapshots and the database depend on each other.
 //
 // # The directory
 //
@@ -23,17 +23,17 @@
 //   - all pages and revisions in the database are well-formed;
 //   - etcd 3.6 supports the versions, members and requests in the data.
 //
-// etcd checks little of this. For example, etcd truncates a damaged log and continues, creates a new member if the
-// data was moved, and fills an empty database from the log of a restored one. All of these lose acknowledged writes
-// silently. Other violations make etcd panic on every start.
+// etcd itself checks very few of these conditions. For example, etcd truncates a damaged log and continues, creates a
+// new member if the data was moved, and replays the log of a restored database into an empty one. In each of these
+// cases, acknowledged writes are lost silently. Other violations cause etcd to panic on every start.
 //
 // # Verify and Look
 //
-// Verify reads all data and runs in a separate process because damaged pages can crash bbolt in a goroutine whose
-// panics cannot be recovered. In Sanity mode, Verify checks only the structure, which is enough after a clean exit.
-// Recovery calls Verify through a Validator, which remembers an error until a file changes. If IsTransient is true
-// for an error, the error says nothing about the data: the disk could not be read, or the child was killed. Recovery
-// replaces data only after other errors.
+// Verify reads all data and must run in a separate process: on damaged pages, bbolt can panic in one of its own
+// goroutines, where the panic cannot be recovered. In Sanity mode, Verify checks only the structure, which is enough
+// after a clean exit. Recovery calls Verify through a Validator, which remembers an error until a file changes. If
+// IsTransient returns true, the error does not mean that the data is bad: the disk could not be read, or the child
+// process was killed. Recovery never replaces data because of a transient error.
 //
 // Look is fast because every start waits for it. The embedded etcd calls Look right before it opens the data, even
 // after a validation, because Verify does not run if there is a sidecar. Look reads the metadata of the database and
@@ -46,12 +46,12 @@
 //
 // # Torn or damaged
 //
-// The hardest question is what a damaged end of the log means. After a power failure, the last records may be
-// missing or partly zero. Losing them is harmless because etcd had not synced them, so no client has received a
-// response. If the disk has damaged the same records, however, they may have been acknowledged. The two cases differ
-// only if there are records after the damage, so cutIn searches for records after the position where the segment
-// becomes unreadable. etcd syncs entries before it writes any record after the next hard state. A later record
-// therefore proves that the entries before it had reached the disk.
+// The most difficult decision is how to treat damage at the end of the log. After a power failure, the last records
+// may be missing or partly zero. Losing such records is harmless because etcd had not synced them, so no client has
+// received a response. If the same records were damaged by the disk, however, the entries may have been acknowledged.
+// The two cases differ only if there are records after the damage, so cutIn searches for records after the position
+// where the segment becomes unreadable. etcd syncs entries before it writes any record after the next hard state. A
+// later record therefore proves that the entries before it had reached the disk.
 //
 // For example, a segment ends with
 //
@@ -63,23 +63,23 @@
 // damaged at position …, after index 7". If the file ends within entry 8 instead, nothing proves that the entry was
 // synced, and etcd may drop it.
 //
-// A database that is ahead of the log is another proof. A single member applies an entry only after writing it to
-// the log, so the log was truncated. A follower with etcd 3.6 may apply an entry while the log is still being
-// written. The comment on checkTail explains why a follower whose database is ahead is rejected as well.
+// A database that is ahead of the log also proves that the log was truncated. A single member applies an entry only
+// after writing it to the log, so the log was truncated. A follower with etcd 3.6 may apply an entry while the log is
+// still being written. The comment on checkTail explains why a follower whose database is ahead is rejected as well.
 //
 // # Files
 //
 // survey.go lists the directory, checks which files exist, and takes the fingerprint for the exit record. log.go,
-// segment.go and database.go each read one kind of file. Files are mapped into memory, and a bad offset in a damaged
-// file causes a fault that becomes an error. verify.go implements Verify, look.go and inspect.go implement the
-// checks before each start, and refusal.go contains the messages. position.go compares the data of several members
-// for recovery.
+// segment.go and database.go each read one kind of file. Files are mapped into memory. If a bad offset in a damaged
+// file causes a memory fault, the fault is converted to an error. verify.go implements Verify, look.go and inspect.go
+// implement the checks before each start, and refusal.go contains the messages. position.go compares the data of
+// different members for recovery.
 //
 // # Limits
 //
-// The package does not repair data, decide what happens to broken data, or contact other members. A changed value
-// that is still well-formed goes unnoticed because bbolt pages have no checksums, and so does a log that was
-// truncated by a plain etcd.
+// The package does not repair data, decide what happens to broken data, or contact other members. The package cannot
+// detect a corrupted value that is still well-formed, because bbolt pages have no checksums, or a log that was
+// truncated by plain etcd.
 package datadir
 
 import (
@@ -90,8 +90,8 @@ import (
 // checkInterval is the number of revisions or records read between two checks of the context.
 const checkInterval = 1024
 
-// recoverPanic runs a check and converts panics into errors. Memory faults also become errors: a bad offset in a
-// mapped file may point anywhere, and an unreadable disk causes a fault.
+// recoverPanic runs a check and converts panics to errors. Memory faults are also converted: a bad offset in a mapped
+// file may point anywhere, and an unreadable disk causes a fault.
 func recoverPanic(check func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

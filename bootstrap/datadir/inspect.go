@@ -33,7 +33,7 @@ func (f *Inspection) Inspect(configured Identity, log zerolog.Logger) error {
 		log.Warn().Msg(warning)
 	}
 	if err := f.inspect(configured, log); err != nil {
-		return fmt.Errorf("%w (neither validation nor the sidecar checks this)", err)
+		return fmt.Errorf("%w (neither the validation nor the sidecar checks for this)", err)
 	}
 	return nil
 }
@@ -67,13 +67,13 @@ const uninitializedPrefix = "member.uninitialized-"
 // errNoVoter means that the log was lost or truncated at its start.
 var errNoVoter = errors.New("the log was lost, truncated or damaged, or belongs to another database")
 
-// moveIfUnused handles a log that names no voters, with which etcd would wait forever for an election. Without a log,
-// etcd would create a new one and drop writes until the new log is as long as the old one.
+// moveIfUnused handles a log without voters, with which etcd would wait forever for an election. If the log is
+// missing, etcd would create a new log and drop writes until the new log is as long as the old one.
 //
-// A member is uninitialized if its log names no voters and its database is empty, because etcd was killed at the
+// A member is uninitialized if its log has no voters and its database is empty, because etcd was killed at the
 // beginning of its first run. An uninitialized member has neither acknowledged a write nor cast a vote. moveIfUnused
 // renames the directory of an uninitialized member without deleting anything, so etcd starts with an empty directory.
-// In all other cases the error describes the loss.
+// In all other cases, moveIfUnused returns an error that describes the loss.
 func (f *Inspection) moveIfUnused(log zerolog.Logger) (moved bool, err error) {
 	if f.wal.readError() != nil || !f.namesNoVoter() {
 		return false, nil
@@ -103,7 +103,7 @@ func moveUnused(m *member, log zerolog.Logger) error {
 }
 
 // checkRestore returns an error if the database is missing or unused and the log belongs to a restored database.
-// Otherwise etcd would fill a new database from the log, without the data of the backup.
+// Otherwise, etcd would replay the log into a new database that does not contain the data from the backup.
 func checkRestore(m *member, found contents) error {
 	segments := m.segments()
 	if len(segments) == 0 || segments[0] != firstSegment || !found.unused() {
@@ -116,9 +116,9 @@ func checkRestore(m *member, found contents) error {
 }
 
 // checkCluster returns an error if the database and the log belong to different clusters, because one of them was
-// rolled back, copied or mounted without the other. Otherwise etcd would apply the log to that database and exit when
-// the log refers to a member that is not in the database. A database that contains the member of the log needs no
-// further check. Other checks report unreadable files.
+// rolled back, copied or mounted without the other. Otherwise, etcd would apply the log to the wrong database and
+// exit at the first entry that refers to an unknown member. If the database contains the member that wrote the log,
+// no further check is needed. Other checks report unreadable files.
 func checkCluster(m *member, found contents) error {
 	identity, err := m.identity()
 	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.hasMember(identity.NodeID) {
@@ -131,9 +131,9 @@ func checkCluster(m *member, found contents) error {
 	return otherCluster.errorf(m.database, m.wal.path)
 }
 
-// checkLength returns an error if the database is truncated or if the log provably lost its end. etcd repairs a
-// damaged log by truncating it, and then serves without the acknowledged entries that followed. Unreadable files are
-// ignored because etcd reports them.
+// checkLength returns an error if the database is truncated or if entries are provably missing at the end of the log.
+// etcd repairs a damaged log by truncating it, and then serves without the acknowledged entries that followed.
+// Unreadable files are ignored because etcd reports them.
 func (f *Inspection) checkLength() error {
 	if errors.Is(f.contentsErr, errCutOff) {
 		return cutOff.errorf(f.database, f.contentsErr)
@@ -150,15 +150,15 @@ func (f *Inspection) checkLength() error {
 // If the log of a single member ends before the applied index, etcd would drop new proposals until the log is as long
 // as before. The log must be damaged, because a single member applies entries only after syncing them.
 //
-// If the cluster has several members, a log that ends before the applied index is not necessarily damaged. A follower
-// with etcd 3.6 can apply an entry while the log is still being written, if the entry and the commit index arrive
+// In a multi-member cluster, a log that ends before the applied index is not necessarily damaged. A follower with
+// etcd 3.6 can apply an entry while the log is still being written, if the entry and the commit index arrive
 // together. See raftNode.start; etcd 3.5.5 and later 3.5 releases wait. A power failure at the wrong moment then
 // leaves the database ahead of the log. The member has not acknowledged the missing entries and would do no harm.
-// Disk damage leaves the same files, however, and then the member has acknowledged entries that it no longer has. The
+// Disk damage leaves the same files, however, and in that case the member has lost entries that it acknowledged. The
 // member could then help elect a leader that is also missing these entries.
 //
-// checkTail therefore rejects both. Rejecting them costs neither data nor the quorum: every committed entry is in the
-// logs of a majority, so only a minority can be missing it.
+// checkTail therefore rejects both. Rejecting both is safe: a majority of the members has every committed entry in
+// the log, so neither data nor the quorum is lost.
 func (c contents) checkTail(m *member, tail *history) error {
 	switch {
 	case tail.cut.isLoss(c.single36()):
@@ -172,7 +172,7 @@ func (c contents) checkTail(m *member, tail *history) error {
 }
 
 // checkMember returns an error if the data directory belongs to another member of this cluster, because volumes were
-// swapped. Otherwise two members would run with the same identity. checkMember only logs a warning if the member is
+// swapped. Otherwise, two members would run with the same identity. checkMember only logs a warning if the member is
 // unknown, because a restore can use any name. Unreadable files are ignored because etcd reports them.
 func (f *Inspection) checkMember(configured Identity, log zerolog.Logger) error {
 	identity, err := f.identity()
@@ -245,12 +245,12 @@ func (f *Inspection) checkV2Requests() error {
 
 // checkV2Members returns an error if the two member lists in the data differ. etcd 3.5 and earlier rely on the list
 // in the v2 store, but etcd 3.6 relies on the list in the database. The list in the database may still contain
-// members that were removed long ago, and learners that have been promoted. etcd 3.6 uses such members as is and
-// panics when one of them is removed. etcd 3.5.26 and later 3.5 releases correct the database at startup.
+// members that were removed long ago, and learners that have been promoted. etcd 3.6 uses the list as is and panics
+// when an outdated member is removed from it. etcd 3.5.26 and later 3.5 releases correct the database at startup.
 //
-// The v2 store is part of the snapshot from which etcd starts, and the entries after the snapshot change it. Members
-// added by such an entry are valid: etcd 3.4 may have added a member to the database before it recorded the entry as
-// applied.
+// The v2 store is part of the snapshot from which etcd starts, and the entries after the snapshot change it. A member
+// added by an entry that may not have been applied is valid: etcd 3.4 may have added the member to the database
+// before it recorded the entry as applied.
 func (f *Inspection) checkV2Members() error {
 	if f.contentsErr != nil || f.replayErr != nil || f.contents.since36 || len(f.contents.members) < 2 || f.start > f.contents.applied {
 		return nil

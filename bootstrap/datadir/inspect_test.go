@@ -59,7 +59,7 @@ func TestInspect_truncatedDatabase(t *testing.T) {
 
 func TestInspect_dataOfAnotherMember(t *testing.T) {
 	dir := datadirtest.Initialized(t)
-	// In these tests, etcd's name does not belong to any member.
+	// In these tests, no member has the configured name.
 	update(t, dir, func(tx *bolt.Tx) error {
 		members := tx.Bucket([]byte("members"))
 		id, value := members.Cursor().First()
@@ -107,7 +107,7 @@ func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 			require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
 			_, ends := datadirtest.Entries(t, firstSegmentOf(dir))
 			truncate(t, firstSegmentOf(dir), ends[len(ends)-2])
-			wayOut := fmt.Sprintf(wayOut, len(ends)-1, len(ends)) // depends on when etcd sets its version
+			wayOut := fmt.Sprintf(wayOut, len(ends)-1, len(ends)) // depends on when etcd sets the cluster version
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			require.ErrorContains(t, err, wayOut)
 			require.ErrorContains(t, result(t, dir, bootstrap.Full), wayOut)
@@ -164,7 +164,7 @@ func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			if provenFlushed(t, content[ends[i]:]) {
 				require.ErrorContains(t, err, fmt.Sprintf("WAL segment %s is damaged at position %d", segment, begin), name)
-			} else { // no proof is needed after the last entries
+			} else { // the last entries do not have to be proven
 				require.ErrorContains(t, err, "damaged", name)
 			}
 			require.ErrorContains(t, err, "; to recover: ", name)
@@ -193,7 +193,7 @@ func provenFlushed(t *testing.T, behind []byte) bool {
 func TestInspect_externalLog(t *testing.T) {
 	dir, walDir := datadirtest.Initialized(t), filepath.Join(t.TempDir(), "wal")
 	require.NoError(t, os.Rename(filepath.Join(dir, "member", "wal"), walDir))
-	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "names no voter")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "has no voter")
 	require.NoError(t, Look(dir, walDir).Inspect(Identity{Name: "default"}, zerolog.Nop()))
 	segment := filepath.Join(walDir, firstSegment)
 	_, ends := datadirtest.Entries(t, segment)
@@ -229,7 +229,7 @@ func TestInspect_lostLog(t *testing.T) {
 			lose(t, dir, firstSegmentOf(dir))
 			before := fingerprint(t, dir)
 			err := Look(dir, "").Inspect(Identity{}, zerolog.Nop())
-			require.ErrorContains(t, err, "names no voters, but this is not a new member")
+			require.ErrorContains(t, err, "has no voters, but this is not a new member")
 			require.Error(t, result(t, dir, bootstrap.Full))
 			assert.Equal(t, before, fingerprint(t, dir))
 		})
@@ -287,7 +287,7 @@ func TestInitialized_databaseWithKeys(t *testing.T) {
 	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
 		require.ErrorContains(t, result(t, dir, mode), "the database has keys, but")
 	}
-	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names no voter")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "has no voter")
 }
 
 func TestInitialized_appliedEntries(t *testing.T) {
@@ -298,7 +298,7 @@ func TestInitialized_appliedEntries(t *testing.T) {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 2))
 	})
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "the database has entries up to 2")
-	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names no voter")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "has no voter")
 }
 
 func TestInspect_memberWithSnapshotIsNotMoved(t *testing.T) {
@@ -373,7 +373,8 @@ func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 	}
 }
 
-// A new member learns about the other members one entry at a time, so its own entry may still be missing.
+// A new member learns about the members one log entry at a time, so the entry that adds the new member itself may
+// still be missing.
 func TestCheckCluster_databaseKnowsAMemberOfTheLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 0xa, ClusterID: 1}).Marshal()
@@ -410,7 +411,7 @@ func TestRaft_onlyFollowersApplyUnstoredEntries(t *testing.T) {
 	alone, storage := node(t, 2)
 	require.NoError(t, alone.Campaign())
 	stored, applies := uint64(0), 0
-	for range 5 { // one for the election, four for proposals
+	for range 5 { // one entry for the election, four for proposals
 		ready := alone.Ready()
 		for _, applied := range ready.CommittedEntries {
 			require.LessOrEqual(t, applied.Index, stored)

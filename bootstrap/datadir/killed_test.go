@@ -22,7 +22,7 @@ import (
 // childEtcd makes the test binary run etcd: `<test binary> child-etcd <data directory> <number of the last key>`.
 const childEtcd = "child-etcd"
 
-// TestMain also runs the child processes of the tests: an etcd to be killed, or a validation.
+// TestMain also runs the child processes of the tests: an etcd server that will be killed, or a validation.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && strings.HasPrefix(os.Args[1], "validation-") {
 		os.Exit(runAsChild(os.Args[1], os.Args[2], bootstrap.Mode(os.Args[3])))
@@ -92,7 +92,7 @@ func TestKilledWhileStartingForTheFirstTime(t *testing.T) {
 		etcd := etcdChild(t, dir, 0)
 		require.NoError(t, etcd.Start())
 		require.Eventually(t, func() bool {
-			for _, seen := range []string{name, "member/wal"} { // temporary files may be missed
+			for _, seen := range []string{name, "member/wal"} { // polling may miss a temporary file
 				if _, err := os.Stat(filepath.Join(dir, seen)); err == nil {
 					return true
 				}
@@ -110,7 +110,8 @@ func requireValid(t *testing.T, dir string) {
 	require.NoError(t, result(t, dir, bootstrap.Full))
 }
 
-// killAfterKey starts an etcd that writes keys up to lastKey, and kills it after it has stored the given key.
+// killAfterKey starts an etcd server that writes keys up to lastKey, and kills the server once the given key has been
+// stored.
 func killAfterKey(t *testing.T, dir string, stored, lastKey int) {
 	etcd := etcdChild(t, dir, lastKey)
 	stdout, err := etcd.StdoutPipe()

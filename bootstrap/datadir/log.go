@@ -33,7 +33,7 @@ type history struct {
 	lowest    uint64           // lowest index of an entry; 0 if there are no entries
 	unread    error            // error from reading a segment
 
-	listsWrites bool     // reports whether writes is collected
+	listsWrites bool     // whether writes is collected
 	writes      []uint64 // indexes of the entries that may have created a revision
 
 	puts *loggedPuts // puts since the newest received snapshot; nil if not collected
@@ -83,8 +83,8 @@ func (h *history) readLast(ctx context.Context, s *segment) error {
 // errNoRecord means that a segment is empty or contains only zeros.
 var errNoRecord = errors.New("no records found")
 
-// startAt makes the history start with a segment. The loss of earlier segments matters only if etcd starts from an
-// entry in one of them.
+// startAt makes the history start with a segment. Missing earlier segments matter only if etcd starts from an entry
+// in one of them.
 func (h *history) startAt(segment string) {
 	h.last = lastBefore(segment)
 	h.received = h.last
@@ -112,8 +112,8 @@ func (h *history) read(ctx context.Context, s *segment) error {
 	return nil
 }
 
-// add adds a record to the history. Records that etcd rejects on replay are errors. All segments belong to the same
-// member.
+// add adds a record to the history. A record that etcd would reject on replay is an error. All segments belong to the
+// same member.
 func (h *history) add(r record) error {
 	switch r.kind {
 	case wal.MetadataType:
@@ -143,8 +143,8 @@ func (h *history) add(r record) error {
 	return nil
 }
 
-// addEntry adds an entry. As in raft after a leader change, an entry replaces all entries with the same or a higher
-// index. A gap is an error.
+// addEntry adds an entry. An entry replaces all entries with the same or a higher index, because a new leader may
+// overwrite entries. A gap between entries is an error.
 func (h *history) addEntry(data []byte) error {
 	index := entryIndex(data)
 	switch {
@@ -157,7 +157,7 @@ func (h *history) addEntry(data []byte) error {
 	return nil
 }
 
-// addSnapshot adds a snapshot. A snapshot received from a leader replaces entries that this member never had.
+// addSnapshot adds a snapshot. A snapshot received from the leader covers entries that this member has never had.
 func (h *history) addSnapshot(data []byte) error {
 	var snapshot walpb.Snapshot
 	if err := snapshot.Unmarshal(data); err != nil {
@@ -277,7 +277,7 @@ func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 const firstSegment = "0000000000000000-0000000000000000.wal"
 
 // namesNoVoter reports whether the log is missing, or whether its only segment contains no entries and there is no
-// snapshot. Reading the first entries is enough, because the first entries of a log name the voters.
+// snapshot. Only the first entries are read, because they name the voters.
 func (m *member) namesNoVoter() bool {
 	segments := m.segments()
 	if len(segments) == 0 {
@@ -361,8 +361,8 @@ type note struct {
 	method  string             // method of a v2 API request that etcd 3.6 cannot replay
 }
 
-// note adds the note of an entry. As in raft after a leader change, the notes of entries with the same or a higher
-// index are discarded.
+// note adds the note of an entry. The notes of entries with the same or a higher index are discarded, because a new
+// leader may overwrite entries.
 func (h *history) note(entry []byte) {
 	index := entryIndex(entry)
 	if index == 0 {
@@ -391,7 +391,7 @@ func trimNotes(notes []note, index uint64) []note {
 }
 
 // longestRequest is an upper bound for the size of entries with a cluster version, member attributes or a v2 API
-// read, in bytes. Larger entries make up most of a log and are not decoded.
+// read, in bytes. Larger entries, which make up most of a log, are not decoded.
 const longestRequest = 512
 
 // attributesPath matches the paths of requests that set member attributes.
@@ -476,7 +476,7 @@ func varint(message []byte, number protowire.Number) uint64 {
 }
 
 // message returns a string or an embedded message in a message, or nil if the field is missing. Membership changes
-// have a different message type, which lacks the field.
+// use a different message type that does not have the field.
 func message(of []byte, number protowire.Number) []byte {
 	text, _ := protowire.ConsumeBytes(skipTo(of, number, protowire.BytesType))
 	return text

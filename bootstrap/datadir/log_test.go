@@ -38,7 +38,7 @@ func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 		assert.Equal(t, openedByEtcd(t, dir), here, "seed %d, %s", seed, broken)
 		replayed[here]++
 		for _, from := range append(whole.snapshots, snapshotRecord{Snapshot: noSuch}, snapshotRecord{Snapshot: otherTerm}) {
-			if replayedHere(t, dir, from.Snapshot) { // our check also covers the entries before the snapshot
+			if replayedHere(t, dir, from.Snapshot) { // the wrapper also checks the entries before the snapshot
 				assert.True(t, verifiedByEtcd(dir, from.Snapshot), "seed %d, %s, from %d", seed, broken, from.Index)
 			}
 		}
@@ -48,7 +48,8 @@ func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	assert.NotZero(t, replayed[false])
 }
 
-// verifiedByEtcd reads the whole log with etcd's code, like etcd at startup, and then the part after the snapshot.
+// verifiedByEtcd uses etcd's code to read first the whole log, as etcd does at startup, and then the part after the
+// snapshot.
 func verifiedByEtcd(dir string, from walpb.Snapshot) bool {
 	return nil == recoverPanic(func() error {
 		if _, err := wal.ValidSnapshotEntries(zap.NewNop(), dir+"/member/wal"); err != nil {

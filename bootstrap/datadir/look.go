@@ -23,8 +23,8 @@ import (
 const databaseRetry = 200 * time.Millisecond
 
 // Await waits until no other process has locked the database or ctx is done. Await calls writing whenever another
-// process has the database open for writing. etcd would wait as well, but its wait cannot be interrupted, and
-// stopping during that wait would look like stopping an etcd that has opened the data.
+// process has the database open for writing. etcd would wait for the lock as well, but that wait cannot be
+// interrupted, and a stop during the wait would look as if etcd had already opened the data.
 func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func()) error {
 	path := layout.ToBackendFileName(dataDir)
 	for logged := false; ; logged = true {
@@ -58,8 +58,8 @@ type Inspection struct {
 	replayErr error               // error from reading these entries
 }
 
-// Look reads the metadata of the database and the WAL segments that etcd replays. Look reads nothing else because
-// every start waits for it. walDir is the WAL directory, or "" if the log is in the data directory.
+// Look reads the metadata of the database and the WAL segments that etcd replays. Look does not read anything else
+// because every start waits for it. walDir is the WAL directory, or "" if the log is in the data directory.
 func Look(dataDir, walDir string) *Inspection {
 	f := &Inspection{member: survey(dataDir, walDir), contents: contents{keyless: true}, read: map[string]*history{}}
 	f.contentsErr = readDB(f.database, func(tx *bolt.Tx) (err error) {
@@ -129,8 +129,8 @@ func (f *Inspection) readSegments(segments []string) (histories []*history) {
 }
 
 // ClusterVersions returns the cluster versions that etcd reads from the data at startup, such as 3.6.0. etcd exits if
-// it is older than one of them. The database contains one version, and the entries after the newest snapshot can
-// contain others, even if they were already applied. Versions may be missing if an error is returned.
+// it is older than any of the versions. The database contains one version, and the entries after the newest snapshot
+// can contain others, even if the entries have already been applied. Versions may be missing if an error is returned.
 func (f *Inspection) ClusterVersions() (versions []string, err error) {
 	versions = []string{f.contents.version}
 	for _, n := range f.notes {
@@ -171,7 +171,7 @@ func (m *member) startingPoints() (indexes []uint64) {
 }
 
 // SetPermissions makes the data directory and its contents accessible only to the owner, because a restore may have
-// left other permissions. SetPermissions logs a warning if it fails.
+// left other permissions. If SetPermissions fails, it only logs a warning.
 func SetPermissions(dataDir string, log zerolog.Logger) {
 	err := filepath.WalkDir(dataDir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {

@@ -20,7 +20,7 @@ import (
 )
 
 // dataWith returns a data directory whose log has an entry for each request, starting at index 1. A nil request
-// stands for another kind of entry. inDatabase is the cluster version in the database, if any.
+// results in a different kind of entry. inDatabase is the cluster version in the database, if any.
 func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.InternalRaftRequest) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -71,9 +71,9 @@ type trial struct {
 	judged judgement
 }
 
-// TestMatrix_alteredDirectories compares the wrapper's checks with plain etcd on altered data directories. The checks
-// must accept data that etcd serves completely and reject data that etcd serves incompletely, unless the alteration
-// is marked otherwise.
+// TestMatrix_alteredDirectories compares the wrapper's checks with plain etcd on altered data directories. Unless the
+// alteration is marked otherwise, the checks must accept data that etcd serves completely and reject data that etcd
+// serves incompletely.
 func TestMatrix_alteredDirectories(t *testing.T) {
 	var trials []trial
 	for name, prepare := range bases() {
@@ -165,8 +165,8 @@ func served(t *testing.T, dir, room string) (state string, err error) {
 	return string(content), err
 }
 
-// judged runs the wrapper's checks in a separate process, like --standalone. A crash in the page check of bbolt
-// counts as a refusal.
+// judged runs the wrapper's checks in a separate process, like --standalone. If the bbolt page check crashes, the
+// data counts as rejected.
 func judged(t *testing.T, dir string) (found judgement, err error) {
 	output, failed := inChildOf(t, childJudge, dir, "-")
 	if failed != nil {
@@ -220,8 +220,8 @@ type alteration struct {
 	unseen bool // the files do not show the alteration
 }
 
-// bases returns the data directories to alter: of an etcd that was closed, of an etcd whose old segments were purged,
-// of an etcd that was killed before committing its database, and of an etcd that continued a restored database.
+// bases returns the data directories to alter, from four etcd servers: one that was closed, one whose old segments
+// were purged, one that was killed before committing the database, and one that was started with a restored database.
 func bases() map[string]func(t *testing.T) string {
 	if !*everything {
 		return map[string]func(t *testing.T) string{"closed": datadirtest.New}
@@ -282,7 +282,7 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// alterations returns all alterations of a data directory: one per file, and additional files.
+// alterations returns all alterations of a data directory: changes to each file, and additional files.
 func alterations(t *testing.T, dir string) (all []alteration) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {

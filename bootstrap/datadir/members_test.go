@@ -274,8 +274,8 @@ func TestOnlyRestored(t *testing.T) {
 	assert.False(t, Look(dir, "").OnlyRestored(), "a leader was elected")
 }
 
-// An entry reaches the disk before the commit index that covers it, so after a crash the commit index may not cover
-// all acknowledged entries. A clean stop records the final commit index.
+// etcd writes an entry to the disk before the commit index that covers the entry, so after a crash the commit index
+// may not cover all acknowledged entries. A clean stop records the final commit index.
 func TestUncommittedEntries(t *testing.T) {
 	t.Parallel()
 	dir := oldData{log: []raftpb.Entry{adds(1), adds(2), {}}}.write(t)

@@ -41,9 +41,9 @@ type Position struct {
 // IsOnlyVoter reports whether this member is the only voter, so that etcd can continue without the other members.
 func (p Position) IsOnlyVoter() bool { return p.Voters == 1 && !p.Learner }
 
-// ReadPosition reads the position of a member without changing anything. The data does not have to be valid.
-// ReadPosition returns an error if an existing file cannot be read. If there is no error, zero values are missing
-// from the data.
+// ReadPosition reads the position of a member without changing anything. ReadPosition accepts invalid data.
+// ReadPosition returns an error if an existing file cannot be read. Without an error, a zero field means that the
+// value is not in the data.
 func ReadPosition(dataDir string) (p Position, err error) {
 	m := survey(dataDir, "")
 	identity, err := m.identity()
@@ -117,7 +117,8 @@ const revisionBytes = 17
 // Divergence returns the newest revision, other than the exceptions, for which the two data directories have
 // different rows, or 0 if there is none. Rows never change, so two different rows mean that neither directory is an
 // earlier state of the other: one of them was rolled back or copied and then written to. A row that exists in only
-// one of the directories proves nothing. Neither directory may be open for writing.
+// one of the directories is not a difference. Divergence must not be called while either directory is open for
+// writing.
 func Divergence(dataDir, other string, except ...int64) (revision int64, err error) {
 	data, others := survey(dataDir, "").database, survey(other, "").database
 	err = readDB(data, func(tx *bolt.Tx) error {
@@ -212,9 +213,9 @@ const maxChanged = 100
 // first.
 //
 // A row counts as altered if no put produces it but the row resembles a put at that position in the log. An older row
-// must match the log, because the log does not cover all rows, and the matching rows must outnumber the others. Any
-// other difference ends the comparison, so an empty result does not prove that the data is unaltered. The data must
-// be valid and must not be open for writing.
+// must match the log, because the log does not cover all rows, and the matching rows must outnumber the others. The
+// comparison ends at any other difference, so an empty result does not prove that the data is unaltered. The data
+// must be valid and must not be open for writing.
 func ChangedRevisions(ctx context.Context, dataDir string) (changed []int64, err error) {
 	m, logged := survey(dataDir, ""), &loggedPuts{seed: maphash.MakeSeed()}
 	if len(m.segments()) == 0 {
@@ -231,7 +232,7 @@ func ChangedRevisions(ctx context.Context, dataDir string) (changed []int64, err
 }
 
 func (l *loggedPuts) changedRows(rows *bolt.Cursor) (changed []int64) {
-	var differ []loggedPut // rows since the last row that matches the log
+	var differ []loggedPut // rows seen since the last row that matched the log
 	var revisions []int64  // revisions of these rows
 	agree, puts := 0, l.puts
 	for key, value := rows.Last(); key != nil && agree < maxCompared && len(differ) <= maxChanged; key, value = rows.Prev() {

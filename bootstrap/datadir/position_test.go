@@ -39,7 +39,7 @@ func TestReadPosition_closedMember(t *testing.T) {
 	assert.GreaterOrEqual(t, got.HighestRevision, got.Revision)
 }
 
-// If the database is behind, replaying the log brings the member to a higher revision.
+// If the database is behind the log, replaying the log results in a higher revision.
 func TestReadPosition_logAheadOfDatabase(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
@@ -60,7 +60,7 @@ func TestReadPosition_logAheadOfDatabase(t *testing.T) {
 	assert.Equal(t, before.Revision+3, got.HighestRevision)
 }
 
-// The log of a previous leader contains entries that it could not commit. The next leader overwrites them.
+// The log of a previous leader contains entries that were never committed. The next leader overwrites these entries.
 func TestReadPosition_overriddenEntries(t *testing.T) {
 	for name, written := range map[string]struct {
 		entries []raftpb.Entry
@@ -91,8 +91,8 @@ func TestReadPosition_overriddenEntries(t *testing.T) {
 	}
 }
 
-// entry returns an entry with the given term, whose index is relative to the end of the log. An entry without a
-// request is the first entry of a new leader.
+// entry returns an entry with the given term, whose index is relative to the end of the log. The first entry of a new
+// leader does not contain a request.
 func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb.Entry {
 	e := raftpb.Entry{Index: index, Term: term}
 	if request != nil {
@@ -354,7 +354,7 @@ func TestChangedRevisions_afterOtherRequests(t *testing.T) {
 	requireChanged(t, dir, last)
 }
 
-// The log of a copied volume contains the writes of the copy, and a log that is too short proves nothing.
+// The log on a copied volume contains writes to the copy, and a log that is too short does not prove anything.
 func TestChangedRevisions_noProof(t *testing.T) {
 	puts := func(dir string, values ...string) {
 		var ops []clientv3.Op
@@ -370,7 +370,7 @@ func TestChangedRevisions_noProof(t *testing.T) {
 	requireChanged(t, other)
 	content, err := os.ReadFile(database(dir))
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(database(other), content, 0o600)) // at least as many revisions differ as match
+	require.NoError(t, os.WriteFile(database(other), content, 0o600)) // more than half must match
 	requireChanged(t, other)
 }
 

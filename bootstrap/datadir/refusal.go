@@ -29,14 +29,14 @@ type reason struct{ format, wayOut string }
 // reasons lists all reasons for the test that checks docs/refusals.md.
 var reasons []reason
 
-// newReason adds a reason. docs/refusals.md lists the format with an ellipsis for each verb.
+// newReason adds a reason. docs/refusals.md contains the format with an ellipsis in place of each verb.
 func newReason(format, wayOut string) reason {
 	kind := reason{format: format, wayOut: wayOut}
 	reasons = append(reasons, kind)
 	return kind
 }
 
-// errorf formats the error. If the cause is a missing permission, the advice is to grant it.
+// errorf formats the error. If a permission is missing, the advice is to grant the permission.
 func (r reason) errorf(args ...any) error {
 	cause := fmt.Errorf(r.format, args...)
 	if errors.Is(cause, fs.ErrPermission) {
@@ -82,7 +82,7 @@ var (
 
 // Errors returned by Inspect.
 var (
-	lostLog       = newReason("the log in %q names no voters, but this is not a new member: %w", "restore the original log; otherwise, "+keepDatabase)
+	lostLog       = newReason("the log in %q has no voters, but this is not a new member: %w", "restore the original log; otherwise, "+keepDatabase)
 	lostRestore   = newReason("%s is missing or empty, but the log in %q belongs to a restored database", "restore the backup again")
 	cutOff        = newReason("database %s is incomplete: %w", restoreBackup)
 	shortLog      = newReason("the log in %q was truncated or damaged: it ends at index %d, but the database has entries up to %d", keepDatabase)
@@ -100,17 +100,17 @@ var (
 	otherMember = newReason("the data directory %q belongs to member %q at %q, not to member %q at %q", "mount the volume of this member or move the data directory away")
 )
 
-// PanicError returns the error for an etcd that panicked while opening its data.
+// PanicError returns the error to report if etcd has panicked while opening the data.
 func PanicError(cause any) error { return panicked.errorf(cause) }
 
-// CrashError returns the error for a validation process that was crashed by the data.
+// CrashError returns the error to report if the data has crashed the validation process.
 func CrashError(reason string) error { return crashed.errorf(reason) }
 
 // ErrUnable means that the state of the data is unknown because the data could not be read.
 var ErrUnable = errors.New("the data could not be validated")
 
-// IsTransient reports whether a validation error says nothing about the data: the error is from the operating system,
-// is ErrUnable, or means that another process is using the data.
+// IsTransient reports whether a validation error does not mean that the data is bad: the error comes from the
+// operating system, is ErrUnable, or means that another process is using the data.
 func IsTransient(err error) bool {
 	_, system := errors.AsType[syscall.Errno](err)
 	return system || errors.Is(err, ErrUnable) || errors.Is(err, errLocked)
@@ -122,7 +122,7 @@ func hasWayOut(err error) bool {
 	return ok
 }
 
-// withWayOut adds a way to recover to an error that has none, unless ctx is done.
+// withWayOut adds a way to recover to an error that does not have one, unless ctx is done.
 func withWayOut(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || hasWayOut(err) {
 		return err

@@ -154,7 +154,7 @@ func (f frame) check(sum uint32) (record, error) {
 	return record{}, fmt.Errorf("%w at position %d", err, f.at)
 }
 
-// parse parses a record. Records that are not encoded like etcd's own are left to etcd's parser.
+// parse parses a record. If a record is not encoded exactly as etcd encodes it, parse uses etcd's parser.
 func (f frame) parse() (record, error) {
 	if r, ok := f.parseCanonical(); ok {
 		return r, nil
@@ -216,13 +216,13 @@ type validRecord struct {
 	record
 
 	at      int64 // offset in bytes
-	checked bool  // reports whether the data is known to be intact
+	checked bool  // whether the data is known to be intact
 }
 
-// validRecords yields the intact records after the position where the segment becomes unreadable. Because the
+// validRecords yields the intact records after the point at which the segment becomes unreadable. Because the
 // positions of records are unknown there, validRecords accepts any frame whose checksum is continued by the next
-// frame. A matching checksum proves that the data of the second frame is intact, but proves nothing about the data of
-// the first. The search continues after further damage.
+// frame. A matching checksum proves that the data of the second frame is intact, but not that the data of the first
+// frame is. The search continues after further damage.
 func (s *segment) validRecords() iter.Seq[validRecord] {
 	return func(yield func(validRecord) bool) {
 		if s.isSingleFrame() {
@@ -296,20 +296,21 @@ func (s *segment) nextData(at int64) int64 {
 
 // A cut is the position at which etcd truncates the log at startup, together with the entries that would be lost.
 //
-// A power failure also leaves a damaged end. After a power failure, the lost entries had never been synced and
-// therefore never acknowledged. Two facts prove that entries were synced, so the disk has lost data:
+// A power failure can also damage the end of the log, but the entries lost in a power failure were never synced and
+// therefore never acknowledged. There are two ways to prove that a lost entry was synced, which means that the disk
+// has lost data:
 //
 // First, for any member, a record follows the hard state after the entry. wal.Save writes entries, then the hard
 // state, and then syncs the file if there were entries. wal.SaveSnapshot also syncs the file. wal.Save and
 // wal.SaveSnapshot hold a lock, so any later record proves that the entry was synced. A follower acknowledges entries
 // to the leader only after that sync.
 //
-// Second, for a single member with etcd 3.6, the commit index covers the entry. A leader counts its own vote for an
-// entry only after syncing the entry (appendEntry in raft 3.6: "The leader needs to self-ack the entries just
-// appended once they have been durably persisted"). The same does not hold for a leader with etcd 3.5, which counts
-// its own vote immediately (maybeCommit in appendEntry in raft 3.5), or for a follower, which may receive an entry
-// and its commit index in one message. Such a leader or follower may write an entry together with the commit index
-// that covers it and sync only afterwards.
+// Second, for a single member with etcd 3.6, the commit index covers the entry. A leader with etcd 3.6 counts its own
+// vote for an entry only after syncing the entry (appendEntry in raft 3.6: "The leader needs to self-ack the entries
+// just appended once they have been durably persisted"). The commit index is not sufficient for a leader with etcd
+// 3.5, which counts its own vote immediately (maybeCommit in appendEntry in raft 3.5), or for a follower, which may
+// receive an entry and its commit index in one message. Either may write an entry together with the commit index that
+// covers the entry, and sync only afterwards.
 type cut struct {
 	at        int64  // offset in bytes
 	last      uint64 // index of the last entry before the cut

@@ -67,7 +67,7 @@ func readByEtcd(t *testing.T, path string) (read reading) {
 	}
 }
 
-// etcd's own reader must find the same records in any segment and stop with the same error.
+// For any segment, etcd's own reader must return the same records and the same error.
 func TestRecords_agreeWithEtcd(t *testing.T) {
 	for _, original := range segmentsOf(t, datadirtest.New(t)) {
 		content, err := os.ReadFile(original)

@@ -31,8 +31,8 @@ type listing struct {
 	err     error         // error from listing the directory, such as fs.ErrNotExist
 }
 
-// survey lists the data directory and, if walDir is set, a separate WAL directory. Directories that cannot be listed
-// are not an error yet.
+// survey lists the data directory and, if walDir is set, a separate WAL directory. A directory that cannot be listed
+// is not reported until a check needs it.
 func survey(dataDir, walDir string) *member {
 	m := &member{
 		root: list(dataDir), dir: list(layout.ToMemberDir(dataDir)),
@@ -114,7 +114,7 @@ func (m *member) hasReceived(index uint64) bool {
 	return isRegular(m.snapshot(fmt.Sprintf("%016x.snap.db", index)))
 }
 
-// list is like os.ReadDir but opens nothing except directories, because opening a pipe would block.
+// list is like os.ReadDir but never opens anything other than a directory, because opening a pipe would block.
 func list(path string) listing {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -200,8 +200,8 @@ func IsEmpty(dataDir string) bool {
 	return err == nil && !initialized && exists(dataDir)
 }
 
-// checkStructure checks which files exist and how they are named. Of all files, only the first segment is opened.
-// initialized is false if the directory belongs to a new member.
+// checkStructure checks which files exist and how they are named. The only file that checkStructure opens is the
+// first segment. initialized is false if the directory belongs to a new member.
 func checkStructure(m *member) (initialized bool, err error) {
 	if m.root.readError() == nil && m.root.err != nil && !exists(m.root.path) {
 		return false, nil
@@ -276,7 +276,7 @@ func checkComplete(m *member) (initialized bool, err error) {
 	case file != nil && file.Size() > 0:
 		return true, nil
 	case !m.hadSnapshot() && m.segments()[0] == firstSegment && !m.namesNoVoter():
-		return true, nil // checkRestore handles the log of a restored database
+		return true, nil // for a restored database, see checkRestore
 	case file == nil:
 		return false, missingDatabase.errorf(m.database)
 	default:
@@ -317,9 +317,9 @@ func isRegular(path string) bool {
 }
 
 // Fingerprint describes the files of a stopped member without opening them. If two fingerprints are equal, no etcd
-// has had the data open for writing in between, because etcd writes to the log as soon as it has opened the data.
-// Preallocated segments (*.tmp) are not included. File modes and owners are not included either, because Kubernetes
-// sets them when it mounts a volume.
+// server has opened the data for writing in the meantime, because etcd writes to the log as soon as it has opened the
+// data. Preallocated segments (*.tmp) are not included. File modes and owners are not included either, because
+// Kubernetes sets them when it mounts a volume.
 type Fingerprint struct {
 	DataDir string            `json:"data_dir"`
 	WALDir  string            `json:"wal_dir,omitempty"` // WAL directory if it is outside the data directory

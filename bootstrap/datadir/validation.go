@@ -77,8 +77,8 @@ const (
 
 const (
 	maxReason     = 4 << 10 // maximum length of the reason in a result
-	maxWarnings   = 10      // maximum number of warnings; each one may be a quarter as long as a reason
-	maxChildStack = 8 << 20 // in bytes; circular pages would otherwise fill the default of 1 GB
+	maxWarnings   = 10      // maximum number of warnings; each one is limited to a quarter of maxReason
+	maxChildStack = 8 << 20 // in bytes; with the default of 1 GB, circular pages would fill the memory
 )
 
 // childResult is the JSON on the last line of a child's output.
@@ -96,7 +96,7 @@ func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, std
 	debug.SetMaxStack(maxChildStack)
 	warnings, err := Verify(ctx, dataDir, mode)
 	outcome := childResult{Valid: err == nil, Unable: IsTransient(err)}
-	for _, warning := range warnings[:min(len(warnings), maxWarnings)] { // the output of a child is limited
+	for _, warning := range warnings[:min(len(warnings), maxWarnings)] { // child.Run limits the output
 		outcome.Warnings = append(outcome.Warnings, fmt.Sprintf("%.*s", maxReason/4, warning))
 	}
 	if err != nil {
@@ -147,8 +147,8 @@ func resultOf(ended child.Ended) (warnings []string, _ error) {
 }
 
 // isResourceError reports whether the Go runtime exited because it ran out of a resource, such as memory or threads.
-// Bad data causes only two fatal errors: a stack overflow if pages refer to each other in a circle, and a fault if
-// the disk cannot read a page.
+// Only two fatal errors are caused by bad data: a stack overflow if pages refer to each other in a circle, and a
+// fault if the disk cannot read a page.
 func isResourceError(crash string) bool {
 	return strings.HasPrefix(crash, "fatal error: ") && crash != "fatal error: stack overflow" && crash != "fatal error: fault"
 }

@@ -155,15 +155,15 @@ func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 	assert.False(t, IsTransient(errorOf(inChild("validation-panic"))(t.Context(), dir, bootstrap.Full)))
 }
 
-// The Go runtime exits in the same way for unreadable data and for missing resources.
+// The Go runtime exits with the same status if data cannot be read and if resources are exhausted.
 func TestValidateInChild_lackOfResourcesIsNoVerdict(t *testing.T) {
 	for what, want := range map[string]bool{"validation-starved": false, "validation-fault": true, "validation-overflow": true, "validation-panic": true} {
 		assert.Equal(t, want, !IsTransient(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
 	}
 }
 
-// Data that a child cannot read may be intact. Recovery would replace the data with an older state if it counted as
-// corrupt.
+// If data that a child process could not read counted as corrupt, recovery would replace intact data with an older
+// state.
 func TestValidateInChild_unreadableDataAreNotBroken(t *testing.T) {
 	dir := datadirtest.New(t)
 	held, err := bolt.Open(filepath.Join(dir, "member", "snap", "db"), 0o600, nil)

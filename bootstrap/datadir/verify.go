@@ -25,14 +25,14 @@ import (
 // opens and has its buckets. In every other mode, Verify also reads all snapshots, the whole WAL, and all pages and
 // revisions of the database, and checks that they are consistent.
 //
-// Leftovers of a crash that etcd repairs at startup are valid: a torn last record in the WAL, an unfinished snapshot
+// Damage from a crash is valid if etcd repairs it at startup: a torn last record in the WAL, an unfinished snapshot
 // file, or a database that was created but never used. An uninitialized member is also valid and is left to Inspect.
 // Verify warns about damage that etcd tolerates without losing data, namely to a snapshot file that is not needed or
 // to one of the two meta pages of the database.
 //
-// Errors name the damaged file and the way to recover, unless ctx is done. In full mode, bbolt reads pages in a
-// goroutine of its own, where corrupt data can cause a panic that cannot be recovered. ValidateInChild protects the
-// calling process from such panics.
+// Errors name the damaged file and the way to recover, unless ctx is done. In full mode, bbolt reads pages in its own
+// goroutine, where corrupt data can cause a panic that cannot be recovered. ValidateInChild protects the calling
+// process from such panics.
 func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error) {
 	m := survey(dataDir, "")
 	err = withWayOut(ctx, verify(ctx, m, mode))
@@ -69,7 +69,8 @@ func verifyDB(ctx context.Context, m *member, mode bootstrap.Mode) (found conten
 		if found, err = verifyBuckets(tx, m); err != nil || mode == bootstrap.Sanity {
 			return err
 		}
-		// Scan first: unlike the page check, the scan runs in this goroutine, where a panic is recovered.
+		// The scan comes first because, unlike the page check, it runs in this goroutine, where a panic can be
+		// recovered.
 		if err := scanRevisions(ctx, tx); err != nil {
 			return err
 		}
@@ -86,8 +87,8 @@ func verifyDB(ctx context.Context, m *member, mode bootstrap.Mode) (found conten
 	return found, err
 }
 
-// verifyBuckets checks that the database matches the log and has the two buckets that hold data. The first write of
-// etcd creates both buckets, so a database without them is intact if nothing refers to its data.
+// verifyBuckets checks that the database matches the log and has the two buckets that hold data. etcd creates both
+// buckets with its first write, so a database without the buckets is intact if nothing refers to its data.
 func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 	found, err := readContents(tx)
 	if err != nil {

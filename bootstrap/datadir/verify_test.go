@@ -119,7 +119,7 @@ func TestCorruptionsAreNamed(t *testing.T) {
 	}
 }
 
-// etcd fills an unused database if the WAL reaches back to the first entry.
+// etcd replays the log into an unused database if the WAL reaches back to the first entry.
 func TestUnusedDatabaseIsOneThatEtcdFills(t *testing.T) {
 	dir := datadirtest.New(t)
 	withoutSnapshots(t, dir)
@@ -195,7 +195,7 @@ func link(path func(t *testing.T, dir string) string) func(t *testing.T, dir str
 func TestVerify_warnings(t *testing.T) {
 	for name, test := range map[string]struct {
 		alter     func(t *testing.T, dir string)
-		structure bool // detected without reading any file
+		structure bool // detected without reading a file
 		text      string
 	}{
 		"garbage snapshot":    {func(t *testing.T, d string) { write(t, last(snapshotsOf(t, d)), "garbage") }, false, "starts from an older snapshot"},
@@ -261,7 +261,7 @@ func TestVerify_logWithoutSnapshots(t *testing.T) {
 	warnings, err := Verify(t.Context(), dir, bootstrap.Full)
 	require.NoError(t, err)
 	require.Len(t, warnings, len(snapshotsOf(t, dir)))
-	remove(t, segmentsOf(t, dir)[0]) // as if etcd had purged the segment
+	remove(t, segmentsOf(t, dir)[0]) // as if etcd had deleted the segment
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "/wal from entry 0: ")
 }
 
@@ -280,7 +280,7 @@ func TestCheckConsistency_receivedSnapshot(t *testing.T) {
 	require.NoError(t, checkConsistency(m, written, walpb.Snapshot{Index: 5}, 10))
 }
 
-// etcd fills a new database if the log reaches back to the first entry.
+// etcd replays the log into a new database if the log reaches back to the first entry.
 func TestVerify_missingDatabaseAndCompleteLog(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, database string){
 		"missing": remove, "empty": func(t *testing.T, database string) { truncate(t, database, 0) },
@@ -329,7 +329,7 @@ func TestVerify_bumpedRevision(t *testing.T) {
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "belongs to revision 0")
 }
 
-// The log of a restored database does not contain the backup. If etcd filled a new database from this log, the
+// The log of a restored database does not contain the backup. If etcd replayed this log into a new database, the
 // restored keys would be lost.
 func TestRestoredLogWithoutDatabase_isRefused(t *testing.T) {
 	pristine := restored(t)
@@ -423,7 +423,7 @@ func addUnrelatedFiles(t *testing.T, dir string) {
 	}
 }
 
-// update changes the database through bbolt, so that all pages remain consistent.
+// update uses bbolt to change the database, so all pages remain consistent.
 func update(t *testing.T, dir string, change func(tx *bolt.Tx) error) {
 	db, err := bolt.Open(dir+"/member/snap/db", 0o600, nil)
 	require.NoError(t, err)

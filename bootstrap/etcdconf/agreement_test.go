@@ -76,7 +76,7 @@ func TestParse_acceptsWhatEtcdAccepts(t *testing.T) {
 	}
 }
 
-// exceptions lists the inputs that etcd accepts but this package rejects, and why.
+// exceptions lists the inputs that etcd accepts but this package rejects, with the reasons.
 var exceptions = []struct{ lines, why string }{
 	{"data-dir: default.etcd", "a path means another place to the sidecar than to the wrapper"},
 	{"data-dir: /etc/etcd", "the sidecar may delete the data directory"},
@@ -175,7 +175,7 @@ func FuzzAgreement(f *testing.F) {
 		if err != nil {
 			var keyError *etcdconf.KeyError
 			require.True(t, errors.As(err, &keyError), err)
-			return // the exceptions have a test of their own
+			return // the exceptions are tested separately
 		}
 		if expected := etcd.ask(t, yaml); expected.Refusal == "" && !strings.Contains(strings.Join(checked.Warnings, ""), "unknown key") {
 			require.Empty(t, differences(expected.Values, valuesOf(checked.Etcd)))
@@ -184,7 +184,7 @@ func FuzzAgreement(f *testing.F) {
 }
 
 // oracleEnv makes the test binary parse configurations with etcd's code. A separate process is necessary because
-// etcd's parser exits and panics.
+// etcd's parser can panic or exit the process.
 const oracleEnv = "ETCDCONF_TEST_ORACLE"
 
 func TestMain(m *testing.M) {
@@ -277,7 +277,7 @@ func written(value any) string {
 }
 
 // An oracle is a process that parses configurations with etcd's code. The test restarts the process if a
-// configuration makes it exit.
+// configuration causes it to exit.
 type oracle struct {
 	path    string // path of the configuration file for the process
 	process *exec.Cmd
@@ -334,7 +334,7 @@ func differences(expected, found map[string]string) (all []string) {
 	return all
 }
 
-// FuzzParse also finds inputs that exit the process, because exiting kills the fuzzing worker.
+// FuzzParse also finds inputs that exit the process, because the fuzzing worker then dies.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(sidecarYAML(f)))
 	for _, line := range []string{

@@ -54,9 +54,10 @@ func (c *Checked) ServerCertificate() (certFile, keyFile string, ok bool) {
 func UsesTLS(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs" }
 
 // Parse validates YAML and returns the etcd configuration. Parse reads the configured certificate and key files and
-// checks whether there is a log, but opens no other files. All errors are of type *KeyError, unless the process has
-// run out of file descriptors. An error that also matches bootstrap.ErrCertificates means that only the certificate
-// files are unusable, because they are being replaced or their mount is hanging. The caller should then retry.
+// checks whether there is a log, but does not open any other files. Unless the process has run out of file
+// descriptors, all errors are of type *KeyError. An error that also matches bootstrap.ErrCertificates means that only
+// the certificate files are unusable, because they are being replaced or their mount is hanging. The caller should
+// retry in that case.
 func Parse(yaml []byte) (checked *Checked, err error) {
 	// A panic in etcd or in the YAML parser must not end the process, because that would look like an etcd crash.
 	defer func() {
@@ -107,7 +108,7 @@ func decode(document []byte) (mapping map[string]any, warnings []string, err err
 		return nil, nil, err
 	}
 	asJSON, err := yaml.YAMLToJSON(document)
-	if err != nil { // the cause contains the value
+	if err != nil { // the cause would reveal the value
 		return nil, nil, keyErrorf("", "contains a key or value that JSON cannot represent, such as .nan or a null key")
 	}
 	decoder := json.NewDecoder(bytes.NewReader(asJSON))
@@ -150,7 +151,7 @@ func duplicateKey(text string) string {
 	return fmt.Sprintf("%s is set again on line %d; the last value is used", shorten(key), line)
 }
 
-// maxQuoted is the maximum length of a value or an external message quoted in an error, in characters.
+// maxQuoted is the maximum number of characters quoted in an error from a value or an external message.
 const maxQuoted = 80
 
 // A KeyError describes a problem with a key of the configuration.
@@ -186,7 +187,7 @@ func quote(value string) string {
 	if at := strings.LastIndex(value, "@"); at >= 0 {
 		scheme, _, _ := strings.Cut(value[:at], "://")
 		if len(scheme) == at {
-			scheme = "" // without a scheme, all of it may be a password
+			scheme = "" // without a scheme, the whole value may be a password
 		}
 		value = scheme + "://redacted" + value[at:]
 	}
@@ -209,11 +210,11 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	}
 	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster) // same as in view
 	cfg.LogLevel = s.LogLevel
-	cfg.ZapLoggerBuilder = nil // set by the validation; etcd would keep its quiet logger
+	cfg.ZapLoggerBuilder = nil // set by the validation; otherwise, etcd would keep its quiet logger
 	if s.ExperimentalPeerSkipClientSanVerification {
 		cfg.PeerTLSInfo.SkipClientSANVerify = true
 	}
-	if cfg.WarningUnaryRequestDuration == 0 { // etcd would warn about every request
+	if cfg.WarningUnaryRequestDuration == 0 { // otherwise, etcd warns about every request
 		cfg.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration
 	}
 	if cfg.V2Deprecation != config.V2Depr1WriteOnlySkipCheck {
@@ -223,7 +224,7 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 }
 
 // readConfig makes etcd parse and validate the document. The validation logs to stderr in etcd's format, so the log
-// level is fatal. Logging to a file such as /dev/null instead would leave the file open forever.
+// level is fatal. A log file such as /dev/null would remain open forever.
 func readConfig(document map[string]any) (cfg *embed.Config, err error) {
 	document = maps.Clone(document)
 	document["log-level"] = "fatal"
@@ -251,7 +252,7 @@ func withPipe(content []byte, read func(path string) error) error {
 	defer out.Close() // runs before writer.Wait and unblocks a pending write
 	writer.Go(func() {
 		defer in.Close()
-		_, _ = in.Write(content) // fails only if read stops early and returns an error
+		_, _ = in.Write(content) // fails only if read stops early, in which case it returns an error
 	})
 	return read(filepath.Join(descriptors(), strconv.Itoa(int(out.Fd()))))
 }
@@ -317,7 +318,8 @@ func KeyOfFlag(flag string) string {
 	}
 }
 
-// replacement returns the key that replaces a deprecated key of etcd 3.6, or "". Remove replacement with etcd 3.7.
+// replacement returns the key that replaces a deprecated key of etcd 3.6, or "". Remove replacement when upgrading to
+// etcd 3.7.
 func replacement(key string, known map[string]reflect.Type) string {
 	current, old := strings.CutPrefix(key, "experimental-")
 	if current == "snapshot-catch-up-entries" {

@@ -66,7 +66,7 @@ func view(document map[string]any) (*settings, error) {
 	return s, nil
 }
 
-// check checks all values. Later checks rely on earlier ones.
+// check checks all values. The order matters, because later checks rely on earlier ones.
 func (s *settings) check() error {
 	for _, check := range []func() error{
 		s.checkDirectories,
@@ -91,10 +91,10 @@ func (s *settings) check() error {
 }
 
 var (
-	// sharedDirectories are used by many programs. etcd may use a directory below them, but not the directories
-	// themselves.
+	// sharedDirectories are directories that many programs use. etcd may use a subdirectory but not the directory
+	// itself.
 	sharedDirectories = []string{"/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"}
-	// systemTrees belong to the operating system, including all directories below them.
+	// systemTrees are directories that belong to the operating system, including everything below them.
 	systemTrees = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys", "/usr"}
 )
 
@@ -140,7 +140,8 @@ func (s *settings) checkMembership() error {
 	if s.Durl != "" || s.DNSCluster != "" || len(s.DiscoveryCfg.Endpoints) > 0 {
 		return nil
 	}
-	// If initial-cluster is not set, build it from the advertised peer URLs. etcd ignores the errors, too.
+	// If initial-cluster is not set, build it from the advertised peer URLs. Like etcd, checkMembership ignores the
+	// errors.
 	_, _ = s.UpdateDefaultClusterFromName(defaultCluster)
 	err := s.checkInitialCluster()
 	if err != nil && hasLog(&s.Config) {
@@ -170,8 +171,8 @@ func (s *settings) checkInitialCluster() error {
 }
 
 // checkAdvertiseURLs requires a member to advertise the peer URLs listed for it in initial-cluster. Host names may
-// differ, because CheckFounding resolves them before it compares them. A member that has lost its data and address
-// may also list its previous URL, which helps other members recognize it.
+// differ, because CheckFounding resolves them before it compares them. A member that has lost both its data and its
+// address may also list its previous URL so that other members recognize it.
 func (s *settings) checkAdvertiseURLs(listed types.URLs, mayJoin bool) error {
 	advertised := types.URLs(slices.Clone(s.AdvertisePeerUrls))
 	advertised.Sort()
@@ -235,8 +236,8 @@ func (s *settings) checkTiming() error {
 	return nil
 }
 
-// checkCompaction parses the retention like etcd does at startup: a plain number means hours or revisions, and
-// anything else is a duration.
+// checkCompaction parses the retention as etcd does at startup: a plain number means hours or revisions, and anything
+// else is a duration.
 func (s *settings) checkCompaction() error {
 	const key = "auto-compaction-retention"
 	if n, err := strconv.Atoi(s.AutoCompactionRetention); err == nil && n >= 0 {
@@ -265,7 +266,7 @@ func (s *settings) checkTLSVersions() error {
 	return nil
 }
 
-// checkLogLevel prevents a panic, because etcd passes any word to zap.
+// checkLogLevel prevents a panic in etcd, which passes the level to zap without checking it.
 func (s *settings) checkLogLevel() error {
 	if _, err := zapcore.ParseLevel(s.LogLevel); err != nil {
 		return keyErrorf("log-level", "%s is not a valid log level", quote(s.LogLevel))
@@ -273,7 +274,7 @@ func (s *settings) checkLogLevel() error {
 	return nil
 }
 
-// checkAuthToken creates a token provider like etcd does at startup. The key files are read first because etcd would
+// checkAuthToken creates a token provider, as etcd does at startup. The key files are read first because etcd would
 // block on a pipe.
 func (s *settings) checkAuthToken() error {
 	for option := range strings.SplitSeq(s.AuthToken, ",") {

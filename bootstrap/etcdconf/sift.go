@@ -18,8 +18,8 @@ var wrapperOwned = []string{
 	"logger", "log-outputs", "log-format", "enable-log-rotation", "log-rotation-config-json",
 }
 
-// mayBeNegative are the keys for which a negative number means unlimited or disabled. Other negative intervals make
-// some loops in etcd spin.
+// mayBeNegative are the keys for which a negative number means unlimited or disabled. Any other negative interval
+// makes loops in etcd spin.
 var mayBeNegative = []string{
 	"quota-backend-bytes", "grpc-keepalive-min-time", "grpc-keepalive-interval", "grpc-keepalive-timeout",
 }
@@ -142,7 +142,7 @@ func isControl(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRun
 // unknownKey returns a warning about an unknown key, with a suggestion.
 func unknownKey(in []string, name string, known map[string]reflect.Type) string {
 	within := func(name string) string { return strings.Join(append(slices.Clone(in), name), ".") }
-	meant, best := "", 3 // three edits make a different word
+	meant, best := "", 3 // with three edits, almost any word matches
 	for _, candidate := range slices.Sorted(maps.Keys(known)) {
 		if edits := distance(normalize(name), normalize(candidate)); edits < best && 3*edits < len(candidate) {
 			meant, best = fmt.Sprintf(" (did you mean %s?)", within(candidate)), edits
@@ -151,7 +151,7 @@ func unknownKey(in []string, name string, known map[string]reflect.Type) string 
 	return fmt.Sprintf("ignoring unknown key %s%s", within(name), meant)
 }
 
-// normalize removes easily overlooked differences from a key: the case, and _ instead of -.
+// normalize converts a key to lower case and replaces _ with -, because users easily overlook these differences.
 func normalize(key string) string { return strings.ToLower(strings.ReplaceAll(key, "_", "-")) }
 
 // distance returns the Levenshtein distance between two words.
@@ -176,7 +176,7 @@ func distance(a, b string) int {
 }
 
 // keysOf returns the YAML keys of a struct and the types of their values. Fields without a json tag are not keys,
-// although etcd's decoder would set them if the document contained their Go names.
+// even though etcd's decoder would set them if the document contained their Go names.
 func keysOf(t reflect.Type) map[string]reflect.Type {
 	keys := map[string]reflect.Type{}
 	for field := range t.Fields() {

@@ -27,7 +27,7 @@ var singleMember []byte
 type Source struct {
 	File      string // path of a YAML file; "" means a single member on loopback
 	DataDir   string // absolute path, used if File has no data-dir
-	PodName   string // selects the member if File describes several; "" if unknown
+	PodName   string // selects the member if File describes more than one; "" if unknown
 	Namespace string // namespace of the pod; "" if unknown
 }
 
@@ -41,7 +41,7 @@ type Document struct {
 var ErrUnusable = errors.New("invalid etcd configuration")
 
 // Load reads the configuration file and returns it with its data directory. If the file has no data-dir, Load appends
-// the data-dir of the source. If the file describes several members, Load returns the configuration of this member.
+// the data-dir of the source. If the file describes multiple members, Load returns the configuration of this member.
 // The error is ErrUnusable if the file was read but is invalid.
 func (s Source) Load() (Document, error) {
 	if s.File == "" {
@@ -115,8 +115,8 @@ func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 	return extended, nil
 }
 
-// perMemberKeys are the keys with URLs per member in a configuration for all members. In an etcd configuration, their
-// values are strings.
+// perMemberKeys are the keys that list URLs per member in a configuration for all members. In a regular etcd
+// configuration, the values of these keys are strings.
 var perMemberKeys = []string{"initial-advertise-peer-urls", "advertise-client-urls"}
 
 // ForMember extracts the configuration of one member from an etcd-druid configuration for all members, like the
@@ -128,8 +128,8 @@ func ForMember(document []byte, pod string) ([]byte, error) {
 	if err != nil || !slices.ContainsFunc(perMemberKeys, func(key string) bool { return isMapping(mapping[key]) }) {
 		return document, nil //nolint:nilerr // Parse says what is wrong
 	}
-	if len(warnings) > 0 { // the cause of a warning is missing from the new document
-		return nil, keyErrorf("", "%s; a configuration for several members must be unambiguous", warnings[0])
+	if len(warnings) > 0 { // the new document no longer contains the cause of the warning
+		return nil, keyErrorf("", "%s; a configuration for multiple members must be unambiguous", warnings[0])
 	}
 	name, err := memberName(mapping, pod)
 	if err != nil {

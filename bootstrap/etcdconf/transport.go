@@ -54,7 +54,7 @@ func (s *settings) checkURLs() error {
 func parseURLs(key, list string) (urls []url.URL, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		parsed, err := types.NewURLs([]string{text})
-		if err != nil { // the cause contains the URL with its password
+		if err != nil { // the cause would reveal the password in the URL
 			return nil, keyErrorf(key, "%s is not %s", quote(text), urlForm)
 		}
 		urls = append(urls, parsed...)
@@ -62,7 +62,7 @@ func parseURLs(key, list string) (urls []url.URL, err error) {
 	return urls, nil
 }
 
-// checkListen checks the same rule as embed.Config.Validate: listeners bind to an IP address, not to a name.
+// checkListen applies the same rule as embed.Config.Validate: listeners bind to an IP address, not to a name.
 func checkListen(key string, u url.URL) error {
 	if u.Scheme == "unix" || u.Scheme == "unixs" {
 		return nil
@@ -76,8 +76,8 @@ func checkListen(key string, u url.URL) error {
 	return nil
 }
 
-// checkAdvertise checks the same rule as embed.Config.Validate: advertised URLs need a host and a port, which may be
-// empty after the colon.
+// checkAdvertise applies the same rule as embed.Config.Validate: advertised URLs need a host and a colon, but the
+// port after the colon may be empty.
 func checkAdvertise(key string, u url.URL) error {
 	if host, _, err := net.SplitHostPort(u.Host); err != nil || host == "" {
 		return keyErrorf(key, "%s must have a host and a port", quote(u.String()))
@@ -233,7 +233,7 @@ func readFile(key, path string, check func(content []byte) error) ([]byte, error
 	return content, nil
 }
 
-// checkCertificate requires a parseable CERTIFICATE block, with which a chain for crypto/tls can start.
+// checkCertificate requires a valid CERTIFICATE block that can start a certificate chain in crypto/tls.
 func checkCertificate(content []byte) error {
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type == "CERTIFICATE" {

@@ -1,5 +1,5 @@
 // Package child runs parts of the program in a separate process, because the data may crash them or because they must
-// leave resources to other processes. At its end, the child prints its result as a line of JSON.
+// leave resources to other processes. Before it exits, the child prints its result as a line of JSON.
 package child
 
 import (

@@ -23,9 +23,9 @@ const (
 )
 
 // LowerPriority permanently gives this process the lowest CPU and disk priority. SCHED_IDLE would be too low: on a
-// busy machine, the process would need seconds to die after a SIGKILL, while etcd's writes wait for its locks in the
-// kernel. Call LowerPriority first, because Linux has a priority per thread and only new threads inherit it. Errors
-// are ignored: without permission, the priority does not change.
+// busy machine, the process would take seconds to die after a SIGKILL, while etcd's writes are waiting for locks that
+// the process holds in the kernel. Call LowerPriority first, because Linux has a priority per thread and only new
+// threads inherit it. Errors are ignored: without permission, the priority remains unchanged.
 func LowerPriority() {
 	own, _ := os.ReadDir(ownThreadsDir)
 	for _, entry := range own {

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience limits a read. On a busy machine, reading from a healthy volume can take more than a second. The callers
-// continue without the content.
+// patience limits a read. On a busy machine, reading from a healthy volume can take more than a second. When a read
+// times out, the callers continue without the content.
 const patience = 3 * time.Second
 
 // ErrHangs means that reading the file has timed out.
 var ErrHangs = errors.New("the read timed out; the volume may be hanging")
 
-// A reading is a read in progress. All callers that read the same path share it, so that a hanging mount blocks only
-// one thread.
+// A reading is a read in progress. Callers that read the same path share a reading so that a hanging mount blocks
+// only one thread.
 type reading struct {
 	began   time.Time
 	done    chan struct{}
@@ -35,14 +35,14 @@ var (
 )
 
 // Read returns the content of a regular file of at most limit bytes. Symbolic links are followed. Read takes at most
-// 3 s, and returns ErrHangs immediately while an earlier read of the same path hangs. Errors wrap the cause and do
-// not repeat the path. Read is safe for concurrent use.
+// 3 s, and returns ErrHangs immediately while an earlier read of the same path is hanging. Errors wrap the cause and
+// do not repeat the path. Read is safe for concurrent use.
 func Read(path string, limit int64) ([]byte, error) {
 	return readWithin(path, func() ([]byte, error) { return read(path, limit, 0) })
 }
 
-// maxBundle limits the size of a certificate bundle in bytes. The bundles of operating systems are about a quarter of
-// that size.
+// maxBundle limits the size of a certificate bundle in bytes. The bundles that operating systems ship are about a
+// quarter of that size.
 const maxBundle = 1 << 20
 
 // ReadCertificates reads a PEM file like Read.

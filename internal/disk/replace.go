@@ -1,6 +1,6 @@
 // Package disk reads and writes small files, such as records, keys and certificates, on disks that may hang or lose
-// power. Reads never block forever, neither on a pipe nor on a hanging mount. A change is durable once the function
-// has returned nil. PreservedCopies finds files that were moved away.
+// power. Reads never block forever on a pipe or a hanging mount. A change is durable once the function has returned
+// nil. PreservedCopies finds files that were moved away.
 //
 // The exit record depends on this package. Every rename or removal that matters to the next start ends with
 // SyncDirectory.
@@ -44,7 +44,7 @@ func Rename(from, to string) error {
 // Concurrent changes of the same path are not allowed.
 func Replace(path string, content []byte) error {
 	temporary := path + ".tmp"
-	// An interrupted write may have left anything at this path. O_EXCL guarantees a new regular file.
+	// An interrupted write may have left a file at this path. O_EXCL guarantees a new regular file.
 	if err := clearPath(temporary); err != nil {
 		return err
 	}
@@ -69,8 +69,8 @@ func writeSynced(path string, content []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// Remove durably removes the file at path, if any. A directory that is not empty is moved to PreservedName instead,
-// because it would prevent the record from being written but may be important to users.
+// Remove durably removes the file at path, if any. A directory that is not empty is moved to PreservedName instead:
+// it would prevent the record from being written, but users may need its contents.
 func Remove(path string) error {
 	if err := clearPath(path); err != nil {
 		return err
@@ -102,7 +102,7 @@ type PreservedCopy struct {
 }
 
 // PreservedName returns the name to which the file or directory at path is moved. If the clock was set back, the time
-// in the name is a millisecond after the newest copy, so that the newest copy always sorts last.
+// in the name is a millisecond after the newest copy, so the names always sort by age.
 func PreservedName(path string, at time.Time) string {
 	if all := PreservedCopies(path); len(all) > 0 {
 		if newest := all[len(all)-1].At; !at.Truncate(time.Millisecond).After(newest) {

@@ -12,8 +12,8 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// The fault suite tests whether directories are synced, which only a power failure shows. This test checks only the
-// errors.
+// The test checks only the errors. Whether directories are synced is tested in the fault suite, because only a power
+// failure shows it.
 func TestSyncDir_missing(t *testing.T) {
 	require.NoError(t, disk.SyncDirectory(t.TempDir()))
 	missing := filepath.Join(t.TempDir(), "missing")

@@ -51,14 +51,13 @@ func JSON(document []byte) []byte {
 	}
 }
 
-// appendLiteral appends a JSON string after applying Line to it. Strings that need no change, which are the majority,
-// are not decoded.
+// appendLiteral appends a JSON string after applying Line to it. Most strings need no change and are not decoded.
 func appendLiteral(shown, literal []byte) []byte {
 	if isPlain(literal) {
 		return append(shown, literal...)
 	}
 	var text string
-	if json.Unmarshal(literal, &text) != nil { // invalid for every other decoder, too
+	if json.Unmarshal(literal, &text) != nil { // also invalid for any other decoder
 		return append(shown, literal...)
 	}
 	encoded, _ := json.Marshal(Line(text)) // encoding a string never fails

@@ -85,7 +85,7 @@ func FuzzJSON(f *testing.F) {
 			Next []string
 		}
 		require.NoError(t, json.Unmarshal(printable.JSON(encoded), &shown))
-		valid := strings.ToValidUTF8(text, "\ufffd") // JSON does the same except for repeated invalid bytes
+		valid := strings.ToValidUTF8(text, "\ufffd") // JSON returns the same result, except for repeated invalid bytes
 		if valid == text {
 			require.Equal(t, printable.Line(text), shown.K)
 		}

@@ -1,6 +1,7 @@
 // Package steady writes and removes large files without delaying syncs of other files on the same disk, in particular
-// of etcd's log. Syncing any file also writes other cached data and frees the blocks of removed files. For gigabytes,
-// that takes hundreds of milliseconds, so this package works in steps of a few megabytes.
+// of etcd's log. When any file is synced, the kernel also writes other cached data and frees the blocks of removed
+// files. For gigabytes of data, a sync takes hundreds of milliseconds, so this package works in steps of a few
+// megabytes.
 package steady
 
 import (
@@ -49,7 +50,7 @@ func Remove(ctx context.Context, path string) error {
 	return os.Remove(path)
 }
 
-// shrink truncates a file to zero bytes, and syncs it after each piece because the next sync of another file may come
+// shrink truncates a file to zero bytes and syncs it after each piece, because another file may not be synced until
 // much later.
 func shrink(ctx context.Context, path string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)

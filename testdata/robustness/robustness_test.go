@@ -1,6 +1,6 @@
-// Package robustness runs etcd's own robustness suite against members of etcd-wrapper. The suite generates traffic,
-// replays the members' logs, and compares them with every response and watch event. The suite is a separate module,
-// because its dependencies are not dependencies of the program. `make test-robustness` runs the suite.
+// Package robustness runs etcd's own robustness suite against etcd-wrapper members. The suite generates traffic,
+// replays the members' logs, and compares them with every response and watch event. The suite is in a separate module
+// to keep its dependencies out of the program. `make test-robustness` runs the suite.
 package robustness
 
 import (
@@ -30,7 +30,7 @@ var rounds = flag.Int("rounds", 1, "how many clusters of each kind are put under
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// traffics lists traffic generators of etcd's suite.
+// traffics lists traffic generators from etcd's suite.
 var traffics = []struct {
 	name    string
 	traffic traffic.Traffic
@@ -42,8 +42,8 @@ var traffics = []struct {
 	{"slow Kubernetes", traffic.Kubernetes, traffic.LowTraffic},
 }
 
-// leastTraffic is the minimum number of successful requests per second before the failure. The number is low enough
-// for a shared machine.
+// leastTraffic is the minimum number of successful requests per second before the failure. The rate is low enough for
+// a shared machine.
 const leastTraffic = 5
 
 func TestLinearizability_standaloneWithBackups(t *testing.T) {
@@ -103,7 +103,7 @@ func (c *cluster) withstand(troubles []trouble, round int) {
 	validate.ValidateAndReturnVisualize(c.T, zap.NewNop(), config, reports, persisted, 5*time.Minute)
 }
 
-// simulate runs clients that write, read and watch, and calls cause meanwhile.
+// simulate runs clients that write, read and watch, and calls cause while they are running.
 func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause func()) []report.ClientReport {
 	c.Helper()
 	c.began = time.Now()

@@ -60,7 +60,7 @@ var troublesOfOne = []trouble{
 // restore describes a restore of a single member.
 type restore struct {
 	lost         string // data directory that the restore replaced
-	last, first  int64  // restored revision and first revision after the restore; the revisions in between do not exist
+	last, first  int64  // restored revision, and first revision after the restore; revisions in between do not exist
 	began, ended time.Duration
 }
 
@@ -97,7 +97,7 @@ func (c *cluster) joinLogs(reports []report.ClientReport) ([]report.ClientReport
 	return reports, append(all, c.renumbered(c.pods[0].DataDir())...)
 }
 
-// until returns the requests before the first request that results in a revision greater than the given one.
+// until returns the requests before the first one that results in a revision greater than the given revision.
 func (c *cluster) until(revision int64, requests []model.EtcdRequest) []model.EtcdRequest {
 	c.Helper()
 	state, err := model.NewReplay(nil).StateForRevision(1)
@@ -111,7 +111,7 @@ func (c *cluster) until(revision int64, requests []model.EtcdRequest) []model.Et
 	return requests
 }
 
-// renumber converts a revision to what it would be if restores had not skipped revisions.
+// renumber converts a revision to the number it would have if restores had not skipped revisions.
 func (c *cluster) renumber(revision int64) int64 {
 	for _, r := range slices.Backward(c.restored) {
 		if revision >= r.first {
@@ -160,7 +160,7 @@ func (c *cluster) renumberRequest(request model.EtcdRequest) {
 	switch request.Type {
 	case model.Range:
 		request.Range.Revision = c.renumber(request.Range.Revision)
-	case model.Compact: // clients may choose any revision, including a skipped one
+	case model.Compact: // a client may choose any revision, including a skipped one
 		for _, r := range c.restored {
 			if r.last < request.Compact.Revision && request.Compact.Revision < r.first {
 				request.Compact.Revision = r.last

@@ -20,20 +20,20 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// cluster is a cluster with the current run of each member.
+// cluster holds the current run of each member.
 type cluster struct {
 	*testing.T
 
 	pods  []*harness.Pod
 	runs  []*harness.Run
 	links []proxy.Server // proxies to each member's peer URL
-	lost  []int          // members that have lost their volumes and therefore the start of their logs
+	lost  []int          // members that have lost their volume and therefore the start of the log
 
 	began    time.Time // start of the traffic
 	restored []restore // restores of a single member
 }
 
-// trouble is a failure that a cluster must withstand. All members are ready again when it returns.
+// trouble is a failure that a cluster must withstand. When a trouble returns, all members are ready again.
 type trouble struct {
 	name  string
 	cause func(*cluster)
@@ -103,8 +103,8 @@ func (c *cluster) link() {
 	}
 }
 
-// drain discards a proxy's reports about connections to a stopped member. A proxy with 16 unread reports does not
-// accept further connections.
+// drain discards a proxy's reports about connections to a stopped member. A proxy stops accepting connections once it
+// has 16 unread reports.
 func drain(link proxy.Server) {
 	for {
 		select {

@@ -1,5 +1,5 @@
-// Package rules tests the alert rules in deploy with Prometheus' own parser and engine. Each alert must fire when it
-// should, and only then.
+// Package rules tests the alert rules in deploy with the Prometheus parser and engine. The tests check that each
+// alert fires when it should, and only then.
 package rules
 
 import (
@@ -21,7 +21,7 @@ import (
 
 const folder = "../../deploy/chart/files/"
 
-// pod is the start of a selector with the labels of a member.
+// pod is the start of a selector with a member's labels.
 const pod = `{namespace="a", etcd="etcd-main", pod="etcd-main-0"`
 
 // series contains input series for each alert in promtool's notation, with one sample per minute. The rules are

@@ -11,8 +11,8 @@ const (
 	positionAt = 4               // offset in an element; the length of the key follows
 )
 
-// BreakDatabase makes the first bucket of a database start at the page that lists all buckets. bbolt panics in a
-// goroutine of its own when it opens the first bucket for a change.
+// BreakDatabase makes the first bucket of a database start at the page that lists all buckets. When bbolt opens that
+// bucket for writing, it panics in one of its own goroutines.
 func BreakDatabase(database []byte) {
 	meta := database
 	if transaction(database[pageSize:]) > transaction(database) {

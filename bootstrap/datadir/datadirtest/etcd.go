@@ -26,7 +26,7 @@ const LastKey = "key-149"
 // puts is the number of writes to the data directory returned by New.
 const puts = 200
 
-func init() { wal.SegmentSizeBytes = 64 << 10 } // small segments, so that a few keys fill several of them
+func init() { wal.SegmentSizeBytes = 64 << 10 } // small enough that a few keys fill more than one segment
 
 // root returns the parent directory of the original data directories.
 var root = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "datadir-") })
@@ -43,15 +43,15 @@ var used, initialized = original("used", writeKeys), original("initialized", fun
 	return err
 })
 
-// New returns a copy of the data directory of an etcd that was used and closed. The data directory has several
+// New returns a copy of the data directory of an etcd server that was used and closed. The data directory has several
 // segments and snapshots.
 func New(t *testing.T) string {
 	t.Helper()
 	return copyOf(t, used, "new.etcd")
 }
 
-// Initialized returns a copy of the data directory of an etcd that stored "key" and was closed. The log has a single
-// segment, and there is no snapshot.
+// Initialized returns a copy of the data directory of an etcd server that stored "key" and was closed. The log has a
+// single segment, and there is no snapshot.
 func Initialized(t *testing.T) string {
 	t.Helper()
 	return copyOf(t, initialized, "[new].etcd") // filepath.Match would treat this name as a pattern
@@ -93,9 +93,9 @@ func writeKeys(client *clientv3.Client) error {
 	return err
 }
 
-// Start runs an etcd that takes a snapshot every 50 entries. The change functions may modify its configuration. Start
-// disables fsync, which makes no difference here: a process that starts after this one was killed reads from the page
-// cache.
+// Start starts an etcd server that takes a snapshot every 50 entries. The change functions may modify its
+// configuration. Start disables fsync, which is safe in tests because the page cache survives when the process is
+// killed.
 func Start(dir string, change ...func(*embed.Config)) (*embed.Etcd, error) {
 	listen := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	config := embed.NewConfig()
@@ -121,7 +121,7 @@ func Start(dir string, change ...func(*embed.Config)) (*embed.Etcd, error) {
 	}
 }
 
-// RequireStarts requires that etcd starts on a data directory and has the key.
+// RequireStarts requires that etcd starts with a data directory and returns the key.
 func RequireStarts(t *testing.T, dir, key string) {
 	t.Helper()
 	server, err := Start(dir)

@@ -107,7 +107,7 @@ func TestRefusal_validForTheSidecar(t *testing.T) {
 	message := terminationMessage(p)
 	assert.Contains(t, message, "was truncated or damaged")
 	assert.Contains(t, message, "to recover: create a new data directory from the database")
-	assert.Contains(t, message, "neither validation nor the sidecar checks this)")
+	assert.Contains(t, message, "neither the validation nor the sidecar checks for this)")
 }
 
 // A data directory in the root of the volume also contains the program's own files.

@@ -1,5 +1,5 @@
-// Package chart renders the Helm chart in deploy without a cluster. It checks the rendered objects and that the chart
-// rejects invalid values.
+// Package chart renders the Helm chart in deploy without a cluster. The tests check the rendered objects and make
+// sure that the chart rejects invalid values.
 package chart
 
 import (
@@ -41,7 +41,7 @@ func helm(values string, args ...string) (printed, complaint string, err error) 
 	return run("helm", values, args...)
 }
 
-// run is like helm, but runs a specific program: helm or helm3/helm.
+// run is like helm but runs the given program: helm or helm3/helm.
 func run(program, values string, args ...string) (printed, complaint string, err error) {
 	command := exec.Command(cluster.Tool(program), append(args, "--values=-")...)
 	var out, complaints bytes.Buffer
@@ -61,7 +61,7 @@ func rendered(t *testing.T, values, release, namespace string) map[string]docume
 
 type document = map[string]any
 
-// objects returns the objects rendered by a chart by kind and name.
+// objects returns the objects that a chart renders, by kind and name.
 func objects(t *testing.T, chart, values, release, namespace string) map[string]document {
 	t.Helper()
 	rendered, complaint, err := helm(values, "template", release, chart, "--namespace="+namespace)
@@ -90,7 +90,7 @@ func TestHelmHasNothingToSay(t *testing.T) {
 	assert.NotContains(t, said, "WARNING")
 }
 
-// The tests of deploy compare these rendered examples with the program and therefore do not need helm.
+// The tests in deploy compare these rendered examples with the program, so they do not need helm.
 func TestExamples_matchTheChart(t *testing.T) {
 	files, err := filepath.Glob(path("examples", "*.values.yaml"))
 	require.NoError(t, err)
@@ -241,7 +241,7 @@ func TestReleases_areIndependent(t *testing.T) {
 	assert.Len(t, ids, 6)
 }
 
-// block matches an indented code block in a guide.
+// block matches an indented code block on a page.
 var block = regexp.MustCompile(`(?m)(?:^    .*\n)+`)
 
 // Adding or removing members must not restart the remaining members.

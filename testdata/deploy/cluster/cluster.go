@@ -1,4 +1,4 @@
-// Package cluster runs a real Kubernetes control plane on loopback for the tests of deploy. The control plane uses
+// Package cluster runs a real Kubernetes control plane on loopback for the deployment tests. The control plane uses
 // etcd-wrapper as its etcd. Build must be called before Start.
 package cluster
 
@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// token authenticates all programs and tests as one user with all permissions.
+// token authenticates all programs and tests as a single user with all permissions.
 const token = "test-deploy"
 
 // Cluster is a running control plane.
@@ -70,8 +70,8 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.startControllers(ports[4], ports[5])
 }
 
-// Stop stops the programs and removes their files. Stop writes the last lines of each program's log to logs, unless
-// logs is nil.
+// Stop stops the programs and removes their files. Unless logs is nil, Stop writes the last lines of each program's
+// log to logs.
 func (c *Cluster) Stop(logs io.Writer) {
 	for _, command := range c.running {
 		_ = command.Process.Kill() // the process may have exited already
@@ -80,7 +80,7 @@ func (c *Cluster) Stop(logs io.Writer) {
 			_, _ = fmt.Fprintf(logs, "last lines of the log of %s:\n%s\n", filepath.Base(command.Path), tail(c.log(command.Path)))
 		}
 	}
-	_ = os.RemoveAll(c.dir) // leftovers are in the system's temporary directory
+	_ = os.RemoveAll(c.dir) // a directory that cannot be removed stays in the system's temporary directory
 }
 
 // startEtcd runs the program under test as the API server's etcd.
@@ -126,7 +126,8 @@ func (c *Cluster) awaitServer(ctx context.Context) (err error) {
 }
 
 // controllers lists the controllers that the stories need. The node controllers are not included, because no node
-// sends heartbeats here. The names are those used before Kubernetes 1.28, which later versions still accept.
+// sends heartbeats here. The controllers have the names that were used before Kubernetes 1.28 and are still accepted
+// by later versions.
 const controllers = "statefulset,job,cronjob,disruption,endpointslice,serviceaccount,root-ca-cert-publisher,pvc-protection," +
 	"persistentvolume-binder,garbagecollector,namespace,podgc"
 

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Patience bounds every wait in a test.
+// Patience limits every wait in a test.
 const Patience = 5 * time.Minute
 
 // Eventually waits until try succeeds.

@@ -22,15 +22,16 @@ func Checkout() string {
 // tools returns the directory with the programs built by Build.
 func tools() string { return filepath.Join(Checkout(), "bin", "test-deploy") }
 
-// which returns the Kubernetes version to build and run, which the environment variable KUBERNETES selects: "newest"
-// (the default) or "oldest", the oldest version that the chart supports. Each version has its own module.
+// which returns the Kubernetes version to build and run. The KUBERNETES environment variable selects "newest" (the
+// default) or "oldest", which is the oldest version that the chart supports. Each Kubernetes version has its own
+// module.
 func which() string { return cmp.Or(os.Getenv("KUBERNETES"), "newest") }
 
 // ofKubernetes lists the programs that depend on the Kubernetes version.
 var ofKubernetes = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"}
 
 // stamp returns linker flags that set the version of the Kubernetes programs to the version in their module. The
-// order of the flags is fixed, because Go links the programs again if the order changes.
+// order of the flags is fixed because Go relinks the programs if the order changes.
 func stamp() (string, error) {
 	module := filepath.Join(Checkout(), "testdata/kubernetes", which(), "go.mod")
 	content, err := os.ReadFile(module)
@@ -50,8 +51,7 @@ func stamp() (string, error) {
 }
 
 // Build builds Kubernetes, helm, runc, an S3 server, the scripted sidecar, the project's image and its release files.
-// Kubernetes and helm have modules of their own, because their dependencies would change the versions of other
-// programs.
+// Kubernetes and helm have separate modules because their dependencies would affect the versions of other programs.
 //
 // The first build takes 15 minutes on two cores, and later builds take seconds. If TEST_DEPLOY_BUILT is set, Build
 // does nothing: the programs and the image must already be in bin/test-deploy and bin/image.
@@ -74,7 +74,7 @@ func Build() error {
 	)
 }
 
-// buildKubernetes builds without the cloud providers of older versions.
+// buildKubernetes builds Kubernetes without the cloud providers that older versions include.
 func buildKubernetes() error {
 	version, err := stamp()
 	if err != nil {
@@ -100,7 +100,7 @@ func BuildHelm3() error {
 // Version is the version of the program in the image.
 const Version = "v0.0.0-test"
 
-// build builds programs of one of the project's modules.
+// build builds programs from one of the project's modules.
 func build(module, cgo string, args ...string) error {
 	return buildInto(tools(), module, cgo, args...)
 }

@@ -59,7 +59,7 @@ func (n *Node) bundle(ctx context.Context, pod *corev1.Pod, container *corev1.Co
 	return folder, os.WriteFile(filepath.Join(folder, "config.json"), text, 0o600)
 }
 
-// rootfs mounts a writable layer over the image's files, in which runc creates mount points.
+// rootfs mounts a writable layer over the image's files so that runc can create mount points.
 func (n *Node) rootfs(image *Image, folder string) error {
 	var err error
 	for _, dir := range []string{"upper", "work", "rootfs"} {
@@ -102,7 +102,7 @@ func process(pod *corev1.Pod, container *corev1.Container, image *Image, variabl
 	return &specs.Process{
 		Args: arguments, Env: environment, Cwd: "/",
 		User: specs.User{UID: uint32(*context.RunAsUser), GID: uint32(*context.RunAsGroup), AdditionalGids: []uint32{uint32(*context.FSGroup)}},
-		// The namespace's Pod Security Standard requires dropping all capabilities.
+		// The Pod Security Standard in the namespace requires containers to drop all capabilities.
 		Capabilities:    &specs.LinuxCapabilities{},
 		NoNewPrivileges: !*container.SecurityContext.AllowPrivilegeEscalation,
 	}
@@ -144,7 +144,7 @@ func limits(container *corev1.Container) *specs.LinuxResources {
 	return resources
 }
 
-// apiServer is a name in the API server's certificate. A real kubelet uses an IP address instead.
+// apiServer is a name in the API server's certificate. A real kubelet uses an IP address instead of a name.
 const apiServer = "kubernetes.default.svc"
 
 // environment returns the container's environment variables: the API server's address, the variables from ConfigMaps

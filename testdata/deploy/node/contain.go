@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// containedBy is the environment variable that passes the parent's process ID to the copy that Contain starts.
+// containedBy is the environment variable with which Contain passes its process ID to the copy.
 const containedBy = "TEST_DEPLOY_CONTAINED_BY"
 
 // Contain runs do in a copy of this process with separate PID and mount namespaces. When the copy exits for any
@@ -39,7 +39,7 @@ func Contain(do func() int) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(folder) }() // the next run removes leftovers
+	defer func() { _ = os.RemoveAll(folder) }() // the next run removes anything left behind
 	copied := exec.Command("/proc/self/exe")
 	copied.Args, copied.Stdout, copied.Stderr = os.Args, os.Stdout, os.Stderr
 	copied.Env = append(os.Environ(), fmt.Sprintf("%s=%d", containedBy, os.Getpid()), "TMPDIR="+folder)
@@ -51,7 +51,7 @@ func Contain(do func() int) int {
 	return copied.ProcessState.ExitCode()
 }
 
-// Outside runs do only in the original process. Outside is called before Contain.
+// Outside runs do only in the original process. Call Outside before Contain.
 func Outside(do func() error) error {
 	if os.Getenv(containedBy) != "" {
 		return nil
@@ -85,12 +85,12 @@ func ownFolder() (string, error) {
 	return folder, os.Chmod(folder, 0o755)
 }
 
-// sweep removes the leftovers of earlier runs and the control groups of this run.
+// sweep removes everything that earlier runs left behind and the control groups of this run.
 func sweep() {
 	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), left+"[0-9]*"))
 	for _, folder := range folders {
 		if pid, ok := owner(folder); ok && !lives(pid) {
-			_ = os.RemoveAll(folder) // leftovers are in the system's temporary directory
+			_ = os.RemoveAll(folder) // a directory that cannot be removed stays in the system's temporary directory
 		}
 	}
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + left + "[0-9]*")
@@ -111,7 +111,7 @@ func lives(pid int) bool { return unix.Kill(pid, 0) == nil }
 func removeGroup(group string) {
 	members, _ := filepath.Glob(group + "/*")
 	for _, member := range members {
-		_ = os.Remove(member) // a container's group, or one of the kernel's own files, which cannot be removed
+		_ = os.Remove(member) // a container's group, or a file that belongs to the kernel and cannot be removed
 	}
 	_ = os.Remove(group)
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leaving is the environment variable that makes the test binary run leave in a directory.
+// leaving is the environment variable that makes the test binary call leave with a directory.
 const leaving = "TEST_DEPLOY_LEAVING"
 
 func TestMain(m *testing.M) {

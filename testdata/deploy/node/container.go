@@ -20,13 +20,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Backoff between restarts of a container. The kubelet's backoff of 10 s to 5 min is too long for tests.
+// Backoff between container restarts. The kubelet's backoff of 10 s to 5 min is too long for tests.
 const (
 	firstBackoff = time.Second
 	lastBackoff  = 10 * time.Second
 )
 
-// container is a container that is restarted as long as its pod exists.
+// container runs a container and restarts it as long as the pod exists.
 type container struct {
 	node *Node
 	pod  *corev1.Pod
@@ -37,7 +37,7 @@ type container struct {
 	status corev1.ContainerStatus
 }
 
-// keep runs the container and restarts it until ctx is done. The container of a Job runs only once.
+// keep runs the container and restarts it until ctx is done. A container in a Job runs only once.
 func (c *container) keep(ctx context.Context, folders map[string]string) {
 	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
 		began := time.Now()
@@ -232,7 +232,7 @@ func (c *container) port(wanted intstr.IntOrString) int {
 	return number
 }
 
-// prober returns a client that does not verify certificates, like a kubelet.
+// prober returns a client that, like the kubelet, does not verify certificates.
 func (n *Node) prober(timeout time.Duration) *http.Client {
 	return &http.Client{Timeout: timeout, Transport: &http.Transport{
 		DialContext: n.network.dial, DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},

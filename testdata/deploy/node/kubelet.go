@@ -80,7 +80,7 @@ func (n *Node) ExecInContainer(ctx context.Context, pod, _, container string, ar
 	command := n.inContainer(ctx, found, container, args)
 	command.Stdout, command.Stderr = out, trouble
 	if in != nil {
-		// With command.Stdin set, Wait would also wait for the end of the input.
+		// If command.Stdin were set, Wait would also wait for the end of the input.
 		typed, err := command.StdinPipe()
 		if err != nil {
 			return err

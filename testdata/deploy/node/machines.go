@@ -79,7 +79,7 @@ func (m *Machines) offerOne(ctx context.Context, kind string, number int, taints
 	if made, err = nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	made.Spec.Taints = taints // API servers may add an initial taint, and no controller runs here to remove it
+	made.Spec.Taints = taints // API servers may add an initial taint that no controller here removes
 	_, err = nodes.Update(ctx, made, metav1.UpdateOptions{})
 	return err
 }
@@ -88,7 +88,7 @@ func ready(status corev1.ConditionStatus) corev1.NodeCondition {
 	return corev1.NodeCondition{Type: corev1.NodeReady, Status: status, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}
 }
 
-// add registers a node for requests that concern its namespace.
+// add registers a node for requests about its namespace.
 func (m *Machines) add(n *Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,9 +104,9 @@ func (m *Machines) of(namespace string) (*Node, error) {
 	return nil, fmt.Errorf("no node runs the pods of namespace %s", namespace)
 }
 
-// Lose permanently switches off a machine: its containers exit, and it stops reporting to the API server. Lose also
-// does what the node controllers, which do not run here, would do some minutes later: it marks the node unreachable
-// and deletes its pods.
+// Lose switches off a machine permanently: the containers exit, and the machine no longer reports to the API server.
+// Lose also marks the node unreachable and deletes its pods, because the node controllers that normally do so are not
+// running here.
 func (n *Node) Lose(ctx context.Context, machine string) error {
 	n.mu.Lock()
 	n.lost[machine] = true

@@ -14,7 +14,7 @@ import (
 
 const zone = "svc.cluster.local."
 
-// answerNames is the cluster's name server. answerNames answers queries from the EndpointSlices, each in its own
+// answerNames is the cluster's name server. The name server answers queries from the EndpointSlices, each in its own
 // goroutine, until conn is closed.
 func (n *Node) answerNames(conn net.PacketConn) {
 	for {
@@ -43,7 +43,7 @@ func (n *Node) reply(query []byte) []byte {
 	if !known {
 		message.RCode = dnsmessage.RCodeNameError
 	}
-	reply, _ := message.Pack() // an unpacked message can always be packed
+	reply, _ := message.Pack() // a message that was unpacked can always be packed again
 	return reply
 }
 
@@ -112,7 +112,7 @@ func (n *Node) endpoints(ctx context.Context, namespace, service string) (found 
 	return found
 }
 
-// pointers returns the names of an address. etcd looks up these names if a certificate has a wildcard.
+// pointers returns the names that an address resolves to. etcd looks up these names if a certificate has a wildcard.
 func (n *Node) pointers(name string) (found []string) {
 	parts := strings.Split(strings.TrimSuffix(name, ".in-addr.arpa."), ".")
 	slices.Reverse(parts)

@@ -25,7 +25,7 @@ type network struct {
 	used map[byte]bool
 }
 
-// Subnet of all pods and address of the bridge. The name server listens at this address.
+// Subnet of the pods and address of the bridge. The name server listens at this address.
 const (
 	subnet   = "10.244.0."
 	resolver = subnet + "1"
@@ -72,7 +72,7 @@ func (n *network) sandbox(name string) (ip string, err error) {
 	return ip, n.within(func() error { return plug("v" + ip[len(subnet):]) })
 }
 
-// nextIP never returns an address twice, because a client of a deleted pod must not reach a different pod.
+// nextIP never returns the same address twice, because a client of a deleted pod must not reach a different pod.
 func (n *network) nextIP() string {
 	for last := byte(2); last < 255; last++ {
 		if !n.used[last] {
@@ -127,7 +127,7 @@ func inNamespace(name string, do func() error) error {
 	})
 }
 
-// connect copies between a stream and an address in a network namespace until one of them is closed.
+// connect copies data between a stream and an address in a network namespace until one of them is closed.
 func connect(namespace, address string, stream io.ReadWriteCloser) error {
 	var conn net.Conn
 	err := inNamespace(namespace, func() (err error) {
@@ -238,17 +238,17 @@ func (n *Node) Forward(t testing.TB, port, to string) (address string) {
 			})
 		}
 	})
-	t.Cleanup(func() { _ = listener.Close() }) // open connections end with the pods
+	t.Cleanup(func() { _ = listener.Close() }) // open connections are closed when the pods end
 	return resolver
 }
 
-// join copies in both directions until one side is closed, and then closes both.
+// join copies data in both directions until one side is closed, and then closes both.
 func join(one, other io.ReadWriteCloser) {
 	defer one.Close()
 	defer other.Close()
 	ended := make(chan struct{}, 2)
 	pass := func(to io.Writer, from io.Reader) {
-		_, _ = io.Copy(to, from) // both sides are closed in any case
+		_, _ = io.Copy(to, from) // join closes both sides anyway
 		ended <- struct{}{}
 	}
 	go pass(one, other)

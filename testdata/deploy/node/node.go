@@ -1,10 +1,10 @@
-// Package node implements a small kubelet. It runs the containers of pods with runc, each pod in its own network
-// namespace, on three Node objects that all represent this machine. It supports the features that the manifests in
-// deploy use: probes, grace periods, read-only root file systems, users, persistent volume claims, ConfigMaps,
-// Secrets, service account tokens, environment variables, kubectl exec and port-forward, and DNS names of Services.
+// Package node implements a small kubelet. The kubelet uses runc to run each pod in its own network namespace, and
+// registers three Node objects that all represent this machine. The kubelet supports the features that the manifests
+// in deploy use: probes, grace periods, read-only root file systems, users, persistent volume claims, ConfigMaps,
+// Secrets, service account tokens, environment variables, kubectl exec and port-forward, and DNS names for Services.
 //
-// The package differs from a real kubelet in three ways: it does not load seccomp profiles, it restarts containers sooner,
-// and it resolves a Service to the addresses of its pods.
+// The package differs from a real kubelet in three ways: it does not load seccomp profiles, it restarts containers
+// sooner, and it resolves a Service to the addresses of its pods.
 package node
 
 import (
@@ -41,7 +41,7 @@ type Node struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]*corev1.Pod // as last read from the API server
-	lost map[string]bool           // machines that are switched off, by name
+	lost map[string]bool           // names of the machines that are switched off
 }
 
 // Option configures a Node.
@@ -135,7 +135,7 @@ func (n *Node) seen(pod *corev1.Pod) (*corev1.Pod, bool) {
 	return found, ok
 }
 
-// named returns the pod with a name, as last read from the API server.
+// named returns a pod as last read from the API server.
 func (n *Node) named(name string) (*corev1.Pod, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -156,8 +156,8 @@ func (n *Node) cgroup(pod *corev1.Pod, container *corev1.Container) string {
 // State returns runc's state directory.
 func (n *Node) State() string { return filepath.Join(n.dir, "runc") }
 
-// LogFile returns the file with the output of a container. Restarted containers and later pods of the same name
-// append to it.
+// LogFile returns the file with the output of a container. Restarted containers and later pods with the same name
+// append to the file.
 func (n *Node) LogFile(namespace, pod, container string) string {
 	return filepath.Join(n.dir, "logs", namespace+"_"+pod+"_"+container+".log")
 }

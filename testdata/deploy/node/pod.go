@@ -164,7 +164,7 @@ func (n *Node) report(ctx context.Context, pod *corev1.Pod, containers []*contai
 	}
 }
 
-// phase returns the phase of a pod. Only the pods of Jobs can succeed or fail.
+// phase returns the phase of a pod. Only pods that belong to a Job can succeed or fail.
 func phase(pod *corev1.Pod, containers []*container) corev1.PodPhase {
 	result := corev1.PodSucceeded
 	for _, c := range containers {
@@ -190,10 +190,10 @@ func setCondition(status *corev1.PodStatus, kind corev1.PodConditionType, value 
 	status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind, Status: value, LastTransitionTime: metav1.Now()})
 }
 
-// finish removes the pod's resources. finish also deletes the pod in the API server, unless the pod's machine is off.
+// finish removes the pod's resources. Unless the pod's machine is off, finish also deletes the pod in the API server.
 func (n *Node) finish(pod *corev1.Pod) {
 	unplug(n.sandboxName(pod))
-	_ = os.RemoveAll(n.podDir(pod)) // leftovers are in the test's directory
+	_ = os.RemoveAll(n.podDir(pod)) // anything left behind is in the test's temporary directory
 	if n.off(pod) {
 		return
 	}

@@ -14,7 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// provision creates a PersistentVolume for every claim that has none. A controller binds the volume to the claim.
+// provision creates a PersistentVolume for every claim that does not have one. A controller binds the volume to the
+// claim.
 func (n *Node) provision(ctx context.Context) {
 	claims, err := n.client.CoreV1().PersistentVolumeClaims(n.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -48,7 +49,7 @@ func (n *Node) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return err
 }
 
-// makeDisk creates a volume's directory. makeDisk may be called several times before a claim is bound, but only the
+// makeDisk creates a volume's directory. makeDisk may be called more than once before a claim is bound, but only the
 // first call mounts a file system.
 func (n *Node) makeDisk(folder string) error {
 	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
@@ -182,8 +183,8 @@ func (n *Node) projected(ctx context.Context, pod *corev1.Pod, sources []corev1.
 	return files, nil
 }
 
-// publish replaces files atomically like a kubelet: each name is a link through ..data, and ..data is a link to the
-// directory with the latest content.
+// publish replaces files atomically, as a kubelet does: each name is a link through ..data, and ..data is a link to
+// the directory with the latest content.
 func (n *Node) publish(pod *corev1.Pod, folder string, files map[string][]byte, mode int32) error {
 	if same(filepath.Join(folder, "..data"), files) {
 		return nil

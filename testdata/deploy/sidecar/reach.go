@@ -34,7 +34,7 @@ func (f flags) reachEtcd() {
 	for last := ""; ; time.Sleep(time.Second) {
 		err := f.askEtcd()
 		if err == nil {
-			log.Printf("%s answers", f["endpoints"])
+			log.Printf("connected to %s", f["endpoints"])
 			return
 		}
 		if err.Error() != last {

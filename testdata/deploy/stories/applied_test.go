@@ -24,7 +24,7 @@ func TestVariants_restrictedNamespace(t *testing.T) {
 	}
 }
 
-// different matches the lines of a diff that are only on one side.
+// different matches the lines of a diff that are on only one side.
 var different = regexp.MustCompile(`(?m)^(?:-[^-]|\+[^+]).*$`)
 
 func TestVariants_upgrade(t *testing.T) {
@@ -46,7 +46,7 @@ func TestVariants_upgrade(t *testing.T) {
 }
 
 // definitions creates the CRDs of cert-manager and the Prometheus operator. An old API server ignores unknown schema
-// fields. Ignoring them is fine, because only our own objects are validated strictly.
+// fields, which is fine because only this project's objects are validated strictly.
 func definitions(t *testing.T) {
 	t.Helper()
 	for module, folder := range map[string]string{

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The story follows docs/operations.md. In addition, the client trusts both authorities before the members use the
-// new one, and switches to a certificate of the new authority before the old one is removed.
+// The story follows docs/operations.md. The client also trusts both authorities before the members use the new one,
+// and switches to a certificate from the new authority before the old one is removed.
 func TestCARotation_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	former, latter := w.withCertificates(), newAuthority(t)

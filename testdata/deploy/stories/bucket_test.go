@@ -122,7 +122,7 @@ func (w *world) backedUpTo(member string, revision int64) error {
 	return fmt.Errorf("not up to revision %d: %w", revision, errNotYet)
 }
 
-// exported returns the keys in the latest state that can be restored from the store.
+// exported returns the keys in the latest restore point in the store.
 func (w *world) exported(member string) (keys map[string]bool) {
 	w.t.Helper()
 	w.exec(member, "backup", "export", "--to=latest", "/var/etcd/data/exported.db")
@@ -131,7 +131,7 @@ func (w *world) exported(member string) (keys map[string]bool) {
 	return keysOf(w.t, file)
 }
 
-// keysOf returns all keys in a snapshot. The bucket "key" in a snapshot has a row for each revision of each key.
+// keysOf returns all keys in a snapshot. The "key" bucket in a snapshot has a row for each revision of each key.
 func keysOf(t *testing.T, file string) map[string]bool {
 	t.Helper()
 	database, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})

@@ -19,8 +19,8 @@ const (
 	threeWithSidecars = three + "\n" + oneWithSidecar
 )
 
-// apply installs or upgrades the chart with the given values. Values of earlier calls are dropped, like with the helm
-// command.
+// apply installs or upgrades the chart with the given values. As with the helm command, values from earlier calls are
+// dropped.
 func (w *world) apply(values ...string) {
 	w.t.Helper()
 	out, err := w.upgrade(values...)
@@ -56,7 +56,7 @@ func (w *world) file(name, content string) string {
 	return path
 }
 
-// strictly applies the rendered objects. strictly fails on unknown fields and on violations of the Pod Security
+// strictly applies the rendered objects. strictly fails on unknown fields and violations of the Pod Security
 // Standard.
 func (w *world) strictly(values ...string) {
 	w.t.Helper()

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// A single member stores its backups on a volume, so the store must change when members are added.
+// A single-member cluster stores its backups on a volume, so the store must change when members are added.
 func TestOneMember_growsToThree(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(one)
@@ -58,8 +58,9 @@ func TestLostVolume_memberRejoins(t *testing.T) {
 	w.comesBack("etcd-main-1", func() { w.recipe("docs/operations.md", "-n etcd delete pod etcd-main-1", nil) })
 }
 
-// A machine and a pod's volume are lost. The pod object remains until the node is deleted, because nothing reports
-// that the pod has ended. The story needs its own machines, because other stories keep using theirs.
+// The story loses a machine and the volume of a pod. The pod object remains until the node is deleted, because
+// nothing reports that the pod has ended. The story needs its own machines because other stories are still using the
+// shared ones.
 func TestLostNode_memberMoves(t *testing.T) {
 	w := newWorldWithBucket(t)
 	require.NoError(t, machines.Offer(t.Context(), w.namespace, 4, corev1.Taint{Key: "kind", Value: w.namespace, Effect: corev1.TaintEffectNoSchedule}))
@@ -83,8 +84,8 @@ func TestLostVolume_TLS(t *testing.T) {
 	w.comesBack("etcd-main-0", func() { w.loseVolume("etcd-main-0") })
 }
 
-// comesBack makes a member lose its pod and its volume while clients write, and waits until the replacement is a
-// voting member.
+// comesBack deletes the pod and the volume of a member while clients are writing, and waits until the replacement is
+// a voting member.
 func (w *world) comesBack(member string, loses func()) {
 	w.t.Helper()
 	writes := w.startWriter()
@@ -97,8 +98,7 @@ func (w *world) comesBack(member string, loses func()) {
 	w.checkBackups(member, writes)
 }
 
-// No other story restores all three members in pods with the chart's settings for the bucket, the keys and the
-// volumes.
+// No other story restores all three members with the chart's settings for the bucket, the keys and the volumes.
 func TestLostVolumes_clusterIsRestored(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -168,7 +168,7 @@ func (w *world) mistake() (values string) {
 	return fmt.Sprintf("restore: {to: 'revision:%d', id: before-the-mistake}", good)
 }
 
-// Changing only replicas must not restart any remaining member.
+// If only replicas is changed, the remaining members must not restart.
 func TestReplicas_changeDuringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	const values = three + "\nspread: {nodes: preferred}" // the cluster has fewer machines than members

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// A Job copies the store once, and a CronJob copies it on a schedule. When the first bucket is abandoned, the members
-// continue in the copy.
+// A Job copies the store once, and a CronJob copies it on a schedule. When the first bucket is given up, the members
+// continue with the copy.
 func TestBackupCopy_clusterContinuesInTheCopy(t *testing.T) {
 	const nightly, each = `copy: {to: "s3://another-bucket/etcd-main", schedule: "0 3 * * *"}`, `copy: {to: "s3://another-bucket/etcd-main", schedule: "* * * * *"}`
 	w := newWorldWithBucket(t)

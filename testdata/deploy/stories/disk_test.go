@@ -18,7 +18,7 @@ import (
 // needs more for large values.
 const disk = 768 << 20
 
-// etcd exits when its volume is full. When there is space again, the member must return with all acknowledged writes.
+// etcd exits when its volume is full. Once space has been freed, the member must return with all acknowledged writes.
 func TestFullDisk_memberReturns(t *testing.T) {
 	w := newWorld(t, node.SmallDisks(disk))
 	w.apply(one)

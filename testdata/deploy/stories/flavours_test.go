@@ -46,7 +46,7 @@ func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 }
 
-// readableFor35 is the value from docs/upgrade.md for users who may want to return to etcd 3.5.
+// readableFor35 is the setting in docs/upgrade.md for users who may want to return to etcd 3.5.
 const readableFor35 = `dataVersion: "3.5"`
 
 // The migration in docs/upgrade.md starts with a full snapshot by the sidecar.

@@ -78,7 +78,7 @@ func (w *world) mayDoNoMore(than ...string) {
 	}
 	for question, want := range answers {
 		asked := append([]string{"auth", "can-i", "-n", w.namespace, "--as=system:serviceaccount:" + w.namespace + ":etcd-main"}, strings.Fields(question)...)
-		out, _ := w.Kubectl(asked...) // kubectl fails if the answer is "no"
+		out, _ := w.Kubectl(asked...) // kubectl exits with an error if the answer is "no"
 		assert.Equal(w.t, want, strings.TrimSpace(out), question)
 	}
 }

@@ -1,4 +1,4 @@
-// Package stories installs the chart in a real control plane and runs its pods.
+// Package stories installs the chart in a real control plane and runs the pods.
 package stories
 
 import (

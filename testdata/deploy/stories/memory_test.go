@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The kernel kills a container that exceeds its memory limit. The chart sets no limit by default.
+// The kernel kills a container that exceeds its memory limit. The chart does not set a memory limit by default.
 func TestOOMKill_memberReturns(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "resources: {limits: {memory: 512Mi}}")

@@ -40,7 +40,7 @@ func watched(t *testing.T) map[string]bool {
 	return names
 }
 
-// awaitMetrics scrapes all members like the PodMonitor until every watched metric has been seen.
+// awaitMetrics scrapes all members, as the PodMonitor does, until every watched metric has been seen.
 func (w *world) awaitMetrics() {
 	w.t.Helper()
 	wanted := watched(w.t)

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// Names in the README that readers replace with their own, except the bucket's name.
+// Placeholder names in the README, except the bucket's name.
 const (
 	theirRegistry = "registry.example.org"
 	theirBucket   = "my-bucket"
@@ -83,7 +83,8 @@ func (w *world) follow(commands string) (said string) {
 	return string(out)
 }
 
-// built returns variables that point to Go's caches, because the commands run with a different home directory.
+// built returns environment variables that point to Go's caches, because the commands run with a different home
+// directory.
 func built(t *testing.T) (variables []string) {
 	t.Helper()
 	names := []string{"GOCACHE", "GOMODCACHE", "GOPATH"}

@@ -23,14 +23,14 @@ func (w *world) shell(ctx context.Context, folder, commands string) *exec.Cmd {
 	return command
 }
 
-// given returns the values as the file named in the pages.
+// given returns the values under the file name that the pages use.
 func given(values string) map[string]string { return map[string]string{"my-etcd.yaml": values} }
 
 // recipes matches the code blocks of a page.
 var recipes = regexp.MustCompile(`(?m)(?:^ {4}.*\n)+`)
 
 // recipe runs the code block of a page that contains a text, in a directory with the given files and the project's
-// deploy directory. recipe replaces the namespace, and the first string of each pair in own with the second.
+// deploy directory. recipe replaces the namespace, and replaces the first string of each pair in own with the second.
 func (w *world) recipe(page, with string, files map[string]string, own ...string) (said string) {
 	w.t.Helper()
 	content, err := os.ReadFile(checkout(page))

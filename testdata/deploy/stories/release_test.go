@@ -98,7 +98,8 @@ func TestVolumeSize_changesWithoutRestart(t *testing.T) {
 	assert.Zero(t, w.restarts("etcd-main-0"))
 }
 
-// Uninstalling a release keeps its volumes and Secrets. A new release with the same name uses them again.
+// Uninstalling a release keeps its volumes and Secrets. A new release with the same name reuses the volumes and
+// Secrets.
 func TestUninstall_keepsDataAndBackups(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)

@@ -111,7 +111,7 @@ func TestEviction_singleMember(t *testing.T) {
 	require.NoError(t, contains(w.log("etcd-main-0"), "sanity validation"))
 }
 
-// A container killed by the OOM killer leaves no clean exit record, so the next start runs a full validation.
+// If the OOM killer kills a container, there is no clean exit record, so the next start runs a full validation.
 func TestKilledContainer_validatesInFull(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)

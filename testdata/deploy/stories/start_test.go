@@ -47,8 +47,8 @@ func TestThreeMembers_bucket(t *testing.T) {
 	assert.Contains(t, result, "could be restored", "any member can request a backup")
 }
 
-// Members without data wait for the store, and none becomes ready before the others. A rolling update to corrected
-// values would therefore wait for its first pod forever. The README describes the fix.
+// Members without data wait for the store, and none becomes ready before the others. A rolling update with corrected
+// values would therefore wait forever for the first pod. The README describes the fix.
 func TestWrongBucketName_isCorrected(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "store: {url: s3://mistaken-bucket/etcd-main}")

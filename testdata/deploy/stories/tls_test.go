@@ -69,7 +69,7 @@ func (w *world) awaitSidecarsReachEtcd() {
 	w.t.Helper()
 	for member := range w.pods() {
 		cluster.Eventually(w.t, "the sidecar of "+member+" reaches etcd", func() error {
-			return contains(w.logOf(member, "backup-restore"), "https://etcd-main-local:2379 answers")
+			return contains(w.logOf(member, "backup-restore"), "connected to https://etcd-main-local:2379")
 		})
 	}
 }

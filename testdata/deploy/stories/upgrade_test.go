@@ -57,8 +57,8 @@ func TestAppliedManifests_areAdoptedByHelm(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 }
 
-// A process reads its environment only at startup. Waiting members must therefore be deleted after the Secret is
-// corrected.
+// A process reads its environment only at startup. Pods that are still waiting must therefore be deleted once the
+// Secret has been corrected.
 func TestWrongSecret_isCorrected(t *testing.T) {
 	w := newWorld(t)
 	w.offerBucket()

@@ -70,7 +70,7 @@ func (w *world) run(options ...node.Option) {
 	w.node.Forward(w.t, "443", strings.TrimPrefix(w.Config.Host, "https://"))
 }
 
-// restricted creates the namespace with the Pod Security Standard "restricted".
+// restricted creates the namespace with the "restricted" Pod Security Standard.
 func (w *world) restricted() {
 	w.t.Helper()
 	_, err := w.Client.CoreV1().Namespaces().Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
@@ -107,7 +107,7 @@ func (w *world) awaitReady(count int) {
 	})
 }
 
-// etcd returns a client that is connected to the client Service like a client in another pod.
+// etcd returns a client that connects to the client Service, as a client in another pod would.
 func (w *world) etcd() *clientv3.Client {
 	w.t.Helper()
 	scheme := "http"
@@ -196,7 +196,7 @@ func (w *world) voters() (names []string) {
 
 var errNotYet = errors.New("not yet")
 
-// contains returns an error for the first part that is missing from the text.
+// contains returns an error that names the first part missing from the text.
 func contains(text string, parts ...string) error {
 	for _, part := range parts {
 		if !strings.Contains(text, part) {

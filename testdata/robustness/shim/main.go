@@ -1,6 +1,6 @@
-// Command shim replaces etcd in etcd's own tests. It writes etcd's flags and environment to a configuration file and
-// executes etcd-wrapper from its own directory. For gateways and proxies, which etcd-wrapper does not implement, it
-// executes plain etcd from the same directory.
+// Command shim stands in for etcd in etcd's own tests. The shim writes etcd's flags and environment variables to a
+// configuration file and executes etcd-wrapper from its own directory. For gateways and proxies, which etcd-wrapper
+// does not implement, the shim executes plain etcd from the same directory.
 package main
 
 import (
@@ -68,7 +68,7 @@ func parse(args []string) *flag.FlagSet {
 	return set
 }
 
-// nested maps flags to configuration keys with a different name.
+// nested maps flags to the configuration keys that have a different name.
 var nested = map[string]string{
 	"cert-file":                          "client-transport-security/cert-file",
 	"key-file":                           "client-transport-security/key-file",

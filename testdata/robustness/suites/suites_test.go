@@ -138,8 +138,8 @@ const (
 	skipped outcome = "skipped"
 )
 
-// tries is the maximum number of runs of a test with each program, because some of etcd's tests are flaky on a busy
-// machine.
+// tries is the maximum number of times that a test runs with each program, because some of etcd's tests are flaky on
+// a busy machine.
 const tries = 3
 
 func (s suite) attempt(test, binaries string) (ended outcome, output string) {
@@ -152,7 +152,7 @@ func (s suite) attempt(test, binaries string) (ended outcome, output string) {
 }
 
 // patience returns the timeout of a test. etcd's longest test takes two minutes on an idle machine. Tests with a
-// known difference have a shorter timeout, because they may hang.
+// known difference have a shorter timeout because they may hang.
 func patience(test string) string {
 	if different[test] != "" {
 		return "1m"
