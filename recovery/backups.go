@@ -28,7 +28,7 @@ import (
 type remoteStore struct {
 	*session
 	volume      *localVolume
-	last        contents  // last answer of the store
+	last        contents  // last response from the store
 	silentSince time.Time // time since which the store has not responded; zero if the store responded or was not queried
 	heartbeat   heartbeat // heartbeat of the process that writes the generation to be replaced
 }
@@ -263,7 +263,7 @@ func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, e
 
 // compareNames returns the reason why a valid volume may have been rolled back, according to the object names in a
 // store that cannot be verified. Object names prove nothing, but a volume that was not rolled back has every revision
-// in them. All other errors of the store are returned unchanged.
+// in them. All other errors from the store are returned unchanged.
 func (b *remoteStore) compareNames(ctx context.Context, why error) (older, err error) {
 	if !notVerified(why) {
 		return nil, why
@@ -473,7 +473,7 @@ func (b *remoteStore) findEnd() (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// storeWayOut returns the way out for an error of the store, or otherwise if the store reported no specific problem.
+// storeWayOut returns the way out for an error from the store, or otherwise if the store reported no specific problem.
 func storeWayOut(err error, otherwise string) string {
 	switch failure := store.FailureOf(err); {
 	case failure == "" || failure == store.ErrUnavailable:
@@ -490,7 +490,7 @@ func notVerified(err error) bool {
 	return archive.NotVerified(err) || errors.Is(err, format.ErrNewer)
 }
 
-// isOneOf reports whether err matches one of several errors.
+// isOneOf reports whether err matches any of the given errors.
 func isOneOf(err error, several ...error) bool {
 	return slices.ContainsFunc(several, func(one error) bool { return errors.Is(err, one) })
 }

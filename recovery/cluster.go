@@ -24,7 +24,7 @@ type peerGroup struct {
 	newer     error     // data that the store has and a valid volume lacks; nil if there is none or the store was not read
 	needed    int64     // revision that, according to the store, a member of a quorum must have; 0 if unknown
 	id        string    // ID of this member's cluster, from the volume or the store
-	etcdID    string    // etcd's cluster ID in the store, for peers that report no other ID
+	etcdID    string    // etcd cluster ID recorded in the store; used for peers that report only that ID
 	storeAway bool      // whether the store was unreachable when id was read
 	askedAt   time.Time // time of the last request to the store
 	lostSince time.Time // time since which no member has reported usable data; zero if a member has
@@ -159,7 +159,7 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 	s.Outdated = fmt.Errorf("the data belongs to generation %d, but the cluster has since been restored as generation %d", own, theirs)
 }
 
-// compareStore returns nil if etcd may open a valid volume although no quorum of the peers responds, and the reason
+// compareStore returns nil if etcd may open a valid volume even if no quorum of the peers responds, and the reason
 // otherwise. After a power failure no peer responds at first, and etcd itself would start. However, a quorum has
 // acknowledged everything in the store, so a quorum without that data must not form. A member that is older than the
 // store waits for a running member that has the data.
@@ -184,9 +184,9 @@ func (c *peerGroup) compareStore(s *peers.Survey) error {
 	return c.newer
 }
 
-// errVotesAlone reports that this member would serve its data immediately although the other members may have formed
-// a quorum without it. The store cannot rule that out: the quorum may have written nothing, or the store may have
-// been rolled back with the volume.
+// errVotesAlone reports that this member would serve its data immediately even though the other members may have
+// formed a quorum without it. The store cannot rule that out: the quorum may have written nothing, or the store may
+// have been rolled back with the volume.
 var errVotesAlone = errors.New("this member is the only voter according to its log, but initial-cluster lists other members, which may have continued as a quorum: " +
 	"start the other members; if they are lost for good, start once with force-new-cluster: true in etcd's configuration")
 

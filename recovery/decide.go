@@ -52,7 +52,7 @@ func evaluate(rules []rule, c Case) Decision {
 	panic(fmt.Sprintf("no rule matches %+v: the last rule must match every case", c))
 }
 
-// Lists used by several rules.
+// Lists used by more than one rule.
 var (
 	usableVolumes   = []VolumeState{VolumeValid, VolumeStored}
 	emptyVolumes    = []VolumeState{VolumeEmpty, VolumeLost}
@@ -77,7 +77,7 @@ var (
 func reject(why, wayOut string) Decision        { return Decision{Refuse, why, wayOut} }
 func rejectRequest(why, wayOut string) Decision { return Decision{Decline, why, wayOut} }
 
-// Texts used by several rules.
+// Texts used by more than one rule.
 const (
 	notRestoredAlone = "one member of a cluster is never restored on its own, because the others would keep newer data"
 	notCompared      = "the store could not be read for 10s, so etcd is starting with valid data that was not compared with the store"
@@ -189,10 +189,10 @@ type VolumeFacts struct {
 	Remains      bool        // whether the path of the data directory exists
 	Unidentified bool        // whether the volume is valid but its data does not record which cluster it belongs to
 	Rejected     bool        // whether the volume is valid but an earlier comparison with the store rejected its data
-	Lost         bool        // whether the data directory is empty although an earlier run served data from it
+	Lost         bool        // whether the data directory is empty even though an earlier run served data from it
 }
 
-// PeerFacts are the answers of the other members. The event PeersTold sets them.
+// PeerFacts are the responses from the other members. The event PeersTold sets them.
 type PeerFacts struct {
 	Listing     PeerState
 	Outdated    bool // whether this member once had newer data than the volume has now
@@ -201,7 +201,7 @@ type PeerFacts struct {
 	Settled     bool // whether all members have been without usable data for long enough to rule out a late mount
 }
 
-// StoreFacts are the answer of the store. The event Answered sets them.
+// StoreFacts are the response from the store. The event Answered sets them.
 type StoreFacts struct {
 	Answer      StoreState // empty if the store was not queried
 	Behind      bool       // whether the store has data that the volume lacks
@@ -224,7 +224,7 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 		f.Asked = payload.Asked
 	case Answered:
 		f.Answer, f.Asked = payload.Answer, f.Asked && !payload.RestoreDone
-		if !isKnown(f.Answer) { // an earlier answer may have shown that the store has newer data
+		if !isKnown(f.Answer) { // an earlier response may have shown that the store has newer data
 			f.Behind = f.Behind || payload.Behind
 			break
 		}

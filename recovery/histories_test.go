@@ -303,7 +303,7 @@ func (h *history) elsewhere() *history {
 	return h.other
 }
 
-// failures maps the names used in histories to errors of the store, the disk and the spool.
+// failures maps the names used in histories to errors from the store, the disk and the spool.
 var failures = map[string]error{
 	"unavailable": store.ErrUnavailable, "denied": store.ErrDenied, "missing": store.ErrNotFound, "exists": store.ErrExists, "no-bucket": store.ErrNoBucket,
 	"denied-with-advice": fmt.Errorf("403: %w: %s", store.ErrDenied, store.ErrDenied.NextStep()),
@@ -411,13 +411,13 @@ func (h *history) copyNames() (names []string) {
 	return names
 }
 
-// listings maps the names used in histories to the answers of the other members.
+// listings maps the names used in histories to the responses from the other members.
 var listings = map[string]PeerState{
 	"unknown": peers.Unknown, "claimed": peers.Claimed, "founding": peers.Founding, "partial": peers.Partial, "gone": peers.Gone,
 	"asking": peers.Asking, "expected": peers.Expected, "added": peers.Added, "started": peers.Started, "unlisted": peers.Unlisted,
 }
 
-// setPeers changes the answers of the other members.
+// setPeers changes the responses from the other members.
 func (h *history) setPeers(a arguments) {
 	o := h.peers
 	numbers := map[string]*int{"silent": &o.silent, "running": &o.run, "older": &o.older, "voters": &o.voters}

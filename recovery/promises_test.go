@@ -75,7 +75,7 @@ type input struct {
 	// Fields for multi-member clusters.
 	peers   bool      // the configuration lists the peers
 	joins   bool      // the configuration joins an existing cluster
-	remains bool      // the volume has only the files of an etcd that had just started
+	remains bool      // the volume has only the files of an etcd server that had just started
 	listing PeerState // how the peers initially list this member
 }
 

@@ -36,7 +36,7 @@ type Recovery struct {
 	mu     sync.Mutex // guards the fields below
 	status bootstrap.InitializationStatus
 	config etcdconf.Document // configuration used by the last initialization; empty before the first one
-	why    error             // error of the last initialization; nil if it succeeded or none has ended yet
+	why    error             // error from the last initialization; nil if it succeeded or has not ended yet
 }
 
 // New returns a Recovery in status New without changing anything on disk. The caller must call Close.
@@ -92,7 +92,7 @@ func (r *Recovery) Status(ctx context.Context) (bootstrap.InitializationStatus, 
 	return status, nil
 }
 
-// WhyFailed returns the error of the last initialization, or nil if it succeeded or none has ended yet.
+// WhyFailed returns the error from the last initialization, or nil if it succeeded or has not ended yet.
 func (r *Recovery) WhyFailed() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

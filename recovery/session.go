@@ -113,7 +113,7 @@ type session struct {
 	survey    peers.Survey // last answers from the other members
 	id        string       // ID of this run
 	requested bool         // whether a requested restore has not been done yet
-	retries   int          // consecutive requests without an answer from the store or from a quorum of the peers
+	retries   int          // consecutive requests without a response from the store or from a quorum of the peers
 	searches  int          // number of searches for a missing object
 }
 
@@ -158,8 +158,8 @@ type Progress struct {
 	State      State // empty before the first run
 	Since      time.Time
 	Reason     string  // reason for the state, as a sentence
-	Uncompared bool    // whether etcd may open the data although the store may have newer data
-	Warning    bool    // whether Reason is a warning although etcd may open the data
+	Uncompared bool    // whether etcd may open the data even though the store may have newer data
+	Warning    bool    // whether Reason is only a warning and etcd may open the data
 	Loss       string  // description of what is lost or undone, in numbers; empty if nothing is restored
 	Bytes      int64   // bytes rebuilt so far
 	Of         int64   // expected total of Bytes; 0 if unknown
@@ -218,7 +218,7 @@ const (
 // A journal is the record that recovery keeps on the volume.
 type journal struct {
 	Format int           `json:"format"`
-	Claim  *restoreClaim `json:"claim,omitempty"` // restore that may have been claimed but is not installed yet
+	Claim  *restoreClaim `json:"claim,omitempty"` // restore that may have been claimed but has not been installed yet
 	Done   []string      `json:"done,omitempty"`  // IDs of completed restores, oldest first
 
 	Refused *mismatch `json:"refused,omitempty"` // rejection of the current data by a comparison with the store

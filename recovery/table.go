@@ -20,7 +20,7 @@ var working = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Ente
 // weighing groups the states in which the store may turn out to have less data than it listed.
 var weighing = statemachine.Group{Flush, MakeRoom, Build}
 
-// Actions used by several rows.
+// Actions used by more than one row.
 var (
 	deciding = []Action{DecideNow}
 	askPeers = []Action{AskThePeers}
@@ -253,7 +253,7 @@ type VolumeState string
 // States of a volume.
 const (
 	VolumeEmpty   VolumeState = "empty"            // no data, or data of an etcd that has not stored anything yet
-	VolumeLost    VolumeState = "lost"             // empty, although an earlier run served data from it
+	VolumeLost    VolumeState = "lost"             // empty, even though an earlier run served data from it
 	VolumeCorrupt VolumeState = "corrupt"          // etcd cannot open or fully read the data
 	VolumeValid   VolumeState = "valid"            // no data is known to be missing
 	VolumeBehind  VolumeState = "behind"           // valid, but the store or the other members have newer data

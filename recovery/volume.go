@@ -24,7 +24,7 @@ import (
 )
 
 // Suffixes of directories next to the data directory. The suffix restoredSuffix marks a complete data directory that
-// is not installed yet; unfinishedSuffix is appended to it during the build.
+// has not been installed yet; unfinishedSuffix is appended to it during the build.
 const (
 	restoredSuffix   = ".restored"
 	unfinishedSuffix = ".restoring"
@@ -286,7 +286,7 @@ func (v *localVolume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 	})
 }
 
-// roomTimeout is the timeout of the request to the store if nothing is restored. Without an answer, the copies are
+// roomTimeout is the timeout of the request to the store if nothing is restored. Without a response, the copies are
 // kept.
 const roomTimeout = 5 * time.Second
 

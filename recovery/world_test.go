@@ -89,7 +89,7 @@ func newFilledWorld(t *testing.T) *world {
 	return w
 }
 
-// fill runs an etcd that writes one key to the volume, and then backs up the volume.
+// fill runs an etcd server that writes one key to the volume, and then backs up the volume.
 func (w *world) fill() {
 	w.t.Helper()
 	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
@@ -480,7 +480,7 @@ func (w *world) replaceByPlainData() {
 	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
 }
 
-// barelyStarted leaves the directories of an etcd that was killed right after its first start.
+// barelyStarted leaves the directories of an etcd server that was killed right after its first start.
 func barelyStarted(w *world) {
 	w.t.Helper()
 	w.lose()

@@ -70,7 +70,7 @@ type Transition struct {
 	AfterSeconds float64   `json:"after_seconds"` // time spent in From
 }
 
-// TransitionCount counts how often a row was taken since the start of the process.
+// TransitionCount counts how many times a row was taken since the start of the process.
 type TransitionCount struct {
 	From    State     `json:"from"`
 	Event   Event     `json:"event"`
@@ -95,7 +95,7 @@ type LateEvents struct {
 }
 
 // RejectByDefault returns the defaults of a machine whose events end the work of a state. In a state without a row
-// for it, such an event is impossible unless it is listed as late.
+// for it, the event is impossible unless it is listed as late.
 func RejectByDefault(table []Row, late ...LateEvents) (answers []Default) {
 	awaits := map[Event][]string{}
 	for _, row := range table {

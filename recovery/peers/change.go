@@ -153,7 +153,7 @@ func (p *Peers) withCause(ctx context.Context, s *Survey, err error) error {
 
 // endpoints returns the client URLs of the other members, and the user and password to send to them. A password is
 // sent only over connections that others cannot read, and only to hosts in the configuration or members whose peers
-// have verified certificates. Without such a URL, the user and password are empty.
+// have verified certificates. If no URL qualifies, the user and password are empty.
 func (p *Peers) endpoints(s *Survey) (urls []string, user, password string) {
 	for _, m := range voters(s.Others()) {
 		urls = append(urls, m.ClientURLs...)

@@ -48,7 +48,7 @@ import (
 const (
 	requestTimeout = 3 * time.Second // timeout of a request to one member
 	changeTimeout  = 10 * time.Second
-	maxResponse    = 4 << 20 // maximum size of a response in bytes; a metrics page has several hundred thousand
+	maxResponse    = 4 << 20 // maximum size of a response in bytes; a metrics page has a few hundred thousand
 )
 
 // Options configure access to the other members, in addition to etcd's configuration.

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 const keys = 120
 
-// old returns an etcd whose keys have a lease, and a snapshot of it.
+// old returns an etcd server whose keys have a lease, and a snapshot of it.
 func old(t *testing.T) (restore.Source, *embed.Etcd) {
 	server, err := datadirtest.Start(filepath.Join(t.TempDir(), "old.etcd"))
 	require.NoError(t, err)

@@ -43,8 +43,8 @@ type Seed struct {
 	Name    string        // name of the member that uses the directory
 	Members types.URLsMap // members of the cluster by name, including that member
 	Token   string        // see NewToken; members that restore the same revision separately use the same token
-	// Generation is the number of the new generation, or 0 if none is created. Only this number shows how often the
-	// cluster was restored, because the database may be older than the cluster that it replaces.
+	// Generation is the number of the new generation, or 0 if none is created. Only this number shows how many times
+	// the cluster was restored, because the database may be older than the cluster that it replaces.
 	Generation int
 }
 
