@@ -20,7 +20,7 @@ import (
 // where possible.
 type Code int
 
-// Exit statuses of start-etcd. Zero is reserved for a requested clean stop.
+// Exit statuses of start-etcd. Zero is reserved for a clean stop that was requested.
 const (
 	Clean       Code = 0   // stopped cleanly on request
 	Crashed     Code = 2   // panic, for which Go uses the same status, or a fatal etcd error

@@ -279,7 +279,7 @@ type arrival struct {
 	by     Event
 }
 
-// explore explores the table completely, but stops early after a violation.
+// explore explores the whole table, but stops after a violation.
 func explore() *explorer {
 	root := place{core: NewCore(), truth: truth{recorded: true}}
 	e := &explorer{rules: NewRules(Table, Elsewhere), from: map[place]arrival{root: {before: root}}}

@@ -21,8 +21,8 @@ type Sidecar interface {
 	Trigger(ctx context.Context, mode bootstrap.Mode) error
 	// Config returns the etcd configuration as YAML.
 	Config(ctx context.Context) ([]byte, error)
-	// WhyFailed returns the reason why the last initialization failed, naming the file, or nil if the reason is
-	// unknown. An exitcode.FinalError ends the run.
+	// WhyFailed returns an error that explains why the last initialization failed and names the file, or nil if the
+	// reason is unknown. An exitcode.FinalError ends the run.
 	WhyFailed() error
 }
 
@@ -59,8 +59,8 @@ type Member interface {
 	Open(ctx context.Context) error
 	// Watch waits until etcd stops unexpectedly and returns the reason. Watch also returns when ctx is done.
 	Watch(ctx context.Context) error
-	// Close closes etcd and returns once etcd is completely stopped. An error means that etcd was not closed cleanly.
-	// opened is true if etcd has opened the data or the data was rejected.
+	// Close closes etcd and returns once etcd is completely stopped. Close returns an error if etcd was not closed
+	// cleanly. opened is true if etcd has opened the data or the data was rejected.
 	Close() (opened bool, err error)
 }
 
@@ -229,8 +229,8 @@ func (w *work) serveReadyz(context.Context) message {
 	return unlessCertificates(w.runtime.Server.Expose(), exitcode.ServerTaken)
 }
 
-// unlessCertificates returns the event that corresponds to an error. Missing or invalid certificate files are
-// retried. Any other error ends the run with the given status.
+// unlessCertificates returns the event that corresponds to an error. If certificate files are missing or invalid, the
+// step is retried. Any other error ends the run with the given status.
 func unlessCertificates(err error, status exitcode.Code) message {
 	switch {
 	case errors.Is(err, bootstrap.ErrCertificates):

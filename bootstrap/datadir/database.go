@@ -135,7 +135,7 @@ func valueIn(bucket *bolt.Bucket, key []byte) []byte {
 	return bucket.Get(key)
 }
 
-// membersIn returns the members in a bucket, which may be nil. Members that cannot be decoded have only an ID.
+// membersIn returns the members in a bucket, which may be nil. If a member cannot be decoded, only the ID is set.
 func membersIn(bucket *bolt.Bucket) map[uint64]membership.Member {
 	members := map[uint64]membership.Member{}
 	if bucket == nil {

@@ -205,7 +205,7 @@ func (f frame) isIncomplete() bool {
 	return false
 }
 
-// zeros is a block of zeros to compare parts of a file with.
+// zeros is a block of zeros for comparisons with file content.
 var zeros [64 << 10]byte
 
 // word is the alignment of frames in bytes.
@@ -321,7 +321,7 @@ type cut struct {
 }
 
 // cutIn searches for records after the position where the segment becomes unreadable. The history covers everything
-// before that position.
+// before the unreadable part.
 func cutIn(s *segment, written *history) cut {
 	c := cut{at: s.at, last: written.last}
 	for r := range s.validRecords() {

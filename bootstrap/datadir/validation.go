@@ -20,8 +20,8 @@ import (
 )
 
 // A Validation validates the data directory at dataDir in the given mode. The error is nil if etcd may open the
-// directory, and names the problem otherwise. The warnings describe damage that etcd tolerates. A Validation must
-// return soon after ctx is done. Verify is a Validation that runs in the calling process.
+// directory. Otherwise, the error describes the problem. The warnings describe damage that etcd tolerates. A
+// Validation must return soon after ctx is done. Verify is a Validation that runs in the calling process.
 type Validation = func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
 
 // resultTTL limits how long an error about unchanged data is reused, because a disk read error can disappear without

@@ -376,7 +376,7 @@ func TestVerify_emptyFirstSegment(t *testing.T) {
 	require.NoError(t, checkConsistency(survey(dir, ""), &written, walpb.Snapshot{Index: 0x40}, 100))
 }
 
-// result returns the error of Verify without the warnings.
+// result returns the error from Verify without the warnings.
 func result(t testing.TB, dir string, mode bootstrap.Mode) error {
 	t.Helper()
 	_, err := Verify(t.Context(), dir, mode)

@@ -37,7 +37,7 @@ type settings struct {
 }
 
 // fileKeys are the keys of the configuration file that have no tag in embed.Config. etcd decodes these keys into an
-// unexported struct. A test compares fileKeys with that struct.
+// unexported struct. A test compares fileKeys with etcd's struct.
 type fileKeys struct {
 	ListenPeer      string `json:"listen-peer-urls"`
 	ListenClient    string `json:"listen-client-urls"`
