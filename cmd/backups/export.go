@@ -275,8 +275,8 @@ func checkDigest(ctx context.Context, path string) error {
 	return err
 }
 
-// sector is a divisor of every database size. A snapshot whose size is a multiple of it has no digest, as in
-// etcdutl's check.
+// sector is a divisor of every database size. Like etcdutl, repairHint assumes that a snapshot has no digest if
+// sector divides its size.
 const sector = 512
 
 // repairHint guesses the origin of a file without a digest and returns the next step.
