@@ -1,8 +1,7 @@
-// Package node implements a small kubelet. The kubelet runs the containers of pods with runc, each pod in its own
-// network namespace, on three Node objects that all represent this machine. The kubelet supports the features that
-// the manifests in deploy use: probes, grace periods, read-only root file systems, users, persistent volume claims,
-// ConfigMaps, Secrets, service account tokens, environment variables, kubectl exec and port-forward, and DNS names of
-// Services.
+// Package node implements a small kubelet. The kubelet uses runc to run each pod in its own network namespace, and
+// registers three Node objects that all represent this machine. The kubelet supports the features that the manifests
+// in deploy use: probes, grace periods, read-only root file systems, users, persistent volume claims, ConfigMaps,
+// Secrets, service account tokens, environment variables, kubectl exec and port-forward, and DNS names for Services.
 //
 // The package differs from a real kubelet in three ways: it does not load seccomp profiles, it restarts containers
 // sooner, and it resolves a Service to the addresses of its pods.
