@@ -87,5 +87,5 @@ func TestLeaderStop_frozenFollowers(t *testing.T) {
 		}
 	}
 	t.Logf("it took %s", runs[leader].Shutdown())
-	assert.NotEmpty(t, runs[leader].Log.FindText("leadership stays here"))
+	assert.NotEmpty(t, runs[leader].Log.FindText("cannot transfer leadership yet"))
 }
