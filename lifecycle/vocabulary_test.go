@@ -22,7 +22,7 @@ import (
 
 // vocabulary maps the name of each type to its constants, including unused ones. The constants are read from the
 // source.
-var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "condition.go", "../bootstrap/sidecar.go")
+var vocabulary = constants("table.go", "../statemachine/machine.go", "../statemachine/diagram.go", "condition.go", "../bootstrap/sidecar.go")
 
 func constants(paths ...string) map[string][]string {
 	values := map[string][]string{}
@@ -88,21 +88,21 @@ func usedIn[T ~string](words func(Row) []T) []T {
 }
 
 func TestNoStateIsForgotten(t *testing.T) {
-	assertKnown(t, tested.StateNames(), "describe it in States (vocabulary.go)")
+	assertKnown(t, tested.StateNames(), "describe it in States (table.go)")
 	assertKnown(t, usedIn(func(r Row) []State { return []State{r.From, r.To} }), "no row leads to it (table.go)")
 	assertKnown(t, slices.Concat(BeforeEtcd, WithEtcd, Group{Terminating, Terminated}),
-		"put it into BeforeEtcd or WithEtcd (vocabulary.go), so that a stop or a crash is answered in it")
+		"put it into BeforeEtcd or WithEtcd (table.go), so that a stop or a crash is answered in it")
 	for _, state := range BeforeEnd {
 		assert.Contains(t, parkings, state, "say how a run is held in it, in parkings (driver_test.go)")
 	}
 	for _, state := range WithEtcd {
-		assert.NotContains(t, BeforeEtcd, state, "a state is either BeforeEtcd or WithEtcd (vocabulary.go)")
+		assert.NotContains(t, BeforeEtcd, state, "a state is either BeforeEtcd or WithEtcd (table.go)")
 	}
 	var bounds []statemachine.Bound
 	for _, state := range States {
 		bounds = append(bounds, state.Bound)
-		assert.NotEmpty(t, state.Meaning, "say what %s is for (vocabulary.go)", state.Name)
-		assert.NotEmpty(t, state.Deadline, "say what bounds a visit to %s, or why nothing does (vocabulary.go)", state.Name)
+		assert.NotEmpty(t, state.Meaning, "say what %s is for (table.go)", state.Name)
+		assert.NotEmpty(t, state.Deadline, "say what bounds a visit to %s, or why nothing does (table.go)", state.Name)
 	}
 	assertKnown(t, bounds, "no state has this bound; check it in holdsBound (explore_test.go)")
 }
@@ -211,7 +211,7 @@ func TestSidecarWords_haveRows(t *testing.T) {
 	for _, word := range declared[bootstrap.InitializationStatus]() {
 		_, decision := rules.Step(NewCore(), Replied, Payload{Word: word})
 		assert.NotEqual(t, Always, Table[decision.Row].When,
-			"%q is answered like an unknown word: write a guard (vocabulary.go, core.go) and a row for it (table.go)", word)
+			"%q is answered like an unknown word: write a guard (core.go) and a row for it (table.go)", word)
 		assert.True(t, word == bootstrap.New || word.Running() || word.Result(),
 			"say in Running or Result (bootstrap/sidecar.go) whether %q goes on or ends an initialization", word)
 	}

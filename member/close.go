@@ -2,8 +2,20 @@ package member
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/rs/zerolog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 )
 
 // Close stops etcd and returns once etcd has fully stopped. opened reports whether etcd opened or rejected the data.
@@ -132,4 +144,218 @@ func (m *Member) watchClose(waits string, closed <-chan struct{}) {
 			}
 		}
 	}
+}
+
+// endless lists the methods whose requests can run forever, such as watches and locks. When etcd closes, it waits
+// its entire request timeout (7 s by default) for these requests, and each API server has hundreds of open watches.
+var endless = map[string]bool{
+	"/etcdserverpb.Watch/Watch":          true,
+	"/etcdserverpb.Lease/LeaseKeepAlive": true,
+	"/v3electionpb.Election/Observe":     true,
+	"/v3electionpb.Election/Campaign":    true,
+	"/v3lockpb.Lock/Lock":                true,
+	"/grpc.health.v1.Health/Watch":       true,
+}
+
+const (
+	drainPoll    = 100 * time.Millisecond
+	stalledAfter = time.Second             // a send that blocks for longer is stalled
+	drainGrace   = 1500 * time.Millisecond // maximum delay of a close by stalled requests
+	drainQuiet   = 2 * drainPoll           // minimum time without any other requests, so that their responses can be sent
+
+	largeResponse = 32 << 10 // in bytes; smaller responses never block on a slow client
+)
+
+// drain ends client requests before etcd closes.
+//
+// The contexts of endless requests are canceled. Other requests have as much time as etcd's close grants them. By
+// then, package maintenance has transferred leadership while all members paused their writes. If the transfer
+// failed, etcd transfers leadership after clients have received their responses, because raft drops writes that
+// arrive during a transfer.
+//
+// A client that does not read its response blocks the handler, even if the context is canceled. etcd waits its
+// request timeout for the handler, and with TLS it waits forever, because grpc.Server.Stop waits for the handlers of
+// http.Server. Once all remaining requests are from clients that do not read their responses, drain closes the
+// connections.
+type drain struct {
+	ctx     context.Context //nolint:containedctx // AfterFunc needs a context
+	cancel  context.CancelFunc
+	started time.Time    // set before ctx is canceled and read afterwards
+	took    atomic.Int64 // nanoseconds until the last endless request ended
+
+	unaries atomic.Int64 // number of running unary handlers
+
+	mu      sync.Mutex
+	calls   map[*call]struct{}
+	grpc    []*grpc.Server
+	https   map[*http.Server]struct{} // servers that handle HTTP/2 with TLS
+	running time.Time                 // last time at which a request was running that was not stalled
+}
+
+// call is a request whose response may be blocked by its client.
+type call struct {
+	method  string
+	client  string
+	sending atomic.Pointer[time.Time] // start of the current send; nil if there is none
+}
+
+func newDrain() *drain {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &drain{ctx: ctx, cancel: cancel, calls: map[*call]struct{}{}, https: map[*http.Server]struct{}{}}
+}
+
+// register adds one of etcd's gRPC servers.
+func (d *drain) register(server *grpc.Server) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.grpc = append(d.grpc, server)
+}
+
+// start cancels the endless requests. start must be called only once.
+func (d *drain) start() {
+	d.started = time.Now()
+	d.cancel()
+}
+
+// stream implements grpc.StreamServerInterceptor.
+func (d *drain) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	c := d.track(stream.Context(), info.FullMethod)
+	defer d.finish(stream.Context(), c)
+	if !endless[info.FullMethod] {
+		return handler(service, drainedStream{stream, stream.Context(), c})
+	}
+	ctx, release := d.withDrain(stream.Context())
+	defer release()
+	return d.unavailable(handler(service, drainedStream{stream, ctx, c}))
+}
+
+// unary implements grpc.UnaryServerInterceptor.
+func (d *drain) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if endless[info.FullMethod] {
+		ctx, release := d.withDrain(ctx)
+		defer release()
+		reply, err := handler(ctx, request)
+		if err != nil {
+			err = d.unavailable(err)
+		}
+		return reply, err
+	}
+	d.unaries.Add(1)
+	defer d.unaries.Add(-1)
+	reply, err := handler(ctx, request)
+	if sized, ok := reply.(interface{ Size() int }); ok && err == nil && sized.Size() >= largeResponse {
+		d.finish(ctx, d.track(ctx, info.FullMethod))
+	}
+	return reply, err
+}
+
+// track adds a call.
+func (d *drain) track(ctx context.Context, method string) *call {
+	c := &call{method: strings.TrimPrefix(method, "/etcdserverpb."), client: "unknown"}
+	if from, ok := peer.FromContext(ctx); ok {
+		c.client = from.Addr.String()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls[c] = struct{}{}
+	if server, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok {
+		d.https[server] = struct{}{}
+	}
+	return c
+}
+
+// finish removes a call after its handler has returned. finish waits until gRPC cancels the context of the call.
+// With TLS, gRPC cancels the context after it has sent the response.
+func (d *drain) finish(ctx context.Context, c *call) {
+	now := time.Now()
+	c.sending.Store(&now)
+	context.AfterFunc(ctx, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.calls, c)
+	})
+}
+
+// isUnread reports whether the client has stopped reading the response.
+func (c *call) isUnread() bool {
+	since := c.sending.Load()
+	return since != nil && time.Since(*since) >= stalledAfter
+}
+
+// unreadResponses describes each client that is not reading its response.
+func (d *drain) unreadResponses() (clients []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.calls {
+		if c.isUnread() {
+			clients = append(clients, fmt.Sprintf("client %s is not reading the response to %s", c.client, c.method))
+		}
+	}
+	slices.Sort(clients)
+	return clients
+}
+
+// isExpired reports whether drainGrace has passed and only stalled requests are left.
+func (d *drain) isExpired() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	runs := d.unaries.Load() > 0
+	for c := range d.calls {
+		runs = runs || !c.isUnread()
+	}
+	if runs {
+		d.running = time.Now()
+	}
+	return time.Since(d.started) >= drainGrace && time.Since(d.running) >= drainQuiet
+}
+
+// closeConnections closes all client connections and logs the clients that have not read their responses.
+func (d *drain) closeConnections(log zerolog.Logger) {
+	for _, client := range d.unreadResponses() {
+		log.Warn().Msgf("closing a connection so that etcd can stop: %s", client)
+	}
+	d.mu.Lock()
+	servers, https := slices.Clone(d.grpc), maps.Keys(maps.Clone(d.https))
+	d.mu.Unlock()
+	for server := range https {
+		_ = server.Close() // the listeners are already closed
+	}
+	for _, server := range servers {
+		server.Stop()
+	}
+}
+
+func (d *drain) withDrain(ctx context.Context) (drained context.Context, end func()) {
+	drained, cancel := context.WithCancel(ctx)
+	release := context.AfterFunc(d.ctx, cancel)
+	return drained, func() {
+		release()
+		cancel()
+	}
+}
+
+// unavailable returns the error for a client whose request was canceled by the drain. With this error, etcd's client
+// resumes on another member from the last revision that it received.
+func (d *drain) unavailable(err error) error {
+	if d.ctx.Err() != nil {
+		d.took.Store(int64(time.Since(d.started)))
+		return status.Error(codes.Unavailable, "etcd is stopping")
+	}
+	return err
+}
+
+// drainedStream is a stream that has its own context and records the start of each send.
+type drainedStream struct {
+	grpc.ServerStream
+	ctx  context.Context //nolint:containedctx // grpc.ServerStream.Context returns it
+	call *call
+}
+
+func (s drainedStream) Context() context.Context { return s.ctx }
+
+func (s drainedStream) SendMsg(message any) error {
+	now := time.Now()
+	s.call.sending.Store(&now)
+	defer s.call.sending.Store(nil)
+	return s.ServerStream.SendMsg(message)
 }

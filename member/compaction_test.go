@@ -2,6 +2,12 @@ package member_test
 
 import (
 	"context"
+	"errors"
+	"expvar"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -9,10 +15,17 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
+	"go.etcd.io/raft/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"etcd-wrapper/member"
+	"etcd-wrapper/member/maintenance"
 )
 
 func TestBeforeCompaction(t *testing.T) {
@@ -120,4 +133,307 @@ func TestAutoCompaction_leaderOnly(t *testing.T) {
 	more := all[next].read.Load() + 2
 	writeUntil(t, client, func() bool { return all[next].read.Load() >= more }, "again and again")
 	assert.Equal(t, before, all[leads].read.Load(), "the former does not any longer")
+}
+
+// fill writes the given number of mebibytes.
+func fill(t *testing.T, client *clientv3.Client, mebibytes int) {
+	t.Helper()
+	value := strings.Repeat("x", 1<<20)
+	for i := range mebibytes {
+		require.Eventually(t, func() bool { // on a busy machine, a write may exceed etcd's request timeout
+			_, err := client.Put(soon(t), fmt.Sprintf("large-%03d", i), value)
+			return err == nil
+		}, patience, tick)
+	}
+}
+
+// empty deletes and compacts the keys written by fill, which frees their pages.
+func empty(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	reply, err := client.Delete(soon(t), "large-", clientv3.WithPrefix())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // as above
+		_, err = client.Compact(soon(t), reply.Header.Revision, clientv3.WithCompactPhysical())
+		return err == nil || errors.Is(err, rpctypes.ErrCompacted)
+	}, patience, tick)
+}
+
+// holdSnapshot requests a snapshot and stops reading it until the context is canceled.
+func holdSnapshot(ctx context.Context, t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	stream, err := etcdserverpb.NewMaintenanceClient(client.ActiveConnection()).Snapshot(ctx, &etcdserverpb.SnapshotRequest{})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+}
+
+// answers reports whether a write succeeds in time.
+func answers(t *testing.T, client *clientv3.Client, within time.Duration) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	_, err := client.Put(ctx, "key", "value")
+	return err == nil
+}
+
+func TestDefragmentation_duringASnapshot(t *testing.T) {
+	t.Parallel()
+	b := openBench(t)
+	client := b.client(t)
+	fill(t, client, 12)
+
+	reading, leave := context.WithCancel(t.Context())
+	defer leave()
+	holdSnapshot(reading, t, client)
+	_, err := client.Defragment(soon(t), endpoint(b.config))
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+	require.ErrorContains(t, err, "cannot defragment: the database is being read: wait for the snapshot for 127.0.0.1:")
+	reply, err := http.Post(endpoint(b.config)+"/v3/maintenance/defragment", "application/json", strings.NewReader("{}"))
+	require.NoError(t, err)
+	defer reply.Body.Close()
+	output, err := io.ReadAll(reply.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(output), "the database is being read", "etcd's gateway leads to the same door")
+	require.Len(t, b.Maintainer.State().Readers, 1)
+	for range 20 {
+		require.True(t, answers(t, client, patience))
+	}
+	leave()
+	require.Eventually(t, func() bool { return len(b.Maintainer.State().Readers) == 0 }, patience, tick)
+	_, err = client.Defragment(soon(t), endpoint(b.config))
+	require.NoError(t, err)
+	assert.Equal(t, 1, b.Maintainer.State().Completed)
+}
+
+// eager returns options with a short check interval and a low threshold.
+func eager() maintenance.Options {
+	return maintenance.Options{
+		Threshold: maintenance.Threshold{Free: 0.3, Min: 4 << 20}, MaxPause: time.Minute, Interval: 200 * time.Millisecond,
+	}
+}
+
+// electRarely prevents elections on a busy machine.
+func electRarely(c *embed.Config) { c.ElectionMs = 5000 }
+
+// leadLastStarted transfers leadership to the member that was started last, because etcd publishes only the raft
+// status of that member. The members must use electRarely, because no other member can transfer leadership.
+func leadLastStarted(t *testing.T, members []*bench) {
+	t.Helper()
+	published := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
+	_, err := members[0].client(t).MoveLeader(soon(t), published.ID)
+	require.NoError(t, err)
+}
+
+// enableAuth creates the root user and enables authentication.
+func enableAuth(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	_, err := client.UserAdd(soon(t), "root", "secret")
+	require.NoError(t, err)
+	_, err = client.UserGrantRole(soon(t), "root", "root")
+	require.NoError(t, err)
+	_, err = client.AuthEnable(soon(t))
+	require.NoError(t, err)
+}
+
+// root returns a client of all members for the root user.
+func root(t *testing.T, members []*bench) *clientv3.Client {
+	t.Helper()
+	enableAuth(t, members[0].client(t))
+	return connect(t, "root", "secret", members...)
+}
+
+// Followers are defragmented one after another, followed by the leader.
+func TestDefragmentation_order(t *testing.T) {
+	members := threeWith(t, eager(), electRarely)
+	defer members[0].Close()
+	leadLastStarted(t, members)
+	leads := leader(t, members)
+	client := root(t, members)
+	fill(t, client, 12)
+	empty(t, client)
+	reply, err := client.Get(soon(t), "key")
+	require.NoError(t, err)
+	before, puts := reply.Header.Revision, int64(0) // some members may not have applied this revision yet
+	require.Eventually(t, func() bool {
+		_, err := client.Put(soon(t), "key", "value")
+		require.NoError(t, err)
+		puts++
+		return !slices.ContainsFunc(members, func(b *bench) bool { return b.Maintainer.State().Completed == 0 })
+	}, patience, tick)
+
+	ends := func(i int) time.Time { return members[i].Maintainer.State().LastDefragmentation.At }
+	last := []int{0, 1, 2}
+	slices.SortFunc(last, func(a, b int) int { return ends(a).Compare(ends(b)) })
+	assert.Equal(t, leads, last[2], "the leader goes last")
+	for i, of := range last[1:] {
+		state := members[of].Maintainer.State().LastDefragmentation
+		assert.True(t, state.At.Add(-time.Duration(state.Seconds*float64(time.Second))).After(ends(last[i])), "one after the other")
+	}
+	published, _ := members[leads].View()
+	assert.NotEqual(t, published.Leader, members[leads].ID().String(), "it has given its leadership away")
+	reply, err = client.Get(soon(t), "key")
+	require.NoError(t, err)
+	assert.Equal(t, before+puts, reply.Header.Revision, "each new revision is a put")
+	require.Eventually(t, func() bool {
+		reply, err := client.Leases(soon(t))
+		require.NoError(t, err)
+		return len(reply.Leases) == 0
+	}, patience, tick, "no turn is left behind")
+}
+
+func TestDefragmentation_turnOfAnotherMember(t *testing.T) {
+	t.Parallel()
+	members := threeMaintained(t, maintenance.Options{MaxPause: time.Minute})
+	defer members[0].Close()
+	ask := func() string {
+		before := members[1].Maintainer.State().LastDefragmentation
+		require.NoError(t, members[1].Maintainer.Trigger())
+		require.Eventually(t, func() bool { // requests are rejected until the member has caught up
+			state := members[1].Maintainer.State()
+			return state.LastDefragmentation != before && state.Phase == maintenance.Idle
+		}, patience, tick)
+		return members[1].Maintainer.State().LastDefragmentation.Error
+	}
+	expect := func(want, why string) { // a busy machine delays messages, and a member that lags behind is a reason to refuse
+		got := ask()
+		for deadline := time.Now().Add(patience); got != want && time.Now().Before(deadline); {
+			got = ask()
+		}
+		assert.Equal(t, want, got, why)
+	}
+	grant(t, members[1], reservedID(turnKind, 1, 77))
+	expect("", "the turn of nobody")
+	grant(t, members[1], reservedID(turnKind, 2, members[2].ID()))
+	view, _ := members[2].View()
+	expect("member "+view.Name+" is being defragmented; wait for it to finish", "the turn of a member")
+	_, err := members[1].Server().LeaseRevoke(soon(t), &etcdserverpb.LeaseRevokeRequest{ID: reservedID(turnKind, 2, members[2].ID())})
+	require.NoError(t, err)
+	expect("", "the turn is over")
+}
+
+func TestReservedLeases(t *testing.T) {
+	t.Parallel()
+	b := openBench(t)
+	client := b.client(t)
+	leases, kv := etcdserverpb.NewLeaseClient(client.ActiveConnection()), etcdserverpb.NewKVClient(client.ActiveConnection())
+	id := reservedID(turnKind, 1, b.ID())
+	grant(t, b, id)
+	put := &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestPut{RequestPut: &etcdserverpb.PutRequest{Key: []byte("key"), Lease: id}}}
+	nested := &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestTxn{RequestTxn: &etcdserverpb.TxnRequest{Success: []*etcdserverpb.RequestOp{put}}}}
+	for what, ask := range map[string]func() error{
+		"grant": func() error {
+			_, err := leases.LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: id + 1, TTL: 60})
+			return err
+		},
+		"revoke": func() error {
+			_, err := leases.LeaseRevoke(soon(t), &etcdserverpb.LeaseRevokeRequest{ID: id})
+			return err
+		},
+		"renew": func() error {
+			stream, err := leases.LeaseKeepAlive(soon(t))
+			require.NoError(t, err)
+			require.NoError(t, stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: id}))
+			_, err = stream.Recv()
+			return err
+		},
+		"attach": func() error { _, err := kv.Put(soon(t), put.GetRequestPut()); return err },
+		"attach by a transaction": func() error {
+			_, err := kv.Txn(soon(t), &etcdserverpb.TxnRequest{Failure: []*etcdserverpb.RequestOp{nested}})
+			return err
+		},
+		"lock": func() error {
+			_, err := v3lockpb.NewLockClient(client.ActiveConnection()).Lock(soon(t), &v3lockpb.LockRequest{Name: []byte("lock"), Lease: id})
+			return err
+		},
+	} {
+		err := ask()
+		assert.Equal(t, codes.InvalidArgument, status.Code(err), what)
+		assert.ErrorContains(t, err, "reserved for internal use: choose another ID or let etcd choose one", what)
+	}
+	granted, err := client.Grant(soon(t), 60)
+	require.NoError(t, err)
+	_, err = client.Txn(soon(t)).Then(clientv3.OpGet("key"), clientv3.OpPut("key", "value", clientv3.WithLease(granted.ID))).Commit()
+	require.NoError(t, err)
+	_, err = client.Txn(soon(t)).Then(clientv3.OpGet("key"), clientv3.OpPut("key", "value"), clientv3.OpTxn(nil, nil, nil)).Commit()
+	require.NoError(t, err)
+	_, err = client.KeepAliveOnce(soon(t), granted.ID)
+	require.NoError(t, err)
+	_, err = client.Revoke(soon(t), granted.ID)
+	require.NoError(t, err)
+}
+
+func TestDefragmentation_onlyRoot(t *testing.T) {
+	t.Parallel()
+	b := openBench(t)
+	client := root(t, []*bench{b})
+	_, err := b.client(t).Defragment(soon(t), endpoint(b.config))
+	require.ErrorContains(t, err, "user name is empty")
+	assert.Zero(t, b.Maintainer.State().Completed+b.Maintainer.State().Failed, "it never came to a turn")
+	_, err = client.Defragment(soon(t), endpoint(b.config))
+	require.NoError(t, err)
+	assert.Equal(t, 1, b.Maintainer.State().Completed)
+}
+
+// lifts reports whether the alarm is disarmed after a few checks.
+func lifts(b *bench, interval time.Duration) bool {
+	for range 10 {
+		<-time.After(interval)
+		if _, noSpace := b.Alarms(); !noSpace {
+			return true
+		}
+	}
+	return false
+}
+
+func TestNoSpace_disarmedWithRoom(t *testing.T) {
+	t.Parallel()
+	config := config(t, newDir(t))
+	config.QuotaBackendBytes = 24 << 20
+	never := maintenance.Options{MaxPause: time.Minute, Interval: 50 * time.Millisecond}
+	b := benchMaintained(t, config, never)
+	require.NoError(t, b.Open(soon(t)))
+	defer b.Close()
+	client := b.client(t)
+	raised := func() bool { _, noSpace := b.Alarms(); return noSpace }
+	for full := false; !full; { // the alarm is raised and disarmed as long as defragmentations free space
+		_, err := client.Put(soon(t), fmt.Sprintf("large-%d", time.Now().UnixNano()), string(make([]byte, 1<<19)))
+		full = err != nil && !lifts(b, never.Interval)
+	}
+	require.True(t, raised(), "what is in use is too much")
+	lifted := b.Maintainer.State().NoSpaceDisarmed
+	// Pages that are being read during the compaction are freed only by the next commit, which needs a write.
+	reader := b.Server().Backend().ConcurrentReadTx()
+	reader.RLock()
+	empty(t, client)
+	reader.RUnlock()
+	require.Eventually(t, func() bool { return !raised() }, patience, tick, "%s", b.log)
+	_, err := client.Put(soon(t), "key", "value")
+	require.NoError(t, err)
+	assert.Equal(t, lifted+1, b.Maintainer.State().NoSpaceDisarmed)
+	assert.Contains(t, b.log.String(), "disarmed the NOSPACE alarm: the database size is")
+	alarms, err := client.AlarmList(soon(t))
+	require.NoError(t, err)
+	assert.Empty(t, (*etcdserverpb.AlarmResponse)(alarms).Alarms)
+}
+
+func TestDefragmentation_atStart(t *testing.T) {
+	t.Parallel()
+	b := openBench(t)
+	dir := b.config.Dir
+	fill(t, b.client(t), 16)
+	empty(t, b.client(t))
+	b.mustClose(t)
+
+	asBefore := newBench(t, dir)
+	require.NoError(t, asBefore.Open(soon(t)))
+	view, _ := asBefore.View()
+	require.Greater(t, view.DBSize, int64(16<<20), "the zero Maintenance leaves it alone")
+	asBefore.mustClose(t)
+
+	kept := benchMaintained(t, config(t, dir), eager())
+	require.NoError(t, kept.Open(soon(t)))
+	defer kept.Close()
+	view, _ = kept.View()
+	assert.Less(t, view.DBSize, int64(1<<20))
+	assert.Zero(t, kept.Maintainer.State().Completed, "it was done before")
 }

@@ -2,18 +2,23 @@ package member
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/auth"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3compactor"
 	"go.etcd.io/raft/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"etcd-wrapper/internal/clock"
@@ -171,4 +176,237 @@ func readBefore(ctx context.Context, read func(context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, compactionWait)
 	defer cancel()
 	read(ctx)
+}
+
+// Confirmation waits for changes to be stored, so that a client never receives a reply that depends on data missing
+// from the store.
+type Confirmation interface {
+	// Wait returns nil once the revision is in the store and the store is known to belong to this cluster.
+	Wait(ctx context.Context, revision int64) error
+	// WaitAll returns nil once all changes made before the call are in the store, including changes without a
+	// revision.
+	WaitAll(ctx context.Context) error
+	// Revision returns the last confirmed revision, or 0 if there is none.
+	Revision() int64
+}
+
+// confirmed delays each reply until the store has all data that the reply depends on. In-process clients of etcd
+// bypass confirmed, but replies from the Lock and Election services, which use an in-process client, do not.
+type confirmed struct{ Confirmation }
+
+// ErrSeveralMembers is returned if the data belongs to a multi-member cluster.
+var ErrSeveralMembers = errors.New("--backup-ack=stored supports only single-member clusters, but this data belongs to a multi-member cluster: " +
+	"start with --backup-ack=local, or remove the other members first")
+
+// errAdds rejects the addition of a second member, because its replies would not wait for the store.
+var errAdds = status.Error(codes.FailedPrecondition,
+	"--backup-ack=stored supports only single-member clusters: restart with --backup-ack=local before you add members")
+
+// unary implements grpc.UnaryServerInterceptor.
+func (c confirmed) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if _, adds := request.(*etcdserverpb.MemberAddRequest); adds {
+		return nil, errAdds
+	}
+	reply, err := handler(ctx, request)
+	if waiting := c.await(ctx, reply, err); waiting != nil {
+		return nil, waiting
+	}
+	return reply, err
+}
+
+// stream implements grpc.StreamServerInterceptor.
+func (c confirmed) stream(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return handler(service, &confirmedStream{ServerStream: stream, confirmed: c})
+}
+
+// confirmedStream waits before it sends each message. etcd sends the messages of a stream one after another, so
+// waiting preserves their order.
+type confirmedStream struct {
+	grpc.ServerStream
+	confirmed
+
+	snapshot bool // the first part of a snapshot was sent; the remaining parts do not have to wait
+}
+
+// SendMsg implements grpc.ServerStream.
+func (s *confirmedStream) SendMsg(message any) error {
+	if _, part := message.(*etcdserverpb.SnapshotResponse); !part || !s.snapshot {
+		if err := s.await(s.Context(), message, nil); err != nil {
+			return err
+		}
+		s.snapshot = part
+	}
+	return s.ServerStream.SendMsg(message)
+}
+
+// await waits until the store has all data that a reply depends on. A reply to a KV request depends on its revision.
+// Other replies and errors may depend on any state of etcd, because leases, users and compactions have no revision.
+func (c confirmed) await(ctx context.Context, reply any, failed error) (err error) {
+	var header *etcdserverpb.ResponseHeader
+	switch reply := reply.(type) {
+	case *etcdserverpb.RangeResponse:
+		header = reply.GetHeader()
+	case *etcdserverpb.PutResponse:
+		header = reply.GetHeader()
+	case *etcdserverpb.DeleteRangeResponse:
+		header = reply.GetHeader()
+	case *etcdserverpb.TxnResponse:
+		header = reply.GetHeader()
+	case *etcdserverpb.WatchResponse:
+		if !reply.Canceled { // a compaction may have canceled the watch
+			header = reply.GetHeader()
+		}
+	case *etcdserverpb.LeaseKeepAliveResponse:
+		if reply.TTL > 0 { // a lease must not expire while unrelated data is being stored
+			err = c.Wait(ctx, 0)
+			c.limit(reply.GetHeader())
+			return asStatus(ctx, err)
+		}
+	case *etcdserverpb.StatusResponse: // must work while nothing is confirmed, so that users can find the cause
+		if c.Revision() == 0 { // otherwise the revision would go back after a restart
+			err = c.Wait(ctx, 0)
+		}
+		c.limit(reply.GetHeader())
+		return asStatus(ctx, err)
+	case *grpc_health_v1.HealthCheckResponse:
+		return nil
+	}
+	if failed == nil && header != nil {
+		err = c.Wait(ctx, header.Revision)
+	} else {
+		err = c.WaitAll(ctx)
+	}
+	return asStatus(ctx, err)
+}
+
+// limit lowers the revision in a header to the last confirmed one, because the reply does not depend on later
+// revisions.
+func (c confirmed) limit(header *etcdserverpb.ResponseHeader) {
+	header.Revision = min(header.Revision, c.Revision())
+}
+
+// asStatus converts an error from Wait or WaitAll to a gRPC status. As with any lost reply, the client does not know
+// whether the request succeeded.
+func asStatus(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	default:
+		return status.Error(codes.Unavailable, err.Error())
+	}
+}
+
+const (
+	rootUser    = "root"                 // name of the user and the role with all permissions
+	rootTimeout = 5 * time.Second        // timeout of each attempt to create the user
+	rootPause   = 100 * time.Millisecond // pause between attempts
+	// rootPatience bounds how long a follower waits for the leader to create the user. A leader without the password
+	// never does.
+	rootPatience = 10 * time.Second
+)
+
+// rootAuth creates the root user in an empty cluster and enables authentication. Until then, clients are rejected,
+// so that none can write anonymously. A cluster with keys or other users is never changed, because it may run
+// without authentication on purpose.
+type rootAuth struct {
+	password string
+	log      zerolog.Logger
+	decided  atomic.Bool
+}
+
+var errNoRootYet = status.Error(codes.Unavailable, "etcd-wrapper: authentication has not been enabled yet; retry")
+
+// unary implements grpc.UnaryServerInterceptor.
+func (r *rootAuth) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if !r.decided.Load() {
+		return nil, errNoRootYet
+	}
+	return handler(ctx, request)
+}
+
+// stream implements grpc.StreamServerInterceptor.
+func (r *rootAuth) stream(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if !r.decided.Load() {
+		return errNoRootYet
+	}
+	return handler(server, stream)
+}
+
+// awaitRoot returns nil once authentication is enabled or the cluster turns out not to be empty.
+func (m *Member) awaitRoot(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	decided := make(chan struct{})
+	m.starting.Go(func() {
+		if m.root.run(ctx, m.etcd.Server) {
+			close(decided)
+		}
+	})
+	return m.wait(ctx, decided)
+}
+
+// run returns true once authentication is enabled or the cluster turns out not to be empty, and false if ctx is done
+// first.
+func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool {
+	began, failure := time.Now(), ""
+	for !r.decide(server) {
+		if server.Leader() == server.MemberID() || time.Since(began) > rootPatience {
+			if err := r.enable(ctx, server); err != nil && err.Error() != failure {
+				failure = err.Error()
+				r.log.Warn().Err(err).Msg("cannot create the root user yet; rejecting clients and retrying")
+			}
+		}
+		if clock.Sleep(ctx, rootPause) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// decide reports whether clients may be served. The decision is final because it uses only entries that this member
+// has applied.
+func (r *rootAuth) decide(server *etcdserver.EtcdServer) bool {
+	enabled := server.AuthStore().IsAuthEnabled()
+	if !enabled && !isEmpty(server) {
+		r.log.Warn().Msg("ignoring --root-password-file: the cluster already has keys or users and runs without authentication; " +
+			"to enable authentication, run etcdctl user add root, user grant-role root root and auth enable")
+		enabled = true
+	}
+	r.decided.Store(enabled)
+	return enabled
+}
+
+// isEmpty reports whether the entries applied so far contain no keys and no users except root.
+func isEmpty(server *etcdserver.EtcdServer) bool {
+	users, err := server.AuthStore().UserList(nil)
+	return err == nil && server.KV().Rev() == 1 && !slices.ContainsFunc(users.Users, func(name string) bool { return name != rootUser })
+}
+
+// enable creates the root user and enables authentication. If an earlier attempt created the user, enable sets the
+// password again.
+func (r *rootAuth) enable(ctx context.Context, server *etcdserver.EtcdServer) error {
+	ctx, cancel := context.WithTimeout(ctx, rootTimeout)
+	defer cancel()
+	if err := server.LinearizableReadNotify(ctx); err != nil { // a new leader may not have applied its log yet
+		return err
+	}
+	if server.AuthStore().IsAuthEnabled() || !isEmpty(server) {
+		return nil
+	}
+	_, err := server.UserAdd(ctx, &etcdserverpb.AuthUserAddRequest{Name: rootUser, Password: r.password})
+	if errors.Is(err, auth.ErrUserAlreadyExist) {
+		_, err = server.UserChangePassword(ctx, &etcdserverpb.AuthUserChangePasswordRequest{Name: rootUser, Password: r.password})
+	}
+	if err == nil {
+		_, err = server.UserGrantRole(ctx, &etcdserverpb.AuthUserGrantRoleRequest{User: rootUser, Role: rootUser})
+	}
+	if err == nil {
+		_, err = server.AuthEnable(ctx, &etcdserverpb.AuthEnableRequest{})
+	}
+	if err == nil {
+		r.log.Info().Msg("created the root user with the password in --root-password-file and enabled authentication")
+	}
+	return err
 }

@@ -1,9 +1,14 @@
 package member_test
 
 import (
+	"context"
+	"errors"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -13,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
 	"etcd-wrapper/member"
 	"etcd-wrapper/member/maintenance"
 )
@@ -139,4 +145,214 @@ func TestPlacement_defaultPeerURL(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, []string{was}, peerURLs(t, client, "etcd-0"))
 	}
+}
+
+func TestLostData(t *testing.T) {
+	for name, remove := range map[string]func(dir string) error{
+		"all":          os.RemoveAll,
+		"the database": func(dir string) error { return os.Remove(filepath.Join(dir, "member", "snap", "db")) },
+		"the log":      func(dir string) error { return os.RemoveAll(filepath.Join(dir, "member", "wal")) },
+		"the log's segments": func(dir string) error {
+			segments, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
+			for _, segment := range segments {
+				err = errors.Join(err, os.Remove(segment))
+			}
+			return err
+		},
+		"replaced": func(dir string) error {
+			if err := os.Rename(dir, dir+".old"); err != nil {
+				return err
+			}
+			return os.CopyFS(dir, os.DirFS(dir+".old"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := openBench(t)
+			require.NoError(t, b.LostData())
+			require.NoError(t, remove(b.config.Dir))
+			require.Eventually(t, func() bool { return b.LostData() != nil }, patience, tick)
+			require.ErrorContains(t, b.LostData(), "was removed or replaced while etcd was running")
+			_, err := b.Close()
+			require.ErrorIs(t, err, b.LostData(), "a stop must not look clean")
+		})
+	}
+}
+
+func TestClose_lostData(t *testing.T) {
+	b := openBench(t)
+	require.NoError(t, os.RemoveAll(b.config.Dir))
+	_, err := b.Close()
+	require.Error(t, err, "etcd may also crash of it")
+}
+
+func TestLostData_defragmentation(t *testing.T) {
+	b := openBench(t)
+	_, err := b.client(t).Defragment(soon(t), endpoint(b.config))
+	require.NoError(t, err)
+	b.mustClose(t)
+}
+
+func TestOpen_changedNameOrAddress(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(config, before *embed.Config){
+		"its name":    func(config, before *embed.Config) { config.AdvertisePeerUrls = before.AdvertisePeerUrls },
+		"its address": func(config, before *embed.Config) { config.Name = before.Name },
+		"both":        func(_, _ *embed.Config) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, _, before := stoppedMember(t)
+			config := renamed(t, dir)
+			change(config, before)
+			config.InitialCluster = config.InitialClusterFromName(config.Name)
+			b := benchWith(t, config)
+			require.NoError(t, b.Open(soon(t)))
+			b.mustClose(t)
+			assert.Equal(t, name == "both", strings.Contains(b.log.String(), "a different name and peer URLs"), "it is warned of")
+		})
+	}
+}
+
+// renamed returns a configuration with a different name and the same data directory.
+func renamed(t *testing.T, dir string) *embed.Config {
+	t.Helper()
+	other := config(t, dir)
+	other.Name = "etcd-1"
+	other.InitialCluster = other.InitialClusterFromName(other.Name)
+	return other
+}
+
+// preservedDirs returns the member directories that were preserved.
+func preservedDirs(t *testing.T, dir string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "member.uninitialized-*"))
+	require.NoError(t, err)
+	return found
+}
+
+// etcd would start with this data and wait forever for an election.
+func TestOpen_uninitializedData(t *testing.T) {
+	dir := newDir(t)
+	for round := range 2 { // the second round finds the directories that the first round preserved
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member")))
+		datadirtest.Initialize(t, dir)
+		b := newBench(t, dir)
+		require.NoError(t, b.Open(soon(t)))
+		_, err := b.client(t).Put(soon(t), "key", "value")
+		require.NoError(t, err)
+		b.mustClose(t)
+		assert.Contains(t, b.log.String(), "starting with an empty data directory")
+		assert.Len(t, preservedDirs(t, dir), round+1)
+	}
+}
+
+// stoppedMember returns the data directory, the log and the configuration of a member that was stopped cleanly.
+func stoppedMember(t *testing.T) (dir, segment string, config *embed.Config) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "[new].etcd") // the name is also a valid path/filepath pattern
+	b := newBench(t, dir)
+	require.NoError(t, b.Open(soon(t)))
+	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "set initial cluster version") }, patience, tick)
+	_, err := b.client(t).Put(soon(t), "key", "value")
+	require.NoError(t, err)
+	b.mustClose(t)
+	return dir, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), b.config
+}
+
+// etcd would treat the data as new and wait forever for an election or its peers.
+func TestOpen_lostLog(t *testing.T) {
+	dir, segment, _ := stoppedMember(t)
+	require.NoError(t, os.Remove(segment))
+	b := newBench(t, dir)
+	require.ErrorContains(t, b.Open(soon(t)), "has no voters, but this is not a new member")
+	opened, err := b.Close()
+	assert.True(t, opened, "the data was found unfit: the next start must not take it for good")
+	require.Error(t, err)
+}
+
+// These tests do not run in parallel, because etcd publishes only the raft status of the member that was started
+// last.
+
+// unhurried returns a member with an election timeout that is longer than the test.
+func unhurried(t *testing.T, dir string) *bench {
+	t.Helper()
+	cfg := config(t, dir)
+	cfg.TickMs, cfg.ElectionMs = 10_000, 50_000 // etcd's longest
+	return benchWith(t, cfg)
+}
+
+func TestElectSelf_singleMember(t *testing.T) {
+	dir := newDir(t)
+	for _, start := range []string{"first", "again"} {
+		b := unhurried(t, dir)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		require.NoError(t, b.Open(ctx), start)
+		cancel()
+		_, err := b.client(t).Put(soon(t), "key", "value")
+		require.NoError(t, err)
+		b.mustClose(t)
+	}
+}
+
+// The log ends with a second voter that has never started, so no member may campaign.
+func TestElectSelf_secondVoterInTheLog(t *testing.T) {
+	t.Parallel()
+	b := openBench(t)
+	dir := b.config.Dir
+	other := freeURL(t)
+	_, err := b.client(t).MemberAdd(soon(t), []string{other.String()})
+	require.NoError(t, err)
+	b.mustClose(t)
+
+	again := newBench(t, dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	opened := make(chan error, 1)
+	go func() { opened <- again.Open(ctx) }()
+	require.Eventually(t, func() bool { return strings.Count(again.log.String(), "is starting a new") >= 2 }, patience, tick)
+	cancel()
+	require.Error(t, <-opened)
+	again.mustClose(t)
+	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
+}
+
+// raft reads its unapplied entries before it campaigns. etcd has already applied these entries and removed most of
+// them from memory.
+func TestElectSelf_longLog(t *testing.T) {
+	dir := newDir(t)
+	cfg := config(t, dir)
+	cfg.SnapshotCatchUpEntries = 1
+	b := benchWith(t, cfg)
+	require.NoError(t, b.Open(soon(t)))
+	client := b.client(t)
+	for range 500 {
+		_, err := client.Put(soon(t), "key", "value")
+		require.NoError(t, err)
+	}
+	b.mustClose(t)
+	for range 20 {
+		of := config(t, dir)
+		of.SnapshotCatchUpEntries = 1
+		again := benchWith(t, of)
+		require.NoError(t, again.Open(soon(t)))
+		again.mustClose(t)
+	}
+}
+
+// A removed member must not campaign in the cluster that removed it.
+func TestElectSelf_removedMember(t *testing.T) {
+	t.Parallel()
+	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.StrictReconfigCheck = false })
+	defer members[0].Close()
+	removed := members[2]
+	members[2] = newBench(t, t.TempDir()) // closed by the cleanup instead of the removed member
+	_, err := members[0].client(t).MemberRemove(soon(t), uint64(removed.ID()))
+	require.NoError(t, err)
+	require.Error(t, removed.Watch(soon(t)))
+	_, _ = removed.Close()
+	cfg := config(t, removed.config.Dir)
+	cfg.Name, cfg.InitialCluster = removed.config.Name, removed.config.InitialCluster
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = removed.config.ListenPeerUrls, removed.config.AdvertisePeerUrls
+	again := benchWith(t, cfg)
+	require.Error(t, again.Open(soon(t)))
+	_, _ = again.Close()
+	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
 }

@@ -34,10 +34,6 @@ type rule struct {
 	Decision
 }
 
-func (r rule) fits(c Case) bool {
-	return anyOf(r.volumes, c.Volume) && anyOf(r.peers, c.Peers) && anyOf(r.stores, c.Store) && anyOf(r.requests, c.Asked)
-}
-
 func anyOf[T comparable](list []T, value T) bool {
 	return len(list) == 0 || slices.Contains(list, value)
 }
@@ -45,7 +41,7 @@ func anyOf[T comparable](list []T, value T) bool {
 // evaluate returns the decision of the first rule that matches the case. The last rule matches every case.
 func evaluate(rules []rule, c Case) Decision {
 	for _, r := range rules {
-		if r.fits(c) {
+		if anyOf(r.volumes, c.Volume) && anyOf(r.peers, c.Peers) && anyOf(r.stores, c.Store) && anyOf(r.requests, c.Asked) {
 			return r.Decision
 		}
 	}

@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/recovery/peers"
+	"etcd-wrapper/statemachine"
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
@@ -165,4 +167,189 @@ func words[T ~string](list []T) string {
 		all = append(all, string(one))
 	}
 	return strings.Join(all, ", ")
+}
+
+func TestVolumeStateOfFacts(t *testing.T) {
+	behind := Facts{VolumeFacts: VolumeFacts{Alone: true, Volume: VolumeValid}, StoreFacts: StoreFacts{Behind: true}}
+	for _, c := range []struct {
+		facts Facts
+		want  VolumeState
+	}{
+		{Facts{}, VolumeValid}, // not examined yet: an early refusal is handled as for valid data
+		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeEmpty}}, VolumeEmpty},
+		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeEmpty, Lost: true}}, VolumeLost},
+		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeCorrupt}, Asked: true, Uploaded: true}, VolumeCorrupt},
+		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeValid}, Asked: true}, VolumeValid},
+		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeValid}, Asked: true, Uploaded: true}, VolumeStored},
+		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeValid}, Uploaded: true}, VolumeValid},
+		{behind, VolumeBehind},
+		// A member of a multi-member cluster gets missing data from the other members.
+		{Facts{StoreFacts: StoreFacts{Behind: true}, VolumeFacts: VolumeFacts{Volume: VolumeValid}}, VolumeValid},
+		{Facts{PeerFacts: PeerFacts{Outdated: true}, VolumeFacts: VolumeFacts{Volume: VolumeValid}}, VolumeBehind},
+		{Facts{PeerFacts: PeerFacts{Outdated: true}, Asked: true, VolumeFacts: VolumeFacts{Volume: VolumeValid}}, VolumeValid},
+		{Facts{VolumeFacts: VolumeFacts{Rejected: true, Volume: VolumeValid}, Store: true}, VolumeRefused},
+		{Facts{VolumeFacts: VolumeFacts{Rejected: true, Volume: VolumeValid}, Store: true, StoreFacts: StoreFacts{Answer: StoreLongAway}}, VolumeRefused},
+		{Facts{VolumeFacts: VolumeFacts{Rejected: true, Volume: VolumeValid}, Store: true, StoreFacts: StoreFacts{Answer: relation.Ours}}, VolumeValid},
+		{Facts{VolumeFacts: VolumeFacts{Rejected: true, Volume: VolumeValid}, Store: true, Never: true}, VolumeValid},
+		{Facts{VolumeFacts: VolumeFacts{Rejected: true, Volume: VolumeValid}, Store: true, Asked: true}, VolumeValid},
+		{Facts{VolumeFacts: VolumeFacts{Rejected: true, Volume: VolumeValid}}, VolumeValid},
+		{Facts{VolumeFacts: VolumeFacts{Unidentified: true, Volume: VolumeValid}, Store: true}, VolumeUnnamed},
+		{Facts{VolumeFacts: VolumeFacts{Unidentified: true, Volume: VolumeValid}, Store: true, StoreFacts: StoreFacts{Answer: StoreAway}}, VolumeValid},
+		{Facts{VolumeFacts: VolumeFacts{Unidentified: true, Volume: VolumeValid}, Store: true, Never: true}, VolumeValid},
+		{Facts{VolumeFacts: VolumeFacts{Unidentified: true, Volume: VolumeValid}}, VolumeValid},
+	} {
+		assert.Equal(t, c.want, c.facts.caseOf().Volume, "%+v", c.facts)
+	}
+}
+
+func TestPeerStateOfFacts(t *testing.T) {
+	lost := func(l PeerState, f Facts) Facts {
+		f.Peers, f.Heard, f.Listing, f.Answer = true, true, l, relation.Ours
+		return f
+	}
+	for _, c := range []struct {
+		facts Facts
+		want  PeerState
+	}{
+		{Facts{VolumeFacts: VolumeFacts{Alone: true}}, PeersNone},
+		{Facts{VolumeFacts: VolumeFacts{Alone: true, Joins: true, Volume: VolumeEmpty}}, PeersItself},
+		{Facts{VolumeFacts: VolumeFacts{Alone: true, Joins: true, Volume: VolumeValid}}, PeersNone},
+		{Facts{}, PeersUnnamed},
+		{Facts{VolumeFacts: VolumeFacts{Joins: true}}, PeersExisting},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}}, PeersUnasked},
+		// The store was queried after the peers.
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, PeerFacts: PeerFacts{Listing: peers.Started}}, PeersUnasked},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Unknown}}, peers.Unknown},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Claimed}}, peers.Claimed},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Expected}}, peers.Expected},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Started, Free: true}}, peers.Started},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Added, Free: true}}, peers.Added},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Unlisted, Free: true}}, peers.Unlisted},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Started}}, PeersBusy},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Started}, Never: true}, peers.Started},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Asked: true}, PeersUnasked},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Asked: true, Heard: true, PeerFacts: PeerFacts{Listing: peers.Started}}, PeersNotAgreed},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Asked: true, Heard: true, PeerFacts: PeerFacts{Listing: peers.Asking}}, PeersUnstored},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Asked: true, Heard: true, PeerFacts: PeerFacts{Listing: peers.Asking, AllUploaded: true}}, peers.Asking},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Partial}}, peers.Partial},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true, Volume: VolumeEmpty}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Founding}}, peers.Founding},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true, Volume: VolumeEmpty}, PeerFacts: PeerFacts{Listing: peers.Founding}, StoreFacts: StoreFacts{Answer: relation.Ours}}, peers.Founding},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true, Volume: VolumeEmpty}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Founding}, StoreFacts: StoreFacts{Answer: StoreAway}}, peers.Founding},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true, Volume: VolumeCorrupt}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Founding}}, peers.Gone},
+		{Facts{VolumeFacts: VolumeFacts{Peers: true, Volume: VolumeEmpty}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Gone}}, peers.Gone},
+		{lost(peers.Gone, Facts{}), PeersUnstored},
+		{lost(peers.Gone, Facts{PeerFacts: PeerFacts{AllUploaded: true}}), PeersJustLost},
+		{lost(peers.Founding, Facts{PeerFacts: PeerFacts{AllUploaded: true, Settled: true}}), PeersStillLost},
+	} {
+		assert.Equal(t, c.want, c.facts.caseOf().Peers, "%+v", c.facts)
+	}
+}
+
+func TestStoreStateAndRequestOfFacts(t *testing.T) {
+	assert.Equal(t, Case{VolumeValid, PeersNone, StoreNone, AskedNothing}, Facts{VolumeFacts: VolumeFacts{Alone: true}}.caseOf())
+	assert.Equal(t, Case{VolumeValid, PeersNone, StoreUnasked, AskedNever}, Facts{VolumeFacts: VolumeFacts{Alone: true}, Store: true, Never: true}.caseOf())
+	assert.Equal(t, Case{VolumeValid, PeersNone, StoreAway, AskedRestore}, Facts{VolumeFacts: VolumeFacts{Alone: true}, Store: true, Never: true, Asked: true, StoreFacts: StoreFacts{Answer: StoreAway}}.caseOf())
+}
+
+func TestFactsLearnAnswersOfTheStore(t *testing.T) {
+	learn := func(f Facts, told Facts) Facts { return f.Learn(Answered, told) }
+	asked := Facts{Asked: true, VolumeFacts: VolumeFacts{Volume: VolumeValid}, Heard: true}
+	assert.Equal(t, Facts{Asked: true, VolumeFacts: VolumeFacts{Volume: VolumeValid}, Heard: true, StoreFacts: StoreFacts{Answer: StoreInUse, Behind: true}}, learn(asked, Facts{StoreFacts: StoreFacts{Answer: StoreInUse, Behind: true}}))
+	assert.False(t, learn(asked, Facts{StoreFacts: StoreFacts{Answer: StoreInUse, RestoreDone: true}}).Asked, "whatever the store answers otherwise")
+	assert.True(t, learn(Facts{StoreFacts: StoreFacts{Behind: true}}, Facts{StoreFacts: StoreFacts{Answer: StoreAway}}).Behind, "an earlier answer counts until another one comes")
+	assert.False(t, learn(Facts{StoreFacts: StoreFacts{Behind: true}}, Facts{StoreFacts: StoreFacts{Answer: relation.Ours}}).Behind)
+	assert.False(t, learn(asked, Facts{StoreFacts: StoreFacts{Answer: relation.Ours}}).Heard, "the peers are queried again")
+	assert.False(t, learn(asked, Facts{StoreFacts: StoreFacts{Answer: relation.Ours}}).Uploaded, "a valid volume is uploaded only before a requested restore")
+	assert.True(t, learn(Facts{VolumeFacts: VolumeFacts{Volume: VolumeEmpty}, Asked: true}, Facts{StoreFacts: StoreFacts{Answer: relation.Ours}}).Uploaded, "the spool is uploaded before the store is queried")
+	assert.True(t, learn(Facts{VolumeFacts: VolumeFacts{Volume: VolumeValid}}, Facts{StoreFacts: StoreFacts{Answer: relation.Ours}}).Uploaded)
+}
+
+var program = statemachine.NewRules[Facts](Table, Elsewhere, Ready)
+
+// TestGuards covers the facts on which the guards depend. The golden file covers the rows of the table.
+func TestGuards(t *testing.T) {
+	withPeers := VolumeFacts{Peers: true}
+	for _, c := range []struct {
+		facts Facts
+		hold  []statemachine.Guard
+	}{
+		{Facts{Store: true, VolumeFacts: VolumeFacts{Alone: true}}, nil},
+		{Facts{VolumeFacts: VolumeFacts{Alone: true}}, []statemachine.Guard{NoStore}},
+		{Facts{Store: true, VolumeFacts: withPeers}, []statemachine.Guard{Several}},
+		{Facts{Store: true, VolumeFacts: withPeers, Asked: true}, []statemachine.Guard{Several, StillAsked}},
+		{Facts{Store: true, VolumeFacts: withPeers, Heard: true}, []statemachine.Guard{Several, PeersHeard}},
+		{Facts{Store: true, VolumeFacts: withPeers, PeerFacts: PeerFacts{Listing: peers.Started}}, []statemachine.Guard{Several, StillListed}},
+		{Facts{Store: true, VolumeFacts: withPeers, PeerFacts: PeerFacts{Listing: peers.Unlisted}}, []statemachine.Guard{Several, NotListed}},
+		{Facts{Store: true, VolumeFacts: VolumeFacts{Peers: true, Remains: true}, PeerFacts: PeerFacts{Listing: peers.Started}}, []statemachine.Guard{Several, InItsPlace}},
+		{Facts{Store: true, VolumeFacts: VolumeFacts{Peers: true, Remains: true}, PeerFacts: PeerFacts{Listing: peers.Unlisted}}, []statemachine.Guard{Several, InItsPlace}},
+	} {
+		hold := slices.DeleteFunc(slices.Clone(machine.Guards), func(guard statemachine.Guard) bool { return !c.facts.Holds(guard) })
+		assert.ElementsMatch(t, c.hold, hold, "%+v", c.facts)
+	}
+}
+
+func TestEventsWithoutARowAreIgnoredAtTheEndAndRejectedElsewhere(t *testing.T) {
+	defaults.AssertDefaults(t)
+}
+
+var defaults = statemachinetest.Suite[Facts, Facts]{Machine: machine, Final: Ready, Rest: func(state State, _ Event) statemachine.Answer {
+	if state == Ready {
+		return statemachine.Ignore
+	}
+	return statemachine.Reject
+}}
+
+// machine describes the table for the tests shared by all state machines.
+var machine = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
+
+func TestTableIsConsistent(t *testing.T) {
+	statemachinetest.AssertConsistent(t, machine, written)
+	actions := newRun(t.Context(), &environment{}, Member{}, nil, false).actions
+	machine.AssertNames(t, append(slices.Collect(maps.Keys(actions)), DecideNow, PaceStore, PacePeers)...)
+}
+
+func TestEveryStateIsReachedAndLeadsToAnEnd(t *testing.T) {
+	assert.ElementsMatch(t, machine.StateNames(), machine.Reachable(Resume))
+	for _, state := range machine.StateNames() {
+		if state != Ready && state != Refused {
+			assert.Contains(t, machine.Reachable(state), Ready, "from %s", state)
+		} else {
+			assert.Equal(t, []State{state}, machine.Reachable(state))
+		}
+	}
+}
+
+// A waiting state must set a timer, and every other state must start with an action.
+func TestEveryStateHasWorkOrATimer(t *testing.T) {
+	for _, row := range Table {
+		if row.To != Ready && row.To != Refused {
+			assert.NotEmpty(t, row.Do, "%s would wait for nothing after %q in %s", row.To, row.On, row.From)
+		}
+		if slices.Contains(row.Do, PaceStore) {
+			assert.True(t, machine.Has(row.To, Elapsed), "%s sets a timer that %s does not answer", row.On, row.To)
+		}
+	}
+}
+
+func TestEveryRefusalNamesTheWayOut(t *testing.T) {
+	explained := map[Event]bool{ClaimFound: true, Stuck: true} // the row or the error already contains the way out
+	refused := map[Event]bool{}
+	for _, row := range Table {
+		if row.To == Refused && row.On != Broke && row.From != Decide {
+			refused[row.On] = true
+			assert.NotEqual(t, explained[row.On], waysOut[row.On] != "", "%s, %s [%s]", row.From, row.On, row.When)
+		}
+	}
+	for event := range waysOut {
+		assert.True(t, refused[event], "nothing is refused for %v", event)
+	}
+	for _, r := range rules {
+		if r.Result == Refuse || r.Result == Decline {
+			assert.True(t, r.WayOut != "" || slices.Contains(r.volumes, VolumeCorrupt), r.Why) // the validation error contains the way out
+		}
+	}
+}
+
+func TestCommittedFilesShowTheTable(t *testing.T) {
+	machine.AssertCommitted(t, Diagram, program.Matrix(States), "../docs/recovery.dot", "../testdata/recovery.golden", "recovery.svg")
 }

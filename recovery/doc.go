@@ -13,7 +13,7 @@
 //
 // A state machine carries out the decisions (Table). Its actions do the I/O and return an event with new facts. Tests
 // drive the machine through every reachable state, interrupt it at every point, and check what is promised below
-// (promises_test.go).
+// (claim_test.go).
 //
 // # Invariants
 //

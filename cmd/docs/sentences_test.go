@@ -49,7 +49,7 @@ var check = regexp.MustCompile(`\breturn (?:\[\]string\{|fmt\.Sprintf\()"([^"]+)
 
 // Each reason to keep backups must have a row in a table.
 func TestProblems_areDocumented(t *testing.T) {
-	program, err := os.ReadFile("../../backup/archive/retention/checks.go")
+	program, err := os.ReadFile("../../backup/archive/retention/execute.go")
 	require.NoError(t, err)
 	var explained []string
 	for _, row := range Table(t, "failed check", "meaning", "what to do") {

@@ -2,14 +2,24 @@ package dataversion_test
 
 import (
 	"context"
+	"encoding/json"
+	"flag"
+	"net/url"
+	"os"
+	"os/signal"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
 
+	"etcd-wrapper/member"
 	"etcd-wrapper/member/dataversion"
+	"etcd-wrapper/recovery/peers"
 )
 
 // members are the members of a cluster.
@@ -163,4 +173,137 @@ func TestDowngrade_canceledByAFollower(t *testing.T) {
 	id := all.join(added, dataversion.Of3_5)
 	all.promote(t, id)
 	added.holds(0)
+}
+
+func TestNewMember_startsAt3_5(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.ours(dataversion.Of3_5, cluster(n), "new")
+	n.ready()
+	// etcd may be serving before the leader has set the cluster version.
+	first := "not_decided"
+	n.eventually("its cluster has a version", func() bool {
+		first = n.versions().Cluster
+		return first != "not_decided"
+	})
+	require.Equal(t, "3.5.0", first, "the first version already")
+	require.Regexp(t, `^3\.5\.\d+\+3\.6\.\d+$`, n.versions().Server)
+	n.awaitWord("the cluster is at version 3.5")
+	require.NotContains(t, n.log.String(), `"cluster-version":"3.6"`)
+	n.stop()
+}
+
+func TestDowngrade_dataAt3_6(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.ours(dataversion.Of3_6, cluster(n), "new")
+	n.at(dataversion.Of3_6)
+	n.put(0, 5)
+	n.kill()
+
+	n.ours(dataversion.Of3_5, cluster(n), "new")
+	n.at(dataversion.Of3_5)
+	n.awaitWord(`"phase":"holding"`)
+	require.Equal(t, "true", n.downgrading(), "until it has been started again")
+	n.kill()
+
+	n.ours(dataversion.Of3_5, cluster(n), "new")
+	n.holds(5)
+	n.eventually("etcd ends the downgrade", func() bool { return n.downgrading() == "false" })
+	n.awaitWord(`"phase":"kept"`)
+	n.at(dataversion.Of3_5)
+	n.stop()
+
+	n.ours(dataversion.Of3_6, cluster(n), "new")
+	n.at(dataversion.Of3_6)
+	n.holds(5)
+	n.stop()
+}
+
+func TestDowngrade_endsForTheNewerVersion(t *testing.T) {
+	optIn(t)
+	n := newNode(t)
+	n.ours(dataversion.Of3_6, cluster(n), "new")
+	n.at(dataversion.Of3_6)
+	n.stop()
+	n.ours(dataversion.Of3_5, cluster(n), "new")
+	n.at(dataversion.Of3_5)
+	n.stop()
+	n.ours(dataversion.Of3_6, cluster(n), "new")
+	n.at(dataversion.Of3_6)
+	require.Equal(t, "false", n.downgrading())
+	n.stop()
+}
+
+// all also runs the tests that are slow or need etcd 3.5.
+var all = flag.Bool("downgrade", false, "run also the tests that take long or start etcd 3.5 on the data")
+
+// asMember is the environment variable that makes the test binary run a member with the given configuration.
+const asMember = "DATAVERSION_TEST_MEMBER"
+
+func TestMain(m *testing.M) {
+	if configuration := os.Getenv(asMember); configuration != "" {
+		os.Exit(runMember(configuration))
+	}
+	os.Exit(m.Run())
+}
+
+// settings configure a member process.
+type settings struct {
+	Name, Dir, Client, Peer, Cluster, State, Wanted string
+}
+
+// runMember runs a member in this process until SIGTERM, then closes it cleanly.
+func runMember(configuration string) int {
+	var s settings
+	if err := json.Unmarshal([]byte(configuration), &s); err != nil {
+		panic(err)
+	}
+	log := zerolog.New(os.Stderr)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	config := s.etcd()
+	m := member.New(config, member.Options{
+		Log: log, DataVersion: dataversion.Parse(s.Wanted),
+		Crash: func(reason error) {
+			log.Error().Err(reason).Msg("crashed")
+			os.Exit(2)
+		},
+		AwaitPeers: func(ctx context.Context, report func(string)) (dataversion.Version, error) {
+			others, err := peers.New(config, peers.Options{})
+			if err != nil {
+				panic(err)
+			}
+			defer others.Close()
+			return others.AwaitVersion(ctx, peers.DowngradeWait, report)
+		},
+	})
+	err := m.Open(ctx)
+	if err == nil {
+		err = m.Watch(ctx)
+	}
+	_, closed := m.Close()
+	if ctx.Err() == nil || closed != nil {
+		log.Error().AnErr("closed", closed).Err(err).Msg("ended")
+		return 70
+	}
+	return 0
+}
+
+func (s settings) etcd() *embed.Config {
+	config := embed.NewConfig()
+	config.Name, config.Dir, config.InitialCluster, config.ClusterState = s.Name, s.Dir, s.Cluster, s.State
+	client, peer := parse(s.Client), parse(s.Peer)
+	config.ListenClientUrls, config.AdvertiseClientUrls = client, client
+	config.ListenPeerUrls, config.AdvertisePeerUrls = peer, peer
+	config.UnsafeNoFsync = true // data survives a killed process even without fsync
+	return config
+}
+
+func parse(raw string) []url.URL {
+	u, err := url.Parse(raw)
+	if err != nil {
+		panic(err)
+	}
+	return []url.URL{*u}
 }

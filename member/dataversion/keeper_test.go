@@ -11,8 +11,11 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/version"
 
+	"etcd-wrapper/exitcode"
 	"etcd-wrapper/member/state"
 )
 
@@ -182,5 +185,69 @@ func TestEvaluate(t *testing.T) {
 			require.Equal(t, c.phase, d.phase)
 			require.Contains(t, d.reason, c.reason)
 		})
+	}
+}
+
+func TestVersion_parseAndLess(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, Of3_5, Parse("3.5.0"))
+	require.Equal(t, Of3_6, Parse("3.6"))
+	require.Equal(t, Version{}, Parse("not_decided"))
+	require.Equal(t, Version{}, Parse(""))
+	require.True(t, Of3_5.Less(Of3_6))
+	require.False(t, Of3_5.Less(Of3_5))
+	require.True(t, Version{3, 9}.Less(Version{3, 10}))
+	require.True(t, Version{}.Less(Version{3, 0}))
+	require.True(t, Version{3, 7}.Less(Version{4, 0}))
+}
+
+// The test is not parallel because the announced version is global.
+func TestAnnounce(t *testing.T) {
+	t.Cleanup(func() { version.Version = Embedded })
+	require.Equal(t, "3.5.27+"+Embedded, Announce(Of3_5, Version{}), "a new cluster")
+	require.Equal(t, version.Version, "3.5.27+"+Embedded)
+	require.Equal(t, Embedded, Announce(Of3_5, Of3_6), "etcd would die on such data")
+	require.Equal(t, version.Version, Embedded)
+	require.Equal(t, "3.5.27+"+Embedded, Announce(Of3_5, Of3_5))
+	require.Equal(t, "3.5.27+"+Embedded, Announce(Of3_5, Version{3, 4}))
+	require.Equal(t, Embedded, Announce(Of3_6, Of3_5))
+}
+
+func TestActualVersion(t *testing.T) {
+	t.Cleanup(func() { version.Version = Embedded })
+	require.Equal(t, Embedded, ActualVersion(Announce(Of3_5, Of3_5)))
+	require.Equal(t, Embedded, ActualVersion(Announce(Of3_6, Of3_6)))
+	require.Equal(t, "3.5.27", ActualVersion("3.5.27"))
+	require.Equal(t, "3.5.27+vendor", ActualVersion("3.5.27+vendor"))
+	require.Empty(t, ActualVersion(""))
+}
+
+func TestCheckUpgrade(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		recorded string
+		others   bool
+		refused  string
+	}{
+		{"", true, ""},
+		// A new cluster has no version until its last member has started.
+		{"3.0.0", true, ""},
+		{"3.1.0", true, "upgrade all members to etcd 3.5.26"},
+		{"3.4.0", true, "upgrade all members to etcd 3.5.26"},
+		{"3.4.0", false, ""},
+		{"3.5.0", true, ""},
+		{"3.6.0", true, ""},
+		{"3.7.0", true, "an etcd-wrapper with etcd 3.7"},
+		{"3.7.0", false, "an etcd-wrapper with etcd 3.7"},
+		{"3.8.0", true, "an etcd-wrapper with etcd 3.8"},
+		{"4.0.0", true, "an etcd-wrapper with etcd 4.0"},
+	} {
+		err := CheckUpgrade(Parse(c.recorded), c.others)
+		if c.refused == "" {
+			assert.NoError(t, err, "%+v", c)
+			continue
+		}
+		require.Equal(t, exitcode.BadConfig, exitcode.StatusOf(err, exitcode.EtcdFailed), "%+v", c)
+		assert.ErrorContains(t, err, c.refused)
 	}
 }

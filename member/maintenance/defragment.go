@@ -3,7 +3,15 @@ package maintenance
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"sync"
 	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"google.golang.org/grpc/status"
 
 	"etcd-wrapper/internal/clock"
 	"etcd-wrapper/member/state"
@@ -158,3 +166,196 @@ func (k *Maintainer) progress(running state.Maintenance, copied int64) float64 {
 	written := float64(copied) / (expected * float64(k.estimator.perSecond()))
 	return min(0.99, max(written, min(0.9, time.Since(running.Since).Seconds()/expected)))
 }
+
+// leaveTimeout bounds the leadership transfer of a stopping member before clients are disconnected.
+const leaveTimeout = 2 * time.Second
+
+// maxWritePause bounds how long writes are paused for a leadership transfer.
+const maxWritePause = 2 * time.Second
+
+// confirmTimeout bounds how long the leader waits for confirmations from other members. Plain etcd never confirms.
+const confirmTimeout = time.Second
+
+// leave transfers leadership if this member is the leader. raft drops proposals that reach the leader during a
+// transfer, so all members pause their writes. If the transfer fails, etcd transfers leadership at the end of its
+// close, when this member has no clients.
+func (k *Maintainer) leave(ctx context.Context, s *service) {
+	if k.busy() { // reading facts blocks during a client's defragmentation
+		return
+	}
+	f := s.cluster.facts()
+	if f.isSingle() || f.leader != f.self {
+		return
+	}
+	to, ok := s.cluster.successor()
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	turns, started := s.newSchedule(), time.Now()
+	defer turns.release(ctx)
+	var err error
+	if !f.leasesDisabled() { // if leases are disabled, etcd rejects writes anyway
+		err = turns.proposeTransfer(ctx)
+	}
+	if err == nil {
+		err = s.cluster.handOver(ctx, to)
+	}
+	if err != nil {
+		k.options.Log.Info().Err(err).Msg("cannot transfer leadership yet; etcd retries after clients are disconnected")
+		return
+	}
+	k.options.Log.Info().Str("to", to.name).Dur("took_ms", time.Since(started)).Msg("transferred leadership before stopping")
+}
+
+// pauseWritesForClient makes all members pause their writes while a client transfers leadership, until done is
+// called. If the writes cannot be paused, the transfer takes place anyway. A request that etcd is going to reject
+// does not pause writes.
+func (k *Maintainer) pauseWritesForClient(ctx context.Context, message any) (done func()) {
+	s := k.serving.Load()
+	to, ok := message.(*etcdserverpb.MoveLeaderRequest)
+	if s == nil || !ok || k.busy() {
+		return func() {}
+	}
+	if f := s.cluster.facts(); f.leader != f.self || f.leasesDisabled() || !f.canLead(types.ID(to.TargetID)) || !s.cluster.isAdmin(ctx) {
+		return func() {}
+	}
+	if !k.moving.CompareAndSwap(false, true) {
+		return func() {} // writes are already paused for a transfer by another client
+	}
+	turns := s.newSchedule()
+	if err := turns.proposeTransfer(ctx); err != nil {
+		k.options.Log.Info().Err(err).Msg("cannot pause writes on other members while a client transfers leadership; writes may time out")
+	}
+	return func() {
+		turns.release(ctx)
+		k.moving.Store(false)
+	}
+}
+
+// canLead reports whether id is another voting member that is connected to this member.
+func (f facts) canLead(id types.ID) bool {
+	return slices.ContainsFunc(f.members, func(p peer) bool { return p.id == id && id != f.self && p.active && !p.learner })
+}
+
+// proposeTransfer makes all members pause their writes until the leader changes. proposeTransfer returns once every
+// member has confirmed that it has no write in progress, or after confirmTimeout.
+func (p *claimSchedule) proposeTransfer(ctx context.Context) error {
+	announced := p.newClaim(handover)
+	if err := p.grant(ctx, announced, maxWritePause); err != nil {
+		return fmt.Errorf("cannot announce the leadership transfer: %w", err)
+	}
+	moment, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	active := p.activeMembers()
+	for i, id := range active {
+		err := p.await(moment, claim{quiet, announced.nonce, uint32(id)}, true) //nolint:gosec // its end
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			p.log.Info().Int("members", len(active)-i).Msg("some members did not confirm that they paused writes for the leadership transfer; writes may be delayed")
+			return nil
+		}
+	}
+	return nil
+}
+
+// activeMembers returns this member and all connected voting members, which may have clients that write.
+func (p *claimSchedule) activeMembers() (all []types.ID) {
+	self := p.server.MemberID()
+	active := p.active(self)
+	for _, m := range p.server.Cluster().Members() {
+		if m.ID == self || active[m.ID] && !m.IsLearner {
+			all = append(all, m.ID)
+		}
+	}
+	return all
+}
+
+// writes lists the requests that members forward to the leader. During a transfer, raft silently drops requests that
+// reach the old leader, and the client waits for its timeout (7 s by default).
+var writes = []string{
+	"/etcdserverpb.KV/Put", "/etcdserverpb.KV/DeleteRange", "/etcdserverpb.KV/Txn", "/etcdserverpb.KV/Compact",
+	"/etcdserverpb.Lease/LeaseGrant", "/etcdserverpb.Lease/LeaseRevoke",
+}
+
+const (
+	// listenInterval is the interval for polling for an announced handover.
+	listenInterval = 10 * time.Millisecond
+	// idleListenInterval is the polling interval while clients are not writing.
+	idleListenInterval = 100 * time.Millisecond
+)
+
+// listen polls for handovers announced by the leader and pauses the writes of this member for each of them.
+func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) {
+	leases, heard, applied := claims{server}, []claim{}, uint64(0)
+	for pause := listenInterval; clock.Sleep(ctx, pause) == nil; {
+		before := applied
+		if applied = server.AppliedIndex(); applied == before {
+			pause = min(2*pause, idleListenInterval)
+			continue
+		}
+		pause = listenInterval
+		changed := server.LeaderChangedNotify() // must be called before Leader, so that no change is missed
+		known := heard
+		heard = leases.list(handover)
+		for _, announced := range heard { // handle each announcement of the leader once
+			if !slices.Contains(known, announced) && announced.names(server.Leader()) {
+				k.pauseWrites(ctx, changed, func(ctx context.Context) {
+					confirmed := leases.newClaim(quiet)
+					confirmed.nonce = announced.nonce
+					_ = leases.propose(ctx, confirmed, maxWritePause) // without this confirmation, the leader continues after confirmTimeout
+				})
+			}
+		}
+	}
+}
+
+// pauseWrites pauses writes until the leader changes, and calls confirm once no write is in progress.
+func (k *Maintainer) pauseWrites(ctx context.Context, changed <-chan struct{}, confirm func(ctx context.Context)) {
+	ctx, cancel := context.WithTimeout(ctx, maxWritePause)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	watching.Go(func() {
+		defer cancel()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	})
+	started, end := time.Now(), k.writePause.begin("leadership is being transferred")
+	defer func() {
+		end()
+		k.options.Log.Debug().Dur("took_ms", time.Since(started)).Msg("paused writes during the leadership transfer")
+	}()
+	if poll(ctx, pollInterval, nil, func() bool { return k.writes.Load() == 0 }) == nil {
+		confirm(ctx) // the old leader may drop the proposal
+		<-ctx.Done()
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		k.options.Log.Info().Dur("after_ms", maxWritePause).Msg("the leadership transfer did not finish in time; resuming writes, which may be delayed")
+	}
+}
+
+// startWrite waits while writes are paused, and then counts a write as running until finishWrite is called. If ctx
+// is done first, startWrite returns the error of ctx as a gRPC status.
+func (k *Maintainer) startWrite(ctx context.Context) error {
+	for {
+		k.writes.Add(1) // must happen before the check, so that pauseWrites counts every write
+		over := k.writePause.endNotify()
+		if over == nil {
+			return nil
+		}
+		k.finishWrite()
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+func (k *Maintainer) finishWrite() { k.writes.Add(-1) }

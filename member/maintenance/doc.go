@@ -10,11 +10,11 @@
 //
 //  1. Is a defragmentation worthwhile and possible? (decide.go) The decision depends on the Threshold, the expected pause, the free
 //     space on the volume, the alarms, and the quorum of the other members.
-//  2. Is the whole database being read? (gate.go) A defragmentation holds all locks of the database while it is
+//  2. Is the whole database being read? (requests.go) A defragmentation holds all locks of the database while it is
 //     waiting for open read transactions, so a single slow reader would block the member. A Gate prevents readers and
 //     defragmentations from overlapping.
 //  3. Is it this member's turn? (claims.go) Members take turns by means of leases with reserved IDs.
-//  4. Can another member become the leader? (handover.go) A leader transfers leadership before it is defragmented.
+//  4. Can another member become the leader? (defragment.go) A leader transfers leadership before it is defragmented.
 //
 // While the database is blocked, the member is not ready, and clients that support retries are redirected to another
 // member (requests.go). A defragmentation that a client requests skips the first and the last question: the client

@@ -2,6 +2,9 @@ package maintenance
 
 import (
 	"context"
+	"fmt"
+	"net/url"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,10 +12,15 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"etcd-wrapper/cmd/suites/ports"
 )
 
 // put sends a client request. If knowing is set, put adds the metadata that etcd's own client sends.
@@ -140,5 +148,182 @@ func TestStream_snapshot(t *testing.T) {
 		assert.ErrorContains(t, err, "a defragmentation of member etcd-0")
 		time.AfterFunc(time.Minute, open)
 		require.NoError(t, read(t.Context(), snapshotMethod, func() {}))
+	})
+}
+
+func TestGate_readers(t *testing.T) {
+	var g Gate
+	endFirst, err := g.Acquire(t.Context(), "the snapshot for 10.0.0.7:4031")
+	require.NoError(t, err)
+	endSecond, err := g.Acquire(t.Context(), "the backup")
+	require.NoError(t, err, "readers do not keep each other out")
+
+	_, err = g.Close("a defragmentation")
+	require.Error(t, err)
+	require.Regexp(t, `^the database is being read: wait for the snapshot for 10\.0\.0\.7:4031 \(since .+Z\) and the backup \(since .+Z\) to finish$`, err.Error())
+
+	endFirst()
+	endFirst()
+	require.Len(t, g.Inside(), 1, "to end twice is to end once")
+	endSecond()
+	open, err := g.Close("a defragmentation")
+	require.NoError(t, err)
+	_, err = g.Close("another one")
+	require.EqualError(t, err, "a defragmentation is in progress; wait for it to finish")
+	open()
+	open()
+	_, err = g.Close("another one")
+	require.NoError(t, err)
+}
+
+func TestGate_waitingReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g Gate
+		open, err := g.Close("the defragmentation")
+		require.NoError(t, err)
+		start := time.Now()
+		time.AfterFunc(time.Minute, open)
+		end, err := g.Acquire(t.Context(), "the backup")
+		require.NoError(t, err)
+		assert.Equal(t, time.Minute, time.Since(start))
+		end()
+	})
+}
+
+func TestGate_canceledReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g Gate
+		open, err := g.Close("the defragmentation of etcd-main-0")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = g.Acquire(ctx, "the backup")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "the backup gave up waiting for the defragmentation of etcd-main-0")
+		open()
+		require.Empty(t, g.Inside())
+	})
+}
+
+// running starts etcd and returns its server once it is the leader.
+func running(t *testing.T) *etcdserver.EtcdServer {
+	t.Helper()
+	config := embed.NewConfig()
+	config.Dir, config.LogLevel = t.TempDir(), "panic"
+	address := func() []url.URL {
+		return []url.URL{{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}}
+	}
+	config.ListenClientUrls, config.ListenPeerUrls = address(), address()
+	config.AdvertiseClientUrls, config.AdvertisePeerUrls = config.ListenClientUrls, config.ListenPeerUrls
+	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	etcd, err := embed.StartEtcd(config)
+	require.NoError(t, err)
+	t.Cleanup(etcd.Close)
+	<-etcd.Server.ReadyNotify()
+	return etcd.Server
+}
+
+func TestClaimSchedule(t *testing.T) {
+	t.Parallel()
+	server := running(t)
+	before := server.KV().Rev()
+	p := newClaimSchedule(server, &Options{Active: func(types.ID) map[types.ID]bool { return nil }, Log: zerolog.Nop()})
+	p.ttl = 4 * time.Second
+	require.NoError(t, p.request(t.Context()))
+	require.NoError(t, p.acquire(t.Context(), nil))
+	first, stop := p.list(turn)[0], p.renew(t.Context())
+	require.Eventually(t, func() bool {
+		now := p.list(turn)
+		assert.NotEmpty(t, now, "at no moment")
+		return !slices.Contains(now, first)
+	}, time.Minute, 10*time.Millisecond)
+	stop()
+	p.release(t.Context())
+	assert.Empty(t, p.list(turn))
+	assert.Equal(t, before, server.KV().Rev())
+}
+
+func TestPauseWrites(t *testing.T) {
+	for name, confirm := range map[string]func(context.Context){
+		"confirmed":              func(context.Context) {},
+		"a dropped confirmation": func(ctx context.Context) { <-ctx.Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
+				changed, start := make(chan struct{}), time.Now()
+				go k.pauseWrites(t.Context(), changed, confirm)
+				synctest.Wait()
+				time.AfterFunc(300*time.Millisecond, func() { close(changed) })
+				require.NoError(t, put(k, "/etcdserverpb.KV/Range", true))
+				assert.Zero(t, time.Since(start))
+				require.NoError(t, put(k, "/etcdserverpb.KV/Put", false), "whoever the client is")
+				assert.Equal(t, 300*time.Millisecond, time.Since(start))
+				require.NoError(t, put(k, "/etcdserverpb.KV/Txn", true))
+				assert.Equal(t, 300*time.Millisecond, time.Since(start), "the leader has changed")
+			})
+		})
+	}
+}
+
+func TestPauseWrites_timeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
+		start := time.Now()
+		go k.pauseWrites(t.Context(), nil, func(context.Context) {})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(k.startWrite(ctx)))
+		require.NoError(t, put(k, "/etcdserverpb.Lease/LeaseGrant", true))
+		assert.Equal(t, maxWritePause, time.Since(start))
+		assert.Zero(t, k.writes.Load(), "what has ended is under way no more, nor what gave up")
+	})
+}
+
+// slow performs a write that takes the given duration.
+func slow(t *testing.T, k *Maintainer, takes time.Duration) {
+	t.Helper()
+	_, err := k.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: writes[0]}, func(context.Context, any) (any, error) {
+		time.Sleep(takes)
+		return "done", nil
+	})
+	assert.NoError(t, err)
+}
+
+func TestPauseWrites_confirmation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
+		changed, start := make(chan struct{}), time.Now()
+		var confirmed time.Duration
+		go slow(t, k, 100*time.Millisecond)
+		synctest.Wait()
+		go k.pauseWrites(t.Context(), changed, func(context.Context) { confirmed = time.Since(start) })
+		synctest.Wait()
+		go slow(t, k, 0) // has not been started, so the pause does not wait for it
+		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
+		time.Sleep(200 * time.Millisecond)
+		synctest.Wait() // synchronizes access to confirmed
+		assert.GreaterOrEqual(t, confirmed, 100*time.Millisecond)
+		assert.LessOrEqual(t, confirmed, 100*time.Millisecond+pollInterval)
+		assert.Zero(t, k.writes.Load())
+		time.Sleep(200 * time.Millisecond)
+		assert.Zero(t, k.writes.Load(), "what has waited is done")
+	})
+}
+
+func TestPauseWrites_endlessWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
+		go slow(t, k, 10*time.Second)
+		synctest.Wait()
+		start := time.Now()
+		k.pauseWrites(t.Context(), nil, func(context.Context) { assert.Fail(t, "confirmed") })
+		assert.Equal(t, maxWritePause, time.Since(start))
+		changed := make(chan struct{})
+		close(changed)
+		k.pauseWrites(t.Context(), changed, func(context.Context) { assert.Fail(t, "confirmed") })
+		assert.Less(t, time.Since(start), maxWritePause+2*pollInterval, "the leader has changed already")
+		time.Sleep(10 * time.Second)
 	})
 }

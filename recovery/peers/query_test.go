@@ -3,10 +3,13 @@ package peers
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,8 +19,14 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/cmd/suites/certificates"
 )
 
 // gRPC reports only a timeout if the server requires a client certificate.
@@ -132,4 +141,255 @@ func TestPublishOpened_identity(t *testing.T) {
 	assert.Equal(t, int64(77e6), w.ask().Size)
 	w.fakes[1].metrics = strings.Replace(page, "0a1b", "c0ffee", 1)
 	require.ErrorContains(t, w.ask().Blocked, "the other members belong to different clusters")
+}
+
+const hostile = "\x1b[2Jall is well\r\n"
+
+// Member names appear in the log, in published documents and in etcd's configuration.
+func TestQuery_invalidMembers(t *testing.T) {
+	for name, spoil := range map[string]func(list []Member) []Member{
+		"a name that a terminal obeys": func(list []Member) []Member { list[0].Name = hostile; return list },
+		"a name without an end":        func(list []Member) []Member { list[0].Name = strings.Repeat("m", 1<<20); return list },
+		"a URL that is none":           func(list []Member) []Member { list[1].ClientURLs = []string{hostile}; return list },
+		"a URL without an end": func(list []Member) []Member {
+			list[1].PeerURLs = append(list[1].PeerURLs, "http://"+strings.Repeat("m", 1<<20))
+			return list
+		},
+		"a URL of a file": func(list []Member) []Member { list[0].ClientURLs = []string{"file://host/etc"}; return list },
+		"more members than there can be": func(list []Member) []Member {
+			for len(list) <= maxMembers {
+				list = append(list, list[0])
+			}
+			return list
+		},
+		"no members": func([]Member) []Member { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newTown(t)
+			w.alter(1, spoil)
+			c := w.ask()
+			assert.Equal(t, Claimed, c.Membership, "one answer is no quorum")
+			require.ErrorContains(t, c.Missing, "m-1 does not respond (ignoring the response from "+w.fakes[1].URL+": ")
+			assertShort(t, c.Missing.Error())
+		})
+	}
+}
+
+func assertShort(t *testing.T, text string) {
+	t.Helper()
+	assert.Less(t, len(text), 1000)
+	assert.False(t, strings.ContainsAny(text, "\x1b\r\n"), "%q", text)
+}
+
+func TestQuery_unreadableVersion(t *testing.T) {
+	w := newTown(t)
+	w.fakes[1].runs = hostile + strings.Repeat("9", 1<<20)
+	err := w.ask().Blocked
+	require.ErrorContains(t, err, "[2Jall is well")
+	assertShort(t, err.Error())
+}
+
+func TestWithHint_unreadableError(t *testing.T) {
+	p := &Peers{}
+	err := p.withHint(status.Error(codes.Unknown, hostile+strings.Repeat("no", 1<<20)), "")
+	require.ErrorContains(t, err, "all is well")
+	assertShort(t, err.Error())
+	assert.NoError(t, p.withHint(nil, ""))
+	assert.ErrorIs(t, p.withHint(assert.AnError, ""), assert.AnError)
+}
+
+func TestQuery_unreadableResponse(t *testing.T) {
+	w := newTown(t)
+	w.peers.others["m-1"] = []string{liar(t, strings.Repeat(hostile, 100))}
+	assertShort(t, w.ask().Missing.Error())
+}
+
+// A process at the target of a redirect does not count as the member.
+func TestQuery_redirect(t *testing.T) {
+	w := newTown(t)
+	sends := httptest.NewServer(http.RedirectHandler(w.fakes[1].URL+"/members", http.StatusFound))
+	defer sends.Close()
+	w.peers.others["m-1"] = []string{sends.URL}
+	require.ErrorContains(t, w.ask().Missing, "m-1 does not respond ("+sends.URL+"/members: status 302)")
+}
+
+func TestQuery_normalizesTheClusterID(t *testing.T) {
+	w := newTown(t)
+	w.fakes[0].cluster = strings.Repeat("0", 1000) + "ABC"
+	assert.Equal(t, "abc", w.ask().Cluster)
+}
+
+func TestEndpoints_readablePassword(t *testing.T) {
+	at := func(urls ...string) *Survey {
+		c := &Survey{Own: member(own, "m-2", "http://m-2")}
+		for i, each := range urls {
+			c.Members = append(c.Members, member(uint64(i+1), "m", each))
+		}
+		c.Members = append(c.Members, c.Own)
+		return c
+	}
+	for name, test := range map[string]struct {
+		urls, goes []string
+		with       bool // whether the password is sent
+	}{
+		"over TLS":                      {[]string{"https://a:2379", "https://b:2379"}, []string{"https://a:2379", "https://b:2379"}, true},
+		"within this machine":           {[]string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, []string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, true},
+		"where some are plain":          {[]string{"http://a:2379", "https://b:2379"}, []string{"https://b:2379"}, true},
+		"where all are plain":           {[]string{"http://a:2379", "http://10.0.0.1:2379"}, []string{"http://a:2379", "http://10.0.0.1:2379"}, false},
+		"to what looks like it":         {[]string{"http://127.0.0.1.example.com:2379"}, []string{"http://127.0.0.1.example.com:2379"}, false},
+		"to whom an answer alone names": {[]string{"https://stranger:2379"}, []string{"https://stranger:2379"}, false},
+		"to some whom an answer names":  {[]string{"https://stranger:2379", "https://b:2379"}, []string{"https://b:2379"}, true},
+		"to what is no URL":             {[]string{"http://[::1", "https://b"}, []string{"https://b"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &Peers{connections: connections{Options: Options{User: "root", Password: "secret"}}, hosts: map[string]bool{"a": true, "b": true, "127.0.0.1": true, "::1": true, "localhost": true}}
+			urls, user, password := p.endpoints(at(test.urls...))
+			assert.Equal(t, test.goes, urls)
+			assert.Equal(t, test.with, user == "root" && password == "secret")
+			assert.Equal(t, test.with, user != "" || password != "")
+		})
+	}
+	urls, user, _ := (&Peers{}).endpoints(at("http://a", "https://b"))
+	assert.Equal(t, []string{"http://a", "https://b"}, urls, "there is no password")
+	assert.Empty(t, user)
+}
+
+// Verified peers may list any client URL, but with auto-tls a different process could receive the password.
+func TestEndpoints_verifiedPeers(t *testing.T) {
+	for _, test := range []struct {
+		peer, client       string // URL of the queried peer, and the client URL that it lists
+		anyPeer, anyServer bool
+		goes               bool
+	}{
+		{"https://m-0:2380", "https://elsewhere:2379", false, false, true},
+		{"http://m-0:2380", "https://elsewhere:2379", false, false, false},
+		{"https://m-0:2380", "https://elsewhere:2379", true, false, false},
+		{"http://m-0:2380", "https://m-0", false, false, true},
+		{"http://m-0:2380", "https://m-0", false, true, false},
+	} {
+		p := &Peers{
+			connections: connections{Options: Options{User: "root", Password: "secret"}, anyPeer: test.anyPeer, anyServer: test.anyServer},
+			hosts:       map[string]bool{"m-0": true}, others: map[string][]string{"m-0": {test.peer}},
+		}
+		urls, user, password := p.endpoints(&Survey{Members: []Member{member(0xc0, "m-0", test.client)}})
+		assert.Equal(t, []string{test.client}, urls)
+		assert.Equal(t, test.goes, user+password == "rootsecret", "%+v", test)
+		assert.Equal(t, test.goes, user+password != "", "%+v", test)
+	}
+}
+
+func TestWithHint_authentication(t *testing.T) {
+	p := &Peers{connections: connections{Options: Options{User: "root", Password: "secret"}}}
+	for _, is := range authErrors {
+		require.ErrorContains(t, p.withHint(is, ""), "ETCDCTL_PASSWORD is only sent over verified https")
+		require.ErrorContains(t, p.withHint(is, "root"), "set ETCDCTL_USER=root and ETCDCTL_PASSWORD")
+		require.ErrorContains(t, (&Peers{}).withHint(is, ""), "set ETCDCTL_USER=root and ETCDCTL_PASSWORD")
+	}
+	assert.NotContains(t, p.withHint(errors.New("no"), "").Error(), "ETCDCTL")
+}
+
+func TestWithHint_unhealthyCluster(t *testing.T) {
+	for _, is := range []error{rpctypes.ErrUnhealthy, rpctypes.ErrMemberNotEnoughStarted} {
+		err := (&Peers{}).withHint(is, "")
+		require.ErrorIs(t, err, is)
+		assert.ErrorContains(t, err, "start the members that are down, or remove a member that is gone for good")
+	}
+}
+
+func autoTLS(config *embed.Config) { config.PeerAutoTLS = true }
+
+// etcd creates its certificates when it starts. Before that, members use self-signed certificates, which are equally
+// trustworthy.
+func TestAutoTLS_members(t *testing.T) {
+	all := rolledWith(t, "https", autoTLS)
+	for _, p := range all {
+		require.NotNil(t, p)
+		p.Publish(Self{Volume: Nothing})
+	}
+	c := all[0].Query(t.Context(), Self{Volume: Nothing})
+	assert.NoError(t, c.Missing)
+	assert.Equal(t, Founding, c.Membership)
+	all[1].Publish(Self{Volume: Data})
+	c = all[0].Query(t.Context(), Self{Volume: Nothing})
+	assert.Equal(t, Unknown, c.Membership)
+	require.NoError(t, all[2].requestOwnURLs(t.Context(), all[2].urls))
+}
+
+// The status must be encrypted in transit.
+func TestAutoTLS_noPlainText(t *testing.T) {
+	all := rolledWith(t, "https", autoTLS)
+	all[0].Publish(Self{Volume: Nothing})
+	at, err := url.Parse(all[0].urls[0])
+	require.NoError(t, err)
+	at.Scheme = "http"
+	_, err = fetch(t.Context(), http.DefaultClient, at.String()+statusPath, &Status{})
+	require.Error(t, err)
+}
+
+// Configured certificates take precedence over auto-tls, including those of the other members.
+func TestAutoTLS_withCertificates(t *testing.T) {
+	strange := httptest.NewTLSServer(http.NotFoundHandler())
+	defer strange.Close()
+	pair := certificates.NewAuthority(t, "peers").Issue("peer")
+	all := rolledWith(t, "https", func(config *embed.Config) {
+		config.PeerAutoTLS, config.ClientAutoTLS = true, true
+		config.PeerTLSInfo.CertFile, config.PeerTLSInfo.KeyFile = pair.Cert, pair.Key
+		config.ClientTLSInfo.CertFile, config.ClientTLSInfo.KeyFile = pair.Cert, pair.Key
+	})
+	for _, by := range []*http.Client{all[0].peer, all[0].client} {
+		var unknown *tls.CertificateVerificationError
+		_, err := fetch(t.Context(), by, strange.URL, nil)
+		assert.ErrorAs(t, err, &unknown)
+	}
+}
+
+// Without auto-tls, a self-signed certificate must not be trusted.
+func TestAutoTLS_selfSignedCertificates(t *testing.T) {
+	strange := httptest.NewTLSServer(http.NotFoundHandler())
+	defer strange.Close()
+	for _, test := range []struct{ peer, client bool }{{false, false}, {true, false}, {false, true}} {
+		all := rolledWith(t, "https", func(config *embed.Config) { config.PeerAutoTLS, config.ClientAutoTLS = test.peer, test.client })
+		for _, from := range []struct {
+			by       *http.Client
+			believes bool
+		}{{all[0].peer, test.peer}, {all[0].client, test.client}} {
+			var unknown *tls.CertificateVerificationError
+			_, err := fetch(t.Context(), from.by, strange.URL, nil)
+			if from.believes {
+				assert.ErrorContains(t, err, "status 404")
+			} else {
+				assert.ErrorAs(t, err, &unknown)
+			}
+		}
+	}
+}
+
+// Secrets may be renewed while a member is waiting, but TLS reads the CA bundle only once.
+func TestQuery_replacedCAs(t *testing.T) {
+	right, wrong := certificates.NewAuthority(t, "peers"), certificates.NewAuthority(t, "others")
+	pair, bundle := right.Issue("peer"), filepath.Join(t.TempDir(), "bundle.pem")
+	renew := func(by *certificates.Authority) {
+		content, err := os.ReadFile(by.Bundle())
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(bundle, content, 0o600))
+	}
+	renew(wrong)
+	all := rolledWith(t, "https", func(config *embed.Config) {
+		config.PeerTLSInfo = transport.TLSInfo{CertFile: pair.Cert, KeyFile: pair.Key, TrustedCAFile: bundle, ClientCertAuth: true}
+	})
+	survey := func() (last Survey) {
+		for _, p := range all {
+			last = p.Query(t.Context(), Self{Volume: Nothing})
+		}
+		return last
+	}
+	assert.ErrorContains(t, survey().Missing, "unknown authority")
+	require.NoError(t, os.WriteFile(bundle, nil, 0o600)) // the bundle may be empty for a moment while it is renewed
+	survey()
+	renew(right)
+	survey()
+	c := survey()
+	assert.NoError(t, c.Missing)
+	assert.Equal(t, Founding, c.Membership)
 }

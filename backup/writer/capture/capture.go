@@ -10,14 +10,19 @@ package capture
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math"
+	"os"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
@@ -263,4 +268,267 @@ func Digest(bucket *format.Bucket) format.Digest {
 		}
 	}
 	return changed.Digest()
+}
+
+// A Snapshot is the whole database at one revision. While a snapshot is open, etcd cannot reuse the pages of that
+// revision, cannot defragment, and cannot grow beyond the mapped 10 GB. Copy and close a snapshot as soon as
+// possible.
+type Snapshot struct {
+	Revision  int64 // last revision with rows; 1 if there is none, as in etcd
+	Compacted int64 // etcd's scheduled compaction; 0 if there is none
+	Size      int64 // bytes
+
+	reader   *Reader
+	snapshot backend.Snapshot
+	opened   time.Time
+	held     time.Duration
+}
+
+// Snapshot makes etcd commit its pending writes and opens a read transaction. The caller must close the snapshot.
+func (r *Reader) Snapshot() (s *Snapshot, err error) {
+	// Requesting a snapshot of a closed database exits the process, but reading from it only panics.
+	if _, err := r.view(func(tx backend.UnsafeReader) { mvcc.UnsafeReadScheduledCompact(tx) }); err != nil {
+		return nil, err
+	}
+	database, err := r.current()
+	if err != nil {
+		return nil, err
+	}
+	defer r.recoverPanic(database, &err)
+	s = &Snapshot{reader: r, snapshot: database.Snapshot(), opened: time.Now()}
+	r.open.Add(1)
+	tx, ok := s.snapshot.(readTx)
+	if !ok {
+		_ = s.Close()
+		return nil, fmt.Errorf("cannot read the revision of an etcd snapshot of type %T", s.snapshot)
+	}
+	s.Size = s.snapshot.Size()
+	s.Revision = lastRevision(tx)
+	s.Compacted, _ = mvcc.UnsafeReadScheduledCompact(txReader{tx})
+	return s, nil
+}
+
+// Digests returns the digests of the small buckets by name. The snapshot must be open.
+func (s *Snapshot) Digests() map[string]format.Digest {
+	digests := map[string]format.Digest{}
+	for _, bucket := range small {
+		content := readBucket(txReader{s.snapshot.(readTx)}, bucket)
+		digests[content.Name] = Digest(content)
+	}
+	return digests
+}
+
+func lastRevision(tx readTx) int64 {
+	if rows := tx.Bucket(schema.Key.Name()); rows != nil {
+		if key, _ := rows.Cursor().Last(); key != nil {
+			return mvcc.BytesToBucketKey(key).Main
+		}
+	}
+	return 1
+}
+
+// Close closes the transaction. Close can be called more than once.
+func (s *Snapshot) Close() error {
+	if s.snapshot == nil {
+		return nil
+	}
+	err := s.snapshot.Close()
+	s.snapshot, s.held = nil, time.Since(s.opened)
+	s.reader.open.Add(-1)
+	return err
+}
+
+// Held returns the time for which the transaction was open. The snapshot must be closed.
+func (s *Snapshot) Held() time.Duration { return s.held }
+
+// WriteTo writes the database and closes the transaction. When writing to a file, WriteTo bypasses the page cache if
+// possible. etcd's flushes would otherwise wait for the kernel to write the cached pages.
+func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
+	defer s.Close()
+	file, _ := to.(*os.File)
+	written, err := s.snapshot.WriteTo(&paced{ctx: ctx, Writer: to, file: file})
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx) // bbolt only keeps the text of the error
+	}
+	if err != nil {
+		return fmt.Errorf("cannot copy the database at revision %d: %w", s.Revision, err)
+	}
+	if written != s.Size {
+		return fmt.Errorf("copied only %d of %d bytes of the database at revision %d", written, s.Size, s.Revision)
+	}
+	return s.Close()
+}
+
+// paced copies data in pieces and stops after the current piece if its context is done.
+type paced struct {
+	io.Writer
+	ctx  context.Context
+	file *os.File // set if the writer is a file
+}
+
+// piece is the number of bytes to copy at a time.
+const piece = 4 << 20
+
+func (p *paced) Write(b []byte) (int, error) {
+	if p.ctx.Err() != nil {
+		return 0, context.Cause(p.ctx)
+	}
+	return p.Writer.Write(b)
+}
+
+// ReadFrom implements io.ReaderFrom. bbolt passes its data pages as a section of the database file.
+func (p *paced) ReadFrom(from io.Reader) (copied int64, err error) {
+	if limited, ok := from.(*io.LimitedReader); ok && p.file != nil {
+		copied, err = p.direct(limited)
+		if !errors.Is(err, errors.ErrUnsupported) {
+			return copied, err
+		}
+	}
+	return io.CopyBuffer(onlyWriter{p}, from, make([]byte, piece))
+}
+
+// onlyWriter hides ReadFrom from io.Copy.
+type onlyWriter struct{ io.Writer }
+
+// lockTimeout is the timeout for opening a database that another process may have locked.
+const lockTimeout = time.Second
+
+// Identity describes a member. For a closed etcd, Identity describes the member at the time of the close.
+type Identity struct {
+	MemberID, ClusterID string // etcd's IDs in hexadecimal
+	Leader              bool   // whether the member is the leader or, if closed, must upload its data
+	Members             int    // number of members of a closed cluster; 0 if unknown
+	Term                uint64 // raft term; if 0, OpenClosed sets it to the term of the last applied entry
+}
+
+// Closed provides read access to the database of a closed etcd through the same methods as a running etcd, so that
+// the last writes can be stored. The methods are safe for concurrent use until Close is called.
+type Closed struct {
+	identity Identity
+	database *closedBackend
+	revision int64
+	size     int64
+	applied  uint64
+}
+
+// errClosed is returned by operations that require a running etcd.
+var errClosed = errors.New("etcd is closed")
+
+// OpenClosed opens the database file of a closed etcd.
+func OpenClosed(path string, identity Identity) (*Closed, error) {
+	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
+	if err != nil {
+		return nil, fmt.Errorf("cannot open database %s: %w", path, err)
+	}
+	e := &Closed{identity: identity, database: &closedBackend{db: db}}
+	tx := e.database.ConcurrentReadTx()
+	defer tx.RUnlock()
+	e.revision, e.size = lastRevision(tx.(*closedTx).Tx), tx.(*closedTx).Size()
+	applied, term := schema.UnsafeReadConsistentIndex(tx)
+	e.applied, e.identity.Term = applied, cmp.Or(identity.Term, term)
+	return e, nil
+}
+
+// Close closes the database file.
+func (e *Closed) Close() error { return e.database.db.Close() }
+
+// Backend returns the database for reading. Write methods must not be called.
+func (e *Closed) Backend() backend.Backend { return e.database }
+
+// Size returns the size of the database in bytes.
+func (e *Closed) Size() int64 { return e.size }
+
+// Revision returns the last revision.
+func (e *Closed) Revision() int64 { return e.revision }
+
+// AppliedIndex returns the index of the last log entry applied to the database.
+func (e *Closed) AppliedIndex() uint64 { return e.applied }
+
+// Identity returns the identity of the member.
+func (e *Closed) Identity() Identity { return e.identity }
+
+// Members returns the number of members in the cluster.
+func (e *Closed) Members() int { return e.identity.Members }
+
+// Hashes returns nil because etcd keeps its hashes in memory.
+func (*Closed) Hashes() []format.Hash { return nil }
+
+// Hash always returns an error.
+func (*Closed) Hash(int64) (format.Hash, error) { return format.Hash{}, errClosed }
+
+// closedBackend implements the read methods of backend.Backend. All other methods panic.
+type closedBackend struct {
+	backend.Backend
+	db *bolt.DB
+}
+
+// ConcurrentReadTx implements backend.Backend.
+func (d *closedBackend) ConcurrentReadTx() backend.ReadTx {
+	tx, err := d.db.Begin(false)
+	if err != nil {
+		panic(err) // etcd's own backend also panics after it is closed
+	}
+	return &closedTx{txReader: txReader{tx}, Tx: tx}
+}
+
+// BatchTx implements backend.Backend. The result is nil because there are no writes.
+func (*closedBackend) BatchTx() backend.BatchTx { return nil }
+
+// Snapshot implements backend.Backend.
+func (d *closedBackend) Snapshot() backend.Snapshot {
+	return d.ConcurrentReadTx().(*closedTx)
+}
+
+// closedTx implements backend.ReadTx and backend.Snapshot.
+type closedTx struct {
+	txReader
+	*bolt.Tx
+}
+
+// RLock implements backend.ReadTx. The transaction is already open.
+func (t *closedTx) RLock() {}
+
+// RUnlock implements backend.ReadTx.
+func (t *closedTx) RUnlock() { _ = t.Rollback() } // the transaction is read-only
+
+// Close implements backend.Snapshot.
+func (t *closedTx) Close() error { return t.Rollback() }
+
+// readTx is a bbolt read transaction. The snapshot type of etcd implements it.
+type readTx interface {
+	Bucket(name []byte) *bolt.Bucket
+}
+
+// txReader implements backend.UnsafeReader on top of a bbolt transaction.
+type txReader struct{ tx readTx }
+
+// UnsafeRange implements backend.UnsafeReader.
+func (r txReader) UnsafeRange(of backend.Bucket, key, end []byte, limit int64) (keys, values [][]byte) {
+	bucket := r.tx.Bucket(of.Name())
+	if bucket == nil {
+		return nil, nil
+	}
+	if end == nil {
+		if value := bucket.Get(key); value != nil {
+			return [][]byte{key}, [][]byte{value}
+		}
+		return nil, nil
+	}
+	cursor := bucket.Cursor()
+	for k, v := cursor.Seek(key); k != nil && bytes.Compare(k, end) < 0; k, v = cursor.Next() {
+		keys, values = append(keys, k), append(values, v)
+		if limit > 0 && int64(len(keys)) == limit {
+			break
+		}
+	}
+	return keys, values
+}
+
+// UnsafeForEach implements backend.UnsafeReader.
+func (r txReader) UnsafeForEach(of backend.Bucket, visit func(key, value []byte) error) error {
+	bucket := r.tx.Bucket(of.Name())
+	if bucket == nil {
+		return nil
+	}
+	return bucket.ForEach(visit)
 }
