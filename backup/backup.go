@@ -34,13 +34,14 @@ type Options struct {
 	Interval   time.Duration // --backup-interval
 	Schedule   Schedule
 	Policy     retention.Policy
-	SpoolDir   string // directory on the volume that only the spool uses
+	SpoolDir   string // directory on the volume that is used only for the spool
 	SpoolLimit int64  // bytes
 	// Verify tests in a separate process whether a path can be restored. Verify returns an error if the test could
 	// not run.
 	Verify func(ctx context.Context, path archive.Path) (archive.Result, error)
-	// ScratchDir is the directory that Verify restores to. Commands append a dash and a suffix to its name. Files
-	// left behind by a killed process are removed at the next start.
+	// ScratchDir is the directory that Verify restores to. A command restores to a directory with the same name
+	// followed by a dash and a suffix. Files left behind by a killed process are removed the next time the process
+	// starts.
 	ScratchDir string
 
 	Gate writer.Gate
@@ -63,7 +64,7 @@ type Backups struct {
 	superseded chan error
 }
 
-// running holds the state while etcd is running.
+// running holds state that exists only while etcd is running.
 type running struct {
 	etcd   writer.Etcd
 	dir    string // etcd's data directory
@@ -121,8 +122,8 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	}
 	b.unable.Store(nil)
 	r.writer.Store(w)
-	// End does not wait for the tasks because they do not read from etcd. On a busy machine, it can take seconds for
-	// the process of a killed restore test to exit.
+	// End does not wait for the maintenance tasks, because the tasks do not read from etcd and the process of a
+	// restore test can take seconds to exit after it is killed.
 	go newTasks(b, w, r.etcd.Identity().MemberID).run(ctx)
 	w.Run(ctx)
 }
@@ -147,7 +148,7 @@ func (b *Backups) recordFailure(err error) {
 	b.unable.Store(addFailure(previous, err, retryInterval))
 }
 
-// addFailure returns previous, which may be nil, with one more failure.
+// addFailure adds a failure to previous, which may be nil.
 func addFailure(previous *facts.Problem, err error, next time.Duration) *facts.Problem {
 	now := &facts.Problem{Since: time.Now(), Count: 1, Message: err.Error(), NextRetry: time.Now().Add(next)}
 	if previous != nil {
@@ -164,7 +165,7 @@ func (b *Backups) writerOptions(etcd writer.Etcd, dataDir, owner string) writer.
 	}
 }
 
-// nextFull returns the next time on the schedule, offset for the given cluster.
+// nextFull returns the time of the next scheduled full snapshot, including the offset for the given cluster.
 func (b *Backups) nextFull(cluster string, after time.Time) time.Time {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(cluster)) // never returns an error
@@ -175,7 +176,8 @@ func (b *Backups) nextFull(cluster string, after time.Time) time.Time {
 var errStopping = errors.New("etcd is stopping")
 
 // End stops the writer so that etcd can be closed. End returns an error if a request to the store is still pending
-// when ctx is done. Even then, the writer no longer reads from etcd. Maintenance tasks may outlive End.
+// when ctx is done. When End returns, the writer no longer reads from etcd, even if End returns an error. Maintenance
+// tasks may outlive End.
 func (b *Backups) End(ctx context.Context) error {
 	r := b.running.Load()
 	if r == nil {
@@ -201,18 +203,18 @@ func (b *Backups) currentWriter() *writer.Writer {
 	return nil
 }
 
-// Superseded receives one error, worded for users, after another cluster was restored from this cluster's backups.
-// etcd must then be closed because its further writes are in no backup.
+// Superseded returns a channel that receives an error, worded for users, after another cluster was restored from this
+// cluster's backups. The caller must then close etcd, because later writes would not be backed up.
 func (b *Backups) Superseded() <-chan error { return b.superseded }
 
-// Ack returns the gate for --backup-ack=stored, or nil if that is not set.
+// Ack returns the gate for --backup-ack=stored, or nil if the flag has another value.
 func (b *Backups) Ack() *ack.Gate { return b.options.Ack }
 
-// confirmLimit bounds the time that a change may wait for the store before the member becomes unready.
+// confirmLimit is how long a change may wait for the store before the member becomes unready.
 const confirmLimit = 2 * time.Second
 
-// Unconfirmed returns why clients are waiting for the store. The result is empty if the gate is open and no change
-// has been waiting for confirmLimit.
+// Unconfirmed returns the reason why clients are waiting for the store, or an empty string if the gate is open and no
+// change has been waiting for confirmLimit or longer.
 func (b *Backups) Unconfirmed() string {
 	if b.options.Ack == nil {
 		return ""
@@ -255,7 +257,7 @@ func (b *Backups) Now(ctx context.Context) (archive.Full, error) {
 	return s.FullNow(ctx, "requested")
 }
 
-// Facts describes the backups at one moment.
+// Facts describes the state of the backups at a point in time.
 type Facts struct {
 	Shipped writer.Facts
 	Listed  StoreContents
@@ -306,8 +308,8 @@ func (f Facts) window() facts.Window {
 	return window
 }
 
-// windowsUpTo returns the windows from the last listing with the last one extended to end. The last window includes
-// the full snapshot made since the listing.
+// windowsUpTo returns the windows from the last listing, with the last window extended to end. If a full snapshot was
+// made since the listing, windowsUpTo adds it to the last window.
 func (f Facts) windowsUpTo(end facts.Window) []facts.GenerationWindow {
 	windows := slices.Clone(f.Listed.Windows) // the listing is shared
 	last := &windows[len(windows)-1]
@@ -337,8 +339,8 @@ func (l *StoreContents) window() facts.Window {
 	return *l.Window
 }
 
-// addResult records the result of a restore test unless a newer one is known. If two tests ended in the same second,
-// a failure takes precedence.
+// addResult records the result of a restore test unless a newer result is known. If two tests finished in the same
+// second, a failure takes precedence.
 func (l *StoreContents) addResult(result *archive.Result) {
 	previous := l.LastVerification
 	if previous != nil && (result.At.Before(previous.At) || result.At.Equal(previous.At) && !previous.Passed) {

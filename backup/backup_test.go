@@ -249,7 +249,6 @@ func TestAnUnusableSpoolIsReported(t *testing.T) {
 	require.ErrorContains(t, s.Flush(soon(t), s.database()), "spool")
 }
 
-// A pod may be stopped right after it becomes ready.
 func TestFlush_uploadsEverythingIfEtcdIsClosedAtOnce(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.put(t, 10)

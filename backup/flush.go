@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// hangGrace is the time that a call may run past its deadline before it counts as hung.
+	// hangGrace is how long a call may run past its deadline before it is considered hung.
 	hangGrace = 500 * time.Millisecond
-	// recoveryLimit is the time that a failing store has to recover. A pod must not stop slowly because of a broken
-	// store.
+	// recoveryLimit is how long Flush waits for a failing store to recover. The limit is short because a broken store
+	// must not delay the shutdown of the pod.
 	recoveryLimit = 3 * time.Second
 )
 
@@ -34,8 +34,8 @@ var errStillUnreachable = errors.New("the store has not recovered from an earlie
 // If there is no chain to extend, the member that wrote the backups copies the whole database, and the other members
 // return writer.ErrNoChain. Flush returns writer.ErrRowsOnly if all revisions are stored and another member must
 // upload the rest, and ErrNotRunning if backups had not started. If a volume or network file system hangs, Flush
-// still returns shortly after ctx is done, but leaks a goroutine. The leak is harmless because the process is about
-// to exit.
+// still returns shortly after ctx is done, but leaks a goroutine, which is harmless because the process is about to
+// exit.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	run := b.running.Load()
 	if run == nil {
@@ -125,7 +125,7 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 const (
 	// segmentTimeout is the timeout for uploading one segment. Segments are small.
 	segmentTimeout = 2 * time.Minute
-	// maxConflicts is the number of attempts to store a segment if other members keep storing one at the same
+	// maxConflicts is the number of attempts to store a segment if other members keep storing segments at the same
 	// position.
 	maxConflicts = 10
 )
@@ -143,14 +143,14 @@ type spoolFlush struct {
 	writable int           // generation verified to be writable by this process; 0 if none
 }
 
-// FlushSpool uploads the spool left by an earlier run and clears the spool. data identifies the data on the volume,
-// or is unknown if there is no usable data; reach is the last revision of that data. If the newest segment belongs to
-// other data or ends at or before reach, FlushSpool leaves the spool to the writer.
+// FlushSpool uploads the spool left by an earlier run and clears the spool. data identifies the data on the volume
+// and is unknown if there is no usable data. reach is the last revision of the data on the volume. If the newest
+// segment belongs to other data or ends at or before reach, FlushSpool leaves the spool to the writer.
 //
 // FlushSpool must be called before Begin. FlushSpool can be called again after an error such as store.ErrUnavailable.
-// If a segment takes longer than two minutes to upload, FlushSpool returns context.DeadlineExceeded. Segments that
-// follow an unreadable part, or that belong to a generation ended by a restore, are preserved, and a warning is
-// logged.
+// If a segment takes longer than two minutes to upload, FlushSpool returns context.DeadlineExceeded. FlushSpool
+// preserves segments that follow an unreadable part or belong to a generation that was ended by a restore, and logs a
+// warning.
 func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach int64) error {
 	inData := func(last format.Manifest) bool {
 		return data.Known() && (last.Cluster != data.Cluster || last.Generation != data.Generation || last.End <= reach)
@@ -301,7 +301,8 @@ func (s *spoolFlush) mismatch(manifest format.Manifest) error {
 }
 
 // preserve moves the spool aside if its generation has ended or part of it is unreadable. A spool that belongs to
-// another store is left in place. Otherwise preserve returns why, because an operator must decide.
+// another store is left in place. If the generation has not ended and the whole spool is readable, preserve returns
+// the given error, because an operator must decide what to do.
 func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why error) error {
 	generation, ended, err := s.generation(ctx, from)
 	switch {
@@ -321,8 +322,8 @@ func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why erro
 	return err
 }
 
-// buildRemaining builds a segment from the records after the end of the backups, for a segment whose first part was
-// stored by another member.
+// buildRemaining builds a segment from the records that are still missing from the store after another member has
+// stored the first part of a segment.
 func (s *spoolFlush) buildRemaining(entry writer.Spooled) (format.Object, error) {
 	file, err := s.waiting.Open(entry)
 	if err != nil {

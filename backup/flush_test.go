@@ -41,7 +41,7 @@ func (s *stuck) Put(ctx context.Context, name string, content io.Reader) error {
 	return s.Store.Put(ctx, name, content)
 }
 
-// closedBehind makes backups, ends them, and closes etcd while ten revisions are not stored.
+// closedBehind starts and stops backups, writes ten more revisions, and closes etcd.
 func (s *subject) closedBehind(t *testing.T, before func()) {
 	t.Helper()
 	s.start(t)
@@ -124,7 +124,7 @@ func TestFlush_waitsForAnUploadInProgress(t *testing.T) {
 	require.Equal(t, int64(12), s.stored(t))
 }
 
-// On a busy machine, a killed process can take seconds to exit.
+// Flush must not wait for a killed restore test, because its process can take seconds to exit on a busy machine.
 func TestFlush_doesNotWaitForARestoreTest(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	begun, release := make(chan struct{}), make(chan struct{})
@@ -138,7 +138,6 @@ func TestFlush_doesNotWaitForARestoreTest(t *testing.T) {
 	require.Equal(t, int64(11), s.stored(t))
 }
 
-// During a rolling restart, the other members keep running while the writer is stopped.
 func TestFlush_leavesTheRestToTheOtherMembers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.closedBehind(t, func() {})
@@ -173,11 +172,10 @@ func TestFlush_sendsFewRequests(t *testing.T) {
 	before := len(kept.Calls())
 	require.NoError(t, s.Flush(soon(t), s.database()))
 	asked := kept.Calls()[before:]
-	require.LessOrEqual(t, len(asked), 12, "%v", asked) // 23 if the writer had to inspect the store again
+	require.LessOrEqual(t, len(asked), 12, "%v", asked) // would be 23 if the writer inspected the store again
 	require.Equal(t, int64(12), s.stored(t))
 }
 
-// Leases and users can be created before the first key.
 func TestFlush_uploadsALeaseOfAnEtcdWithoutKeys(t *testing.T) {
 	s := newSubjectIn(t, memory.New(), archive.Verified)
 	s.start(t)
@@ -197,7 +195,6 @@ func TestFlush_uploadsALeaseOfAnEtcdWithoutKeys(t *testing.T) {
 	require.True(t, slices.ContainsFunc(reading.Buckets, func(b *format.Bucket) bool { return b.Name == "lease" && b.Len() == 1 }))
 }
 
-// Changes to leases and users do not increase the revision.
 func TestFlushAtRest_uploadsALeaseWithoutANewRevision(t *testing.T) {
 	s := newSubjectIn(t, memory.New(), archive.Verified)
 	s.start(t)
@@ -217,8 +214,8 @@ func TestFlushAtRest_uploadsALeaseWithoutANewRevision(t *testing.T) {
 	require.NoError(t, again.FlushAtRest(soon(t), s.dir, member, cluster), "and once more, when the store has all of it")
 }
 
-// Opening a large spool can take a while. In the meantime, etcd is already serving clients, and a client may compact
-// revisions that are not in a segment yet.
+// If a client requests a compaction while the spool is still being opened, BeforeCompaction must wait until the
+// revisions are in a segment.
 func TestBeforeCompaction_waitsForTheSpool(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.start(t)

@@ -61,8 +61,8 @@ type recordedHash struct {
 	compaction bool
 }
 
-// TestEveryStoredRevisionEqualsEtcdsOwn compares random revisions of random histories. The store fails randomly, and
-// processes are killed at random points.
+// TestEveryStoredRevisionEqualsEtcdsOwn compares the stored revisions of random histories with etcd's own state. The
+// store fails randomly, and processes are killed at random points.
 func TestEveryStoredRevisionEqualsEtcdsOwn(t *testing.T) {
 	for range *histories {
 		seed := rand.Uint64()
@@ -78,7 +78,7 @@ func TestEveryStoredRevisionEqualsEtcdsOwn(t *testing.T) {
 	}
 }
 
-// live starts and stops backups a few times while etcd is running and the store is failing occasionally.
+// live starts and stops backups a few times while etcd is running and the store fails occasionally.
 func (p *past) live() {
 	p.Helper()
 	p.appoint()
@@ -226,7 +226,7 @@ func first(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
-// compare exports every recorded revision that is stored.
+// compare exports every recorded revision that is stored, and compares it with etcd's state at that revision.
 func (p *past) compare() {
 	p.Helper()
 	from, compared := archive.New(p.kept, &format.Keys{}), map[int64]bool{}
@@ -255,7 +255,7 @@ func (p *past) compare() {
 }
 
 // requireReason requires that a revision is missing only because etcd was compacted before the revision was captured,
-// or because there was no full snapshot yet. How many revisions are missing depends on the load of the machine.
+// or because there was no full snapshot yet.
 func (p *past) requireReason(chains []archive.Chain, revision int64) {
 	p.Helper()
 	next := slices.IndexFunc(chains, func(c archive.Chain) bool { return c.From > revision })
@@ -360,8 +360,8 @@ func (p *past) rule(ctx context.Context) error {
 	return err
 }
 
-// requireRights requires that the rights in a snapshot existed together no later than the snapshot. The last snapshot
-// must contain the latest rights.
+// requireRights requires that the rights in a snapshot are equal to etcd's rights at some revision up to that of the
+// snapshot. The last snapshot must contain the latest rights.
 func (p *past) requireRights(tx *bolt.Tx, revision int64) {
 	p.Helper()
 	found := rightsOf(revision, func(bucket backend.Bucket, each func(k, v []byte) error) {
@@ -381,7 +381,7 @@ func (p *past) requireRights(tx *bolt.Tx, revision int64) {
 	require.Contains(p, had, found.of, "at revision %d", revision)
 }
 
-// requireLeases requires that a snapshot contains the lease of every key. A key without its lease would never expire.
+// requireLeases requires that a snapshot contains the lease of every key.
 func (p *past) requireLeases(tx *bolt.Tx) {
 	p.Helper()
 	named := map[string]int64{}
@@ -398,8 +398,8 @@ func (p *past) requireLeases(tx *bolt.Tx) {
 	}
 }
 
-// killable is the store of a process that can be killed. Afterwards, requests are not executed and the process
-// receives no responses.
+// killable is the store of a process that can be killed. After a kill, requests are not executed and no responses are
+// returned.
 type killable struct {
 	store.Store
 	dead, happens atomic.Bool

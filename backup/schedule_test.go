@@ -146,7 +146,7 @@ func TestSchedule_next(t *testing.T) {
 	}
 }
 
-// The time zone does not matter, even on the night when an hour occurs twice.
+// The schedule must not depend on the time zone, even on the night when daylight saving time ends.
 func TestSchedule_usesUTC(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {

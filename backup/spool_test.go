@@ -195,7 +195,7 @@ func short(positions ...string) string {
 	return strings.Join(positions, ", ")
 }
 
-// The spool belongs to a former leader. The new leader has changed a lease since then.
+// FlushSpool must not upload the spooled leases of a former leader if the new leader has changed a lease.
 func TestFlushSpool_skipsOutdatedBuckets(t *testing.T) {
 	w := newWaiting(t)
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}
@@ -231,7 +231,7 @@ func (f follower) Identity() capture.Identity {
 	return identity
 }
 
-// watch makes the subject a standby. The writer has stored all revisions and stopped.
+// watch makes the subject a standby after the writer has stored all revisions and stopped.
 func (s *subject) watch(t *testing.T) {
 	t.Helper()
 	s.put(t, 10)
@@ -264,7 +264,6 @@ func TestStandby_uploadsWhatTheWriterLeft(t *testing.T) {
 	assert.Len(t, history.Newest().Fulls, 1, "segments are enough")
 }
 
-// Reserving revisions is the first task of a writer.
 func TestStandby_leavesTasksToTheWriter(t *testing.T) {
 	in := memory.New()
 	in.Inject(memory.Fault{Op: memory.Put, Prefix: "reservation/", Err: memory.ErrDenied})
@@ -277,8 +276,8 @@ func TestStandby_leavesTasksToTheWriter(t *testing.T) {
 	assert.Zero(t, s.reserved(t))
 }
 
-// The store has all revisions but not the user. The member cannot know whether the user has been deleted in the
-// meantime.
+// If the store has all revisions but not the user, a standby must not report success, because the user might have
+// been deleted in the meantime.
 func TestStandby_doesNotClaimToHaveStoredUsers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.watch(t)

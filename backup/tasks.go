@@ -31,7 +31,7 @@ const (
 	longestRetry = time.Minute
 )
 
-// errBlocked is returned if a safety check prevents deletions. Blocked deletions are not retried early.
+// errBlocked is returned if a safety check prevents deletions. The prune task does not retry early after errBlocked.
 var errBlocked = errors.New("not deleting any backups because a safety check failed")
 
 // tasks runs the maintenance tasks. Only the goroutine that calls run may use a tasks value.
@@ -42,7 +42,7 @@ type tasks struct {
 
 	listedFulls int64 // number of full snapshots that the writer had stored when a listing was last requested
 	due         map[string]time.Time
-	listing     *StoreContents            // nil if there is no listing or it lacks the result of a newer test
+	listing     *StoreContents            // nil if there is no listing or the listing does not include the result of a newer test
 	testedFull  string                    // last full snapshot tested by this process, even if the result could not be read back
 	failing     map[string]*facts.Problem // failing tasks by name
 
@@ -55,7 +55,7 @@ type tasks struct {
 	mergedSegments int64     // number of segments stored by the writer before the last merge
 	unmerged       bool      // the last merge did not merge all segments
 
-	lossSuspected bool // objects that the latest revision needs may be missing from the store
+	lossSuspected bool // objects needed to restore the latest revision may be missing from the store
 }
 
 func newTasks(b *Backups, s *writer.Writer, member string) *tasks {
@@ -324,8 +324,8 @@ func (c *tasks) replace(ctx context.Context, reason string) (made bool, err erro
 	return err == nil, err
 }
 
-// testRestore tests the restore of a random revision between full snapshots. If objects may be missing, it tests the
-// latest revision instead.
+// testRestore tests the restore of a random revision between full snapshots. If objects may be missing, testRestore
+// tests the latest revision instead.
 func (c *tasks) testRestore(ctx context.Context) error {
 	if c.lossSuspected {
 		return c.testLatest(ctx)
@@ -350,7 +350,7 @@ func (c *tasks) testRestore(ctx context.Context) error {
 }
 
 // testLatest checks whether the latest revision can be restored, because the writer does not read back its uploads.
-// If the listing ends before that revision, testLatest makes a full snapshot. Otherwise testLatest runs a restore
+// If the listing ends before the latest revision, testLatest makes a full snapshot; otherwise, it runs a restore
 // test, which also detects damaged segments.
 func (c *tasks) testLatest(ctx context.Context) error {
 	facts := c.writer.Facts()
@@ -458,9 +458,11 @@ func (c *tasks) merge(ctx context.Context) error {
 }
 
 const (
-	// maxDrift is the drift between the wall clock and the monotonic clock that counts as a jump.
+	// maxDrift is the drift between the wall clock and the monotonic clock above which the wall clock is considered
+	// to have jumped.
 	maxDrift = time.Minute
-	// afterJump is the time without deletions after a jump. New backups may look old if the clock is wrong.
+	// afterJump is how long deletions are suspended after a jump, because new backups may look old if the clock is
+	// wrong.
 	afterJump = time.Hour
 )
 
@@ -476,8 +478,8 @@ type clock struct {
 
 func newClock(now func() time.Time) clock { return clock{now: now, first: now(), started: time.Now()} }
 
-// check returns why no backups may be deleted now, or an empty string if the wall clock has not jumped within the
-// last hour.
+// check returns the reason why backups must not be deleted now, or an empty string if the wall clock has not jumped
+// within the last hour.
 func (c *clock) check() string {
 	drift := c.now().Round(0).Sub(c.first.Round(0)) - time.Since(c.started)
 	if jump := drift - c.drift; jump.Abs() > maxDrift {

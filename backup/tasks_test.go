@@ -34,7 +34,7 @@ func TestAFailedRestoreTestIsReportedBeforeTheNextFullSnapshotIsStored(t *testin
 	assert.False(t, s.Facts().Listed.LastVerification.Passed)
 }
 
-// The full snapshot may have been tested by a command, or the process was killed before it made a new one.
+// A full snapshot that failed a restore test must be replaced even if the test was run by another process.
 func TestAFullSnapshotThatFailedElsewhereIsReplaced(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "the first full snapshot")
@@ -99,7 +99,8 @@ func TestARestoreTestThatCannotRunIsReportedAndRetried(t *testing.T) {
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Listed.LastVerification != nil }, "the restore test")
 }
 
-// The previous listing would otherwise be used for another minute.
+// If a test result cannot be read back, the store must be listed again instead of reusing the previous listing for
+// another minute.
 func TestAnUnreadableResultIsReadAgain(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Verified)
@@ -110,7 +111,8 @@ func TestAnUnreadableResultIsReadAgain(t *testing.T) {
 	assert.GreaterOrEqual(t, in.CountCalls(memory.Get, "gen/000001/verified/"), 2, "the first read failed")
 }
 
-// The failed task lists the store again only after an hour, but another task does so earlier.
+// A successful listing by another task must clear the error, because the failed task lists the store again only after
+// an hour.
 func TestAFailedListingIsForgottenAfterASuccessfulOne(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Verified)
@@ -128,7 +130,6 @@ func TestMissingIdentitiesAreReported(t *testing.T) {
 	assert.Zero(t, s.proof.count())
 }
 
-// The flag may have been forgotten in a restart.
 func TestMissingRecipientsAreReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	made := formattest.NewKeys(t)
@@ -173,7 +174,6 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	return s, from.Start.Revision - 1
 }
 
-// Object names do not reveal that a segment is missing.
 func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 	s, before := lost(t, false)
 	last := s.etcd.Revision()
@@ -190,7 +190,6 @@ func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the problem ends")
 }
 
-// A full snapshot of a large database can take a while.
 func TestLostSegmentsAreReportedBeforeTheFullSnapshotIsMade(t *testing.T) {
 	s, before := lost(t, false)
 	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
@@ -207,7 +206,6 @@ func TestLostSegmentsCauseAFullSnapshot(t *testing.T) {
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the problem ends")
 }
 
-// A store that is never pruned eventually fills up.
 func TestACheckThatBlocksDeletionsIsReported(t *testing.T) {
 	kept := memory.New()
 	kept.Now = func() time.Time { return time.Now().Add(20 * time.Minute) }
@@ -219,7 +217,7 @@ func TestACheckThatBlocksDeletionsIsReported(t *testing.T) {
 	require.True(t, undone.NextRetry.After(time.Now()))
 }
 
-// The first full snapshot of a large database may take longer than the delay before the tasks run.
+// If the tasks start before the first full snapshot is stored, they must not report a problem.
 func TestNothingIsReportedBeforeTheFirstFullSnapshot(t *testing.T) {
 	kept := memory.New()
 	kept.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Delay: 2500 * time.Millisecond, Times: 1})
@@ -267,8 +265,8 @@ func TestReservation_isMadeWhenEtcdApproachesTheLastOne(t *testing.T) {
 	}
 }
 
-// A restored cluster continues above the reserved revision, which must therefore be ahead of etcd and not only of the
-// store.
+// The reserved revision must be ahead of etcd and not only of the store, because a restored cluster continues above
+// the reserved revision.
 func TestReservation_isAheadOfWhatIsNotStored(t *testing.T) {
 	t.Parallel()
 	in := memory.New()
@@ -345,14 +343,13 @@ func (c *counted) List(ctx context.Context, prefix, after string) iter.Seq2[stor
 	return c.Store.List(ctx, prefix, after)
 }
 
-// Listing all backups takes seven requests.
+// Pruning must not list all backups each time, because a listing takes seven requests.
 func TestPruneUsesARecentListing(t *testing.T) {
 	in := &counted{Store: memory.New()}
 	s := newSubjectIn(t, in, archive.Verified)
 	s.beginUntil(t, func(backup.Facts) bool { return in.tests.Load() > in.kept.Load() }, "the tests are listed more often than everything")
 }
 
-// Trusting a clock that is wrong for two minutes would delete almost all backups.
 func TestNothingIsDeletedAfterTheClockJumped(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	var jump atomic.Int64

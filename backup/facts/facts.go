@@ -1,6 +1,6 @@
-// Package facts defines the published state of a member's backups. Package backup fills it in, and the status
-// document, the metrics, the status page and the terminal display it unchanged. Package facts contains only types and
-// does not import any other package of this module.
+// Package facts defines the published state of a member's backups. Package backup fills in the types, and the status
+// document, the metrics, the status page and the terminal display the values unchanged. Package facts contains only
+// types and does not import any other package of this module.
 package facts
 
 import "time"
@@ -71,7 +71,7 @@ type FullSnapshot struct {
 type SnapshotProgress struct {
 	Reason           string    `json:"reason"`
 	Since            time.Time `json:"since"`
-	Step             string    `json:"step"`                        // short description, such as uploading
+	Step             string    `json:"step"`                        // short description, such as "uploading"
 	SentBytes        int64     `json:"sent_bytes"`                  // bytes uploaded so far
 	TotalBytes       int64     `json:"total_bytes"`                 // bytes to upload; 0 until the database is copied
 	RemainingSeconds float64   `json:"remaining_seconds,omitempty"` // estimate; absent while it is unknown

@@ -21,7 +21,7 @@ const (
 	Another Names = "another cluster"
 )
 
-// Place describes what the store has for the generation of the data. If the data has no recorded cluster, Place
+// Place describes whether the store contains the generation of the data. If the data has no recorded cluster, Place
 // describes the store as a whole.
 type Place string
 

@@ -57,7 +57,7 @@ type Data struct {
 	Peers    archive.Identity // identity reported by other members with the same etcd cluster ID; zero if there are none
 	Etcd     string           // etcd cluster ID in hexadecimal; empty if etcd has stored nothing
 	Owner    string           // owner of this member's cluster (NAMESPACE/NAME)
-	Revision int64            // highest revision that the data can reach
+	Revision int64            // upper bound for the last revision of the data, including etcd's log
 	Rows     Rows             // empty means NotCompared
 }
 
@@ -106,14 +106,14 @@ func (s Store) Adopts(flag, owner string) bool {
 type Result struct {
 	Relation
 	Identity archive.Identity // recorded identity of the data, or the identity to record for it
-	Lacks    bool             // the store has a later generation, or revisions that the data cannot reach
+	Lacks    bool             // the store has a later generation, or revisions that the data does not have
 }
 
 // Compare returns how data relates to a store. adopt is the result of Store.Adopts.
 func Compare(data Data, store Store, adopt bool) Result {
 	c := caseOf(data, store, adopt)
 	j := Result{Relation: classify(c), Identity: data.Identity}
-	j.Lacks = c.Lacks && j.Relation != Same // data that continues the store loses nothing, even if the store has more revisions
+	j.Lacks = c.Lacks && j.Relation != Same // no revisions are lost if the data continues the backups, even if the store has more revisions
 	switch {
 	case c.Names == This && !data.Identity.Known():
 		j.Identity = data.Peers
@@ -208,8 +208,8 @@ func (e *RowsError) Error() string { return e.Err.Error() }
 // Unwrap returns the underlying error.
 func (e *RowsError) Unwrap() error { return e.Err }
 
-// Refusal returns an error that describes the relation and what the user can do about it. If rows differ, it is a
-// RowsError.
+// Refusal returns an error that describes the relation and what the user can do about it. If rows differ, the error
+// is a RowsError.
 func (j Result) Refusal(data Data, s Store, store string) error {
 	generation := fmt.Sprintf("--adopt=%s/%d", s.Cluster.Cluster, s.Newest().Number)
 	err := fmt.Errorf("%s; %s", j.Describe(data, s, store), strings.ReplaceAll(j.WayOut(), "--adopt=CLUSTER/GENERATION", generation))

@@ -217,7 +217,7 @@ func TestNewer_missingRevisions(t *testing.T) {
 	assert.Zero(t, OfEtcd(history(1), "9").Number)
 }
 
-// Recovery looks for damage only in the range of compared revisions.
+// The error must contain the range of compared revisions, because recovery looks for damage only in that range.
 func TestRefusalNamesTheRowsThatWereCompared(t *testing.T) {
 	s := Store{Cluster: clusterA, Lineage: history(1, 2), Head: head(20)}
 	for name, c := range map[string]struct {

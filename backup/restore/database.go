@@ -1,11 +1,11 @@
 // Package restore builds a database file from a full snapshot and the rows that follow it, without running etcd.
 // Restore streams the snapshot to the file, appends the rows, and replaces the small buckets with their later
-// content. The result is etcd's database at that revision, except for rows that a compaction deleted after the
-// snapshot: these rows exist again, and the compaction is scheduled, as if etcd had been killed before it started the
-// compaction. Recovery and the backup commands use the package.
+// content. The result is the same as etcd's database at the requested revision, except that rows deleted by a
+// compaction after the snapshot exist again, and the compaction is scheduled, as if etcd had been killed before it
+// started the compaction. Recovery and the backup commands use the package.
 //
-// HashKV computes etcd's own hash of a closed database, to compare a restored database with the hash that etcd
-// recorded.
+// HashKV computes etcd's hash of a closed database, so that a restored database can be compared with the hash that
+// etcd recorded.
 package restore
 
 import (

@@ -204,7 +204,7 @@ func leasesOf(t *testing.T, path string) map[int64]int64 {
 	return found
 }
 
-// Buckets are recorded less often than rows, so all of them may lack the lease of a key.
+// A key must keep its lease even if no recorded bucket contains the lease.
 func TestLeasesOfKeysAreRestored(t *testing.T) {
 	h, id := leased(t)
 	to := h.moments[len(h.moments)-1]

@@ -31,7 +31,7 @@ const partial = ".partial"
 
 // Export builds a database in a new file and appends its SHA-256, which makes the file a stock snapshot for `etcdutl
 // snapshot restore`. If the file is created in the meantime, Export returns fs.ErrExist. The file is written as
-// PATH.partial. An interrupted export leaves that file behind, and the next export replaces it.
+// PATH.partial. An interrupted export leaves a partial file behind, which the next export replaces.
 func Export(ctx context.Context, source Source, path string, options Options) (Result, error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return Result{}, fmt.Errorf("cannot write %s: the file already exists or the path is not accessible", path)

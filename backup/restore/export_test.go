@@ -133,7 +133,7 @@ func TestExport_replacesAnInterruptedOne(t *testing.T) {
 	restore(t, exported)
 }
 
-// Another process may have created the file during the download.
+// Export must not overwrite a file that another process created during the download.
 func TestExport_overwritesNoFile(t *testing.T) {
 	h := newHistory(t, 5)
 	h.live(5)
@@ -152,7 +152,7 @@ func TestExport_overwritesNoFile(t *testing.T) {
 	require.NoFileExists(t, exported+".partial")
 }
 
-// Kubernetes watchers list again if their revision was compacted; otherwise they would miss events.
+// Earlier revisions must be compacted, because Kubernetes watchers list again only if their revision was compacted.
 func TestAbove_compactsEverythingBefore(t *testing.T) {
 	h := newHistory(t, 6)
 	h.live(40)
@@ -186,7 +186,8 @@ func TestAbove_usesNoRevisionTwice(t *testing.T) {
 	require.Equal(t, to.revision+1, result.Revision)
 }
 
-// Buckets are recorded at the end of a segment, but the target may be in the middle of a segment.
+// If the target is in the middle of a segment, a key must keep a lease that is recorded only at the end of the
+// segment.
 func TestAKeyKeepsALeaseGrantedAfterTheLastBucket(t *testing.T) {
 	h, _ := leased(t)
 	before, after := h.moments[0], h.moments[1]

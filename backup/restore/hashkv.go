@@ -37,10 +37,9 @@ type HashRequest struct {
 }
 
 // HashKV returns the hash that etcd's HashKV (HashByRev) returns, or that etcd stores during a compaction. The
-// database may have been compacted earlier than the member, but not later. A compaction that the database has started
-// but not finished counts as well if it may have deleted rows. The database does not record whether rows were
-// deleted, so the caller must know. HashKV opens the database for reading; no process may have the database open for
-// writing.
+// database may have been compacted earlier than the member, but not later. An unfinished compaction of the database
+// also counts if it may have deleted rows. The database does not record whether rows were deleted, so the caller must
+// know. HashKV opens the database for reading; no process may have the database open for writing.
 //
 // etcd hashes the rows up to a revision in order. Of the rows at or below the compaction, etcd omits those that a
 // compaction at that revision would delete, so that members agree even if some of them have not finished compacting.

@@ -85,8 +85,8 @@ func keepHistory(t *testing.T, keys *format.Keys) *keptHistory {
 	return k
 }
 
-// keep stores full snapshots and segments and merges some of the segments. Some of the full snapshots are inside a
-// segment.
+// keep stores full snapshots and segments and merges some of the segments. Some full snapshots are taken in the
+// middle of a segment.
 func (k *keptHistory) keep() {
 	for i, full := range k.fulls {
 		begins := i == 0 || i%3 == 2 // starts a new chain while the previous chain continues past the snapshot
@@ -165,7 +165,7 @@ func (k *keptHistory) segments(upTo int64) {
 	}
 }
 
-// ordered returns a bucket with entries sorted by key. etcd returns uncommitted entries first.
+// ordered returns a bucket with entries sorted by key, because etcd returns uncommitted entries first.
 func ordered(bucket *format.Bucket) *format.Bucket {
 	entries := maps.Collect(func(yield func(string, string) bool) {
 		for key, value := range bucket.Entries() {

@@ -133,7 +133,7 @@ type batch struct {
 }
 
 // readAndInsert inserts rows while reading the next ones, because both take about the same time. readAndInsert waits
-// for both and prefers errors from inserting. insert may retain the rows.
+// for both goroutines, and returns the error from inserting if both fail. insert may retain the rows.
 func readAndInsert(ctx context.Context, read Rows, insert func(format.Row) error) (changed archive.Reading, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -266,20 +266,19 @@ func checkLastRevision(tx *bolt.Tx, revision int64) error {
 	return err
 }
 
-// TTLs in seconds for leases that keys refer to but no bucket contains.
+// TTLs in seconds of leases that keys refer to but that are not in any bucket.
 const (
-	// expiredTTL applies to a lease that the next recorded bucket does not contain. The lease expired in the
-	// meantime, so its keys were deleted and must be deleted again.
+	// expiredTTL applies to a lease that the next recorded bucket does not contain. Such a lease has expired, so its
+	// keys were deleted and must be deleted again.
 	expiredTTL = 1
 	// unknownTTL applies if no later bucket was recorded. A client may still use the lease and must not lose it
 	// early, so the lease gets the longest known TTL, and at least the default TTL of etcd sessions.
 	unknownTTL = 60
 )
 
-// addMissingLeases adds the leases that keys refer to but the database does not contain. Without its lease, a key
-// would never expire. Buckets are recorded less often than rows, so a lease may have been granted after the last
-// recorded bucket and have expired before the next one. Only rows after the full snapshot can refer to a missing
-// lease.
+// addMissingLeases adds the leases that keys refer to but the database does not contain. Without the lease, the keys
+// would never expire. Buckets are recorded less often than rows, so a lease may be granted after one recorded bucket
+// and expire before the next. Only rows after the full snapshot can refer to a missing lease.
 func addMissingLeases(ctx context.Context, tx *bolt.Tx, firstNew []byte, recorded func(context.Context) (*format.Bucket, error)) error {
 	leases, err := tx.CreateBucketIfNotExists(schema.Lease.Name())
 	if err != nil {

@@ -70,7 +70,8 @@ func (s *stand) hold(prefix string) (uploading <-chan struct{}, release func()) 
 	return begun, func() { s.store.ClearFaults(); close(released) }
 }
 
-// etcd may reply to a request before its applied index includes the request.
+// Each reply must wait for a new capture, because etcd may reply to a request before its applied index includes the
+// request.
 func TestAck_everyWaitHasACaptureOfItsOwn(t *testing.T) {
 	s := confirming(t)
 	etcd := s.options.Etcd
@@ -111,7 +112,8 @@ func TestAck_waitWakesTheWriter(t *testing.T) {
 	s.requireConfirmed(s.waiting(s.options.Ack.WaitAll))
 }
 
-// A failed attempt may have created the object, whose age shows other clusters whether this cluster is active.
+// The validity must start with the first attempt even if it fails, because the failed attempt may have created the
+// object.
 func TestAck_validityStartsWithTheFirstAttempt(t *testing.T) {
 	s := confirming(t).run()
 	s.requireConfirmed(s.stored(s.put("a", "1")))
@@ -216,7 +218,7 @@ func TestWriter_checksWithOneRequest(t *testing.T) {
 	assert.Len(t, s.store.Calls(), before+1)
 }
 
-// An inspection may end during a check of the store. The check must still detect that the generation was deleted.
+// If an inspection finishes during a check of the store, the check must still detect that the generation was deleted.
 func TestWriter_checksTheOwnerAfterAnInspection(t *testing.T) {
 	s := checked(t)
 	const name = "gen/000001/generation.json"
@@ -233,7 +235,7 @@ func TestWriter_checksTheOwnerAfterAnInspection(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8") // unless -parallel is set, because the tests mostly wait
+	_ = flag.Set("test.parallel", "8") // high because the tests mostly wait; can be overridden with -parallel
 	os.Exit(m.Run())
 }
 

@@ -60,10 +60,10 @@ const (
 	// chunk is the number of bytes of rows copied in one read transaction. Copying this much takes about a
 	// millisecond.
 	chunk = 1 << 20
-	// maxSegment is the size in bytes at which a segment ends. A segment may exceed it by one revision.
+	// maxSegment is the size in bytes at which a segment ends. A segment may exceed maxSegment by one revision.
 	maxSegment = 8 << 20
-	// unreachableFactor extends the interval between captures while the store is unreachable. Captures are not urgent
-	// then, and each segment costs a request later.
+	// unreachableFactor extends the interval between captures while the store is unreachable. While the store is
+	// unreachable, captures are not urgent, and each segment costs an extra request later.
 	unreachableFactor = 10
 	// maxMarkers is the maximum number of time markers between captures.
 	maxMarkers = 1024
@@ -81,15 +81,15 @@ func (c *chain) observe() {
 	}
 }
 
-// time returns the current time in milliseconds. If the clock was set back, it returns the latest time written in
+// time returns the current time in milliseconds. If the clock was set back, time returns the latest time written in
 // this generation.
 func (c *chain) time() time.Time {
 	c.lastTime = archive.MaxTime(c.lastTime, c.options.Now().UTC().Truncate(time.Millisecond))
 	return c.lastTime
 }
 
-// capture queues a segment with the latest changes if a capture is due. With heartbeat set, it queues a segment even
-// if there are no changes. capture returns capture.ErrCompacted if the chain cannot be extended.
+// capture queues a segment with the latest changes if a capture is due. If heartbeat is set, capture queues a segment
+// even if there are no changes. capture returns capture.ErrCompacted if the chain cannot be extended.
 func (c *chain) capture(heartbeat bool) error {
 	switch {
 	case !c.isWriter(), c.tail == nil, c.spool.hasInMemory(), !c.released.IsZero():
@@ -116,7 +116,8 @@ func (c *chain) capture(heartbeat bool) error {
 // isAsked reports whether a reply to a request without a revision is waiting for a capture.
 func (c *chain) isAsked() bool { return c.options.Ack.Requests() > c.complete.request }
 
-// captureFailed records a failed capture. etcd keeps the rows until it is compacted.
+// captureFailed records a failed capture. The capture can be retried, because etcd keeps the rows until it is
+// compacted.
 func (c *chain) captureFailed(err error) {
 	c.health.record(opCapture, "cannot capture changes, so the next compaction will leave a gap in the backups: "+err.Error(), true)
 }
@@ -364,7 +365,8 @@ func (c *chain) reset() {
 func (c *chain) resetBuckets() { c.small = bucketState{digests: map[string]format.Digest{}} }
 
 // branch makes the next capture include all small buckets that differ between a full snapshot and the segments before
-// it. Buckets that have changed back are included as well, because a restore may start from either one.
+// it. Buckets that have changed back are included as well, because a restore may start from this full snapshot or
+// from an earlier one.
 func (c *chain) branch(snapshot map[string]format.Digest) {
 	maps.DeleteFunc(c.small.digests, func(name string, last format.Digest) bool { return snapshot[name] != last })
 }
@@ -376,8 +378,8 @@ func (c *chain) drop() {
 	}
 }
 
-// extends reports whether the queued segments start at head. Without queued segments, it reports whether the tail is
-// at head.
+// extends reports whether the queued segments start at head. If no segments are queued, extends reports whether the
+// tail is at head.
 func (c *chain) extends(head archive.Head) bool {
 	var start format.Start
 	if queued := c.spool.Entries(); len(queued) > 0 {
@@ -389,8 +391,8 @@ func (c *chain) extends(head archive.Head) bool {
 	return start.Cluster == head.Cluster && start.Generation == head.Generation && start.Position == head.Position && start.Before == head.Before
 }
 
-// align makes the next segment start at head. Queued segments are kept if they start there. Otherwise align discards
-// the spool so that the database is captured again. align reports whether the tail has changed.
+// align makes the next segment start at head. Queued segments are kept if they start at head; otherwise, align
+// discards the spool so that the database is captured again. align reports whether the tail has changed.
 func (c *chain) align(head archive.Head) bool {
 	if c.tail != nil && c.extends(head) {
 		return false
@@ -425,9 +427,9 @@ func (c *chain) adopt(queued []Spooled) {
 	c.resetBuckets()
 }
 
-// resume continues the segments that an earlier process left in the spool, if they match etcd's data. Compactions
-// then do not leave a gap, even if the store is unreachable. Segments that belong to other data are preserved because
-// they may be the only copy.
+// resume continues the segments that an earlier process left in the spool, if they match etcd's data, so that a
+// compaction does not leave a gap even if the store is unreachable. Segments that belong to other data are preserved
+// because they may be the only copy.
 func (c *chain) resume(identity archive.Identity) error {
 	queued := c.spool.Entries()
 	if len(queued) == 0 {
@@ -500,8 +502,8 @@ func (c *chain) compareSegment(with format.Manifest) (relation.Rows, error) {
 	return relation.Equal, nil
 }
 
-// digest returns the digest of the remaining rows of a revision. complete is false if some of them may have been
-// compacted.
+// digest returns the digest of the remaining rows of a revision. complete is false if some rows of the revision may
+// have been compacted.
 func (c *chain) digest(revision int64) (own format.Digest, complete bool, err error) {
 	digests := format.Continue(format.Digest{}, format.Position{Revision: revision})
 	rows, err := c.addRows(digests, capture.Request{From: revision, UpTo: revision, Limit: chunk, Left: true})

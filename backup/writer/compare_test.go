@@ -26,7 +26,7 @@ func (s *stand) names() (found []string) {
 	s.Helper()
 	for object, err := range s.store.List(s.Context(), "", "") {
 		require.NoError(s, err)
-		// The writer deletes its probes of the store immediately.
+		// Ignore probe objects, because the writer deletes them immediately.
 		if !strings.HasPrefix(object.Name, "probe/") {
 			found = append(found, object.Name)
 		}

@@ -106,9 +106,9 @@ const (
 	maxPause   = 20 * time.Millisecond
 )
 
-// throttledReader counts the bytes read. If throttled is set, it pauses after each piece for as long as the consumer
-// took to process the piece. Compressing a full snapshot would otherwise keep one core busy and slow down etcd on
-// small machines.
+// throttledReader counts the bytes read. If throttled is set, throttledReader pauses after each piece for as long as
+// the consumer took to process the piece. Without the pauses, compressing a full snapshot would keep one core busy
+// and slow down etcd on small machines.
 type throttledReader struct {
 	io.Reader
 	sent      *atomic.Int64

@@ -19,7 +19,7 @@
 // (driver.go). At most one request for the chain runs at a time. Each part of the state belongs to one type, and only
 // the methods of that type modify it:
 //
-//   - remote tracks the store. Revisions are confirmed only in remote.setHead.
+//   - remote tracks the store. Only remote.setHead confirms revisions.
 //   - chain holds the position of the next segment and captures changes into the spool.
 //   - uploads uploads the segments in the spool, and snapshots makes and uploads full snapshots.
 //   - health records failures and delays requests. flushQueue contains the pending calls of Flush.
@@ -33,16 +33,16 @@
 //
 //   - A segment is uploaded only to the end of the chain, and only if the end was read or written within the last
 //     minute. Segments at older positions may have been merged and deleted.
-//   - A revision counts as stored once the store has confirmed its segment and all earlier segments. Facts never
-//     reports a later revision.
+//   - A revision is considered stored once the store has confirmed its segment and all earlier segments.
+//     Facts.Revision is never later than the last stored revision.
 //   - The lag is the age of the oldest revision that is not stored. Capturing a revision again does not reset its
 //     age. A revision that remains unstored is reported as a problem even if no request fails.
 //   - A segment is deleted from the spool only if its rows are in the store or in etcd's database. Segments that
 //     belong to other data are preserved.
 //   - Times within a generation never decrease, even if a clock is set back.
 //   - A full snapshot within a chain is uploaded after the segments before it. A full snapshot that starts a chain
-//     becomes valid only when an empty segment at the end of the previous sequence points to it. Otherwise a chain
-//     could start after a restore has ended the generation.
+//     becomes valid only when an empty segment at the end of the previous sequence points to it, because a chain must
+//     not start after a restore has ended the generation.
 //
 // # Example
 //
@@ -55,7 +55,7 @@
 //     with the time of the next attempt, and changes are captured less often. etcd may be compacted because the rows
 //     are in the spool.
 //   - The name is taken. The event "collided" leads to the state Aligning, in which the writer reads the end of the
-//     chain. If the rows are the same, revision 11 is stored. Otherwise the rows after the end of the chain are
+//     chain. If the rows are the same, revision 11 is stored; otherwise, the rows after the end of the chain are
 //     captured again. If the other segment ends the generation, etcd is closed.
 //   - etcd was compacted at revision 11 before the capture. The rows are gone and the chain cannot be extended, so the
 //     writer starts a new chain with a full snapshot (state Opening).
@@ -84,5 +84,5 @@
 // # Limits
 //
 // The package does not restore, test, merge or delete backups. Package relation determines how data relates to a
-// store. Callers decide when to stop.
+// store. The caller of Run decides when the writer stops.
 package writer

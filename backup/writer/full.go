@@ -453,7 +453,7 @@ func (f *snapshots) backoff(wait time.Duration) time.Duration {
 }
 
 // checkSpace cancels the current full snapshot if the copy of the database does not leave enough room for segments.
-// Segments are small, but the chain ends without them. A check on every tick is enough because no disk can fill the
+// The chain would end if segments could not be queued. A check on every tick is enough because no disk can fill the
 // spool's reserve within a tick.
 func (f *snapshots) checkSpace() {
 	if f.making == nil || f.making.tried.IsZero() {

@@ -297,7 +297,7 @@ func TestFirstFullSnapshot_requesterGetsAnother(t *testing.T) {
 	assert.Equal(t, first.Facts().LastFull.Revision, c.requireAllKept().Full.Revision)
 }
 
-// Segments from the previous chain must not be preserved, unlike segments that belong to other data.
+// Segments from the previous chain must be deleted, unlike segments that belong to other data, which are preserved.
 func TestChain_killDuringStartPreservesNothing(t *testing.T) {
 	c := newMembers(t, 1)
 	member := c.members[0]

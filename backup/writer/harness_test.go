@@ -195,7 +195,7 @@ func (s *stand) requireProblem(says string) {
 	assert.Contains(s, s.Facts().Problem.Message, says)
 }
 
-// closesTransactions waits for the current capture to end.
+// closesTransactions waits for the current capture to finish.
 func (s *stand) closesTransactions() {
 	s.Helper()
 	s.eventually(func(Facts) bool { return s.chain.reader.Open() == 0 }, "no transaction stays open")

@@ -450,7 +450,7 @@ var steps = map[string]func(h *history, s *stand, a arguments){
 	"contents": (*history).printContents,
 }
 
-// put writes COUNT KEY VALUE. COUNT defaults to 1. Each put writes a different value.
+// put handles the step "put COUNT KEY VALUE". COUNT defaults to 1. Each put writes a different value.
 func (h *history) put(s *stand, a arguments) {
 	count := 1
 	if len(a) > 0 {

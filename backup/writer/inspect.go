@@ -78,7 +78,7 @@ func (w *Writer) handleResult(result inspection, err error) {
 	case err != nil && !result.isEndCorrupt(err):
 		w.health.failed(opInspect, "cannot read the backup store", err)
 	case w.isIn(starting):
-		// The inspection started before the chain that is about to be stored.
+		// Ignore the result, because the inspection started before the chain that is being started.
 	default:
 		w.update(result)
 		if event, outcome := w.evaluate(result.head, err); event != "" {
@@ -149,8 +149,9 @@ func (w *Writer) isFullyStored(head archive.Head) bool {
 	return w.options.Reconciled && extended || w.options.SegmentsOnly && ahead >= 0
 }
 
-// compare compares etcd's data with the end of the chain. If the data cannot continue there, compare returns an event
-// and the reason. If the inspection must be repeated, it returns an error without an event.
+// compare compares etcd's data with the end of the chain. If the data cannot continue at the end of the chain,
+// compare returns an event and the reason. If the inspection must be repeated, compare returns an error without an
+// event.
 //
 // Members of a cluster have the same rows. Data with the same identity but different rows comes from a copied volume
 // or cluster that was written to independently. The copy that uploads first continues the backups. If etcd has
@@ -276,7 +277,7 @@ func (w *Writer) startAfterCorruption(found payload) {
 	w.snapshots.openChain("damaged: " + found.err.Error())
 }
 
-// dropSpool discards the spool. Its changes are captured again from the end of the chain.
+// dropSpool discards the spool. The discarded changes are captured again from the end of the chain.
 func (w *Writer) dropSpool(err error) {
 	w.options.Log.Debug().Err(err).Msg("backups: discarded the spool")
 	w.chain.reset()
@@ -310,7 +311,7 @@ func (w *Writer) finish(why error) {
 	}
 }
 
-// An inspection reads the store in a job. Its fields are parameters and results.
+// An inspection reads the store in a job. The fields are the parameters and results of the inspection.
 type inspection struct {
 	Options
 	storeView   // state known before the inspection, updated with its results
@@ -380,7 +381,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 			i.lost, err = i.checkpoint, nil
 		}
 	}
-	if err == nil && i.canCreate && i.head.Unlinked != nil { // the process that stored the full snapshot ended before storing its link
+	if err == nil && i.canCreate && i.head.Unlinked != nil { // the process that stored the full snapshot exited before storing the link
 		err = i.Archive.Open(ctx, i.generation, *i.head.Full, i.Session)
 		if errors.Is(err, archive.ErrMoved) || errors.Is(err, archive.ErrEnded) {
 			err = &store.Unavailable{Cause: err} // inspect the store again
@@ -449,7 +450,7 @@ func (i *inspection) findGeneration(ctx context.Context) (generation archive.Gen
 // reason for a refusal.
 func (i *inspection) evaluate(kept relation.Store) error {
 	data := relationData(i.Options, i.identity, relation.NotCompared)
-	data.Etcd = "" // recovery decides whether data without an identity created the store
+	data.Etcd = "" // recovery decides whether data without an identity belongs to the cluster that created the store
 	result := relation.Compare(data, kept, false)
 	refusal := result.Refusal(data, kept, i.Archive.String())
 	switch result.Relation { //nolint:exhaustive // the generation is missing, which is inspected again
@@ -482,7 +483,7 @@ func (i *inspection) createCluster(ctx context.Context) (archive.Cluster, error)
 	return i.Archive.CreateCluster(ctx, i.manifest(i.identity.Cluster, i.Owner))
 }
 
-// manifest returns a cluster manifest. Another process may store a different one first.
+// manifest returns a cluster manifest. Another process may store a different manifest first.
 func (i *inspection) manifest(cluster, owner string) archive.Cluster {
 	return archive.Cluster{Cluster: cluster, Owner: owner, Etcd: i.Etcd.Identity().ClusterID, Created: i.Now()}
 }

@@ -130,8 +130,8 @@ func TestStandby_reportsNoLag(t *testing.T) {
 	})
 }
 
-// A listing costs about twelve times as much as a read, and a thousand members may inspect the same store every ten
-// seconds.
+// Followers must not list the store, because a listing costs about twelve times as much as a read, and a thousand
+// members may inspect the same store every ten seconds.
 func TestMembers_followersDoNotList(t *testing.T) {
 	c := newCluster(t, 2)
 	c.members[1].eventually(func(f Facts) bool { return f.Role == facts.Standby && f.Revision == 2 }, "the follower knows the end of the chain")
@@ -211,8 +211,7 @@ func (s *stand) requireEntries(name string, count int) {
 // slowToHear lets a member that has lost leadership consider itself the leader for the whole test.
 func slowToHear(s *Writer) { s.pace.ahead = patience }
 
-// storeAUser creates and stores a user, and stops the writer. A copy of etcd frozen before that does not have the
-// user.
+// storeAUser creates and stores a user, and stops the writer.
 func (s *stand) storeAUser() {
 	s.Helper()
 	s.addUser("someone")
@@ -268,8 +267,8 @@ func TestSpool_nothingNewerThanTheNextWriter(t *testing.T) {
 	}
 }
 
-// While a process is suspended, another member may store a segment at the next position, which may then be merged and
-// deleted. Afterwards the name is unused again, but the position is taken.
+// If another member stores a segment while this process is suspended, and the segment is merged and deleted, the
+// writer must not use the position again even though the object name is unused.
 func TestWriter_doesNotTrustTheEndThatItKnewBeforeItWasSuspended(t *testing.T) {
 	for name, ends := range map[string]func(w *Writer, head archive.Head){
 		"in an upload": func(w *Writer, head archive.Head) {

@@ -38,8 +38,8 @@ func (v *storeView) checkOwner(ctx context.Context, in *archive.Archive) error {
 	return in.MayAdd(v.generation)
 }
 
-// remote tracks the state of the store. While the end of the chain is known, it equals head unless another member has
-// extended the chain since storedAt. Segments are only stored at that position.
+// remote tracks the state of the store. While the end of the chain is known, head is the end of the chain unless
+// another member has extended the chain since storedAt. Segments are stored only at head.
 type remote struct {
 	*driver
 	storeView
@@ -79,13 +79,13 @@ func (r *remote) storedRevision() int64 {
 	return r.head.Revision()
 }
 
-// setHead records the end of the chain. Revisions are confirmed only here.
+// setHead records the end of the chain. No other function confirms revisions.
 func (r *remote) setHead(head archive.Head) { r.head, r.storedAt = head, time.Now() }
 
 // reset resets the state of a store whose chain is gone. If the cluster manifest is gone as well, it is created
 // again. Without a manifest, a member that loses its volume would mistake the store for an unused one.
 func (r *remote) reset() {
-	r.damagedEnd = r.head.Position // leave objects alone that were stored before the loss was noticed
+	r.damagedEnd = r.head.Position // do not touch objects that were stored before the loss was noticed
 	r.generation, r.head = archive.Generation{}, archive.Head{}
 }
 
@@ -102,8 +102,8 @@ func (r *remote) observeLeader() {
 
 // hasNewerLeader reports whether a later leader has written the end of the chain. Leases and users change without a
 // new revision, so a member without newer rows may have older leases and users than the chain. A member that was
-// paused considers itself the leader until it hears from the others. If no other member responds, the data of this
-// member was rolled back.
+// paused considers itself the leader until it hears from the others. If the member's term remains older than that of
+// the chain, the data of this member was rolled back.
 func (r *remote) hasNewerLeader() bool {
 	etcd := r.options.Etcd
 	newer := etcd.Identity().Term < r.seen.Newest().Term && etcd.Revision() <= r.seen.Revision()
@@ -134,9 +134,9 @@ func (r *remote) recordIdentity() {
 	}
 }
 
-// findSuccessor regularly checks whether the object at the next position ends the generation. A writer also finds
-// that object with its next upload, but other members find it only here. A later generation.json alone does not prove
-// that this generation has ended.
+// findSuccessor regularly checks whether the object at the next position ends the generation. A writer also detects
+// the end of the generation when it uploads the next segment, but other members rely on findSuccessor. A later
+// generation.json alone does not prove that this generation has ended.
 func (r *remote) findSuccessor() {
 	number, next, cluster := r.generation.Number, r.head.Position, r.identity.Cluster
 	if r.link != nil {
@@ -357,8 +357,8 @@ func (h *health) isTimedOut() bool {
 	return !h.requestedAt.IsZero() && time.Since(h.requestedAt) > responseLimit
 }
 
-// lasting returns a problem that is not caused by a failed request. text must contain one verb, for the duration of
-// the problem.
+// lasting returns a problem that is not caused by a failed request. text must contain one formatting verb for the
+// duration of the problem.
 func (h *health) lasting(text string, since time.Time) facts.Problem {
 	waited := time.Since(since).Truncate(time.Second)
 	return facts.Problem{Message: fmt.Sprintf(text, waited), Since: h.options.Now().Add(-waited), Count: 1}

@@ -114,7 +114,7 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	return nil
 }
 
-// keepInMemory adds a segment that does not fit on the volume. No segment may be queued after it.
+// keepInMemory adds a segment that does not fit on the volume. No segment may be queued after a segment in memory.
 func (s *Spool) keepInMemory(object format.Object) {
 	s.add(Spooled{Manifest: object.Manifest, Size: object.Size(), held: &object})
 }
@@ -212,8 +212,8 @@ func (s *Spool) drop(chosen func(Spooled) bool) (err error) {
 	return err
 }
 
-// Create creates a temporary file, for example for a full snapshot. The caller should remove the file. Otherwise the
-// next OpenSpool removes it.
+// Create creates a temporary file, for example for a full snapshot. The caller should remove the file; if the caller
+// does not, the next OpenSpool does.
 func (s *Spool) Create(name string) (*os.File, error) {
 	path := filepath.Join(s.dir, makingDir, name)
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
@@ -265,7 +265,7 @@ func LastSpooled(dir string, keys *format.Keys) (last format.Manifest, known boo
 	return last, err == nil
 }
 
-// open verifies the digests and the name of a segment. The returned file is positioned at its start.
+// open verifies the digests and the name of a segment. The offset of the returned file is 0.
 func (s *Spool) open(name string) (file *os.File, entry Spooled, err error) {
 	if file, err = os.Open(filepath.Join(s.dir, segmentsDir, name)); err != nil {
 		return nil, entry, err

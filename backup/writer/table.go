@@ -45,7 +45,7 @@ var States = []statemachine.StateInfo{
 }
 
 const (
-	tick           Event = "tick"            // a tick (100 ms) has passed, or a job has ended
+	tick           Event = "tick"            // a tick (100 ms) has passed, or a job has finished
 	elected        Event = "elected"         // this member became the leader
 	lostLeadership Event = "leadership lost" // this member is no longer the leader
 	stalled        Event = "stalled"         // the leader has stopped uploading even though there are changes to store
@@ -150,8 +150,8 @@ func (k memberState) Conclude(_ State, event Event, _ State, _ payload) memberSt
 const always = statemachine.Always
 
 var (
-	// inspecting contains the states in which the store may be inspected. There is nothing to inspect while a chain
-	// is being started.
+	// inspecting contains the states in which the store may be inspected. Starting is excluded because the new chain
+	// is not in the store yet.
 	inspecting = statemachine.Group{unknown, watching, aligning, opening, writing, foreign}
 	// endKnown contains the states in which the end of the backups is known.
 	endKnown = statemachine.Group{watching, opening, writing}

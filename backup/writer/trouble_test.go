@@ -18,7 +18,6 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// Without a report, each segment would silently be captured, rejected and captured again.
 func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 	s := newStand(t)
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
@@ -44,7 +43,6 @@ func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "the problem ends")
 }
 
-// A disk may return different bytes than were written to it.
 func TestWriter_reportsUnreadableSegments(t *testing.T) {
 	s := startedStand(t)
 	s.end()

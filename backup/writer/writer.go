@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Facts describes the backups at one moment.
+// Facts describes the state of the backups at a point in time.
 type Facts struct {
 	facts.Backups // Store and the restorable window are not set; Revision is the last stored revision
 
@@ -95,7 +95,7 @@ func New(options Options) (*Writer, error) {
 	return w, nil
 }
 
-// Run makes backups until ctx is done. Run returns after all of its jobs have ended, which can take as long as
+// Run makes backups until ctx is done. Run returns after all of its jobs have finished, which can take as long as
 // canceling a request to the store. Call Run once, when etcd is ready, and close etcd only after Run has returned. To
 // upload all changes before stopping, call Flush before ctx is done.
 func (w *Writer) Run(ctx context.Context) {
@@ -205,8 +205,8 @@ func (w *Writer) pause() time.Duration {
 	return w.pace.tick
 }
 
-// capture captures changes. Without changes, it regularly queues an empty segment as a heartbeat: a restore never
-// replaces an active cluster.
+// capture captures changes. If there are no changes, capture regularly queues an empty segment as a heartbeat,
+// because a restore never replaces an active cluster.
 func (w *Writer) capture() {
 	due := time.Since(w.remote.storedAt) >= w.pace.heartbeat
 	if w.options.Ack != nil { // only an upload shows other clusters that this cluster is active
@@ -274,8 +274,8 @@ func (w *Writer) rejectRequests() {
 func (w *Writer) Facts() Facts { return *w.facts.Load() }
 
 // Flush uploads all writes that etcd has acknowledged so far and returns nil once they are stored. During a clean
-// shutdown, call it after the last client request has ended and before etcd is closed. The error describes what is
-// not stored; captured changes remain in the spool. While etcd is running, Flush returns ErrNotWriter if another
+// shutdown, call Flush after the last client request has finished and before etcd is closed. The error describes what
+// is not stored; captured changes remain in the spool. While etcd is running, Flush returns ErrNotWriter if another
 // member uploads the changes.
 func (w *Writer) Flush(ctx context.Context) error {
 	flushed, err := call(ctx, w.driver, func(done chan<- error) {
@@ -305,8 +305,8 @@ func (w *Writer) missing() string {
 }
 
 // BeforeCompaction captures all changes so that a compaction at the current revision does not leave a gap in the
-// chain. Call it before passing a compaction to etcd. BeforeCompaction returns when the changes are captured or ctx
-// is done, and never waits for the store.
+// chain. Call BeforeCompaction before passing a compaction to etcd. BeforeCompaction returns when the changes are
+// captured or ctx is done, and never waits for the store.
 func (w *Writer) BeforeCompaction(ctx context.Context) {
 	_ = w.do(ctx, w.chain.captureNow) // if the capture fails, the compaction proceeds anyway
 }
@@ -421,16 +421,16 @@ type Options struct {
 	// SpoolLimit is the maximum size of all queued segments in bytes.
 	SpoolDir   string
 	SpoolLimit int64
-	// DataDir is etcd's data directory. A file in it records which cluster the data belongs to.
+	// DataDir is etcd's data directory. A file in DataDir records which cluster the data belongs to.
 	DataDir string
 	// Owner is the owner (NAMESPACE/NAME) recorded when a store is initialized.
 	Owner string
 	// Reconciled is set if etcd is closed and its data matched the chain while it was running. If another member has
 	// extended the chain since then, Flush uploads nothing and returns ErrRowsOnly.
 	Reconciled bool
-	// SegmentsOnly is set for a closed etcd whose member was not the writer. The member then uploads only changes
-	// that the writer may have missed, and never starts a chain. Flush returns ErrNoChain if there is no chain to
-	// extend, and ErrRowsOnly if the chain already contains all rows of the member.
+	// SegmentsOnly is set for a closed etcd whose member was not the writer, so that Flush uploads only changes that
+	// the writer may have missed and never starts a chain. Flush returns ErrNoChain if there is no chain to extend,
+	// and ErrRowsOnly if the chain already contains all rows of the member.
 	SegmentsOnly bool
 	// Release makes Flush upload a final object which declares that no more writes follow, so that a restore need not
 	// wait to see whether this cluster is active. Release is set for a closed etcd that was the only member of its
@@ -438,17 +438,17 @@ type Options struct {
 	Release bool
 	// Session is a random hexadecimal ID of this process.
 	Session string
-	// Previous is a Writer whose Run has returned. New adopts what it knows about the store, which saves requests.
-	// Previous may be nil.
+	// Previous is a Writer whose Run has returned. New copies the known state of the store from Previous, which saves
+	// requests. Previous may be nil.
 	Previous *Writer
 	// Gate is held while a full snapshot's read transaction is open.
 	Gate Gate
 	// Ack delays etcd's replies until the store has the changes that they depend on (--backup-ack=stored). While Ack
-	// is set, changes are captured as soon as the previous segment is stored. Ack is nil if that option is off or
-	// etcd is closed.
+	// is set, changes are captured as soon as the previous segment is stored. Ack is nil if replies are not delayed
+	// or etcd is closed.
 	Ack *ack.Gate
-	// Superseded is called when another generation has superseded this one. etcd must then be closed. The reason is
-	// worded for users. Superseded must not block and may be nil.
+	// Superseded is called when another generation has superseded this one, and must cause etcd to be closed. The
+	// reason is worded for users. Superseded must not block and may be nil.
 	Superseded func(reason error)
 	Log        zerolog.Logger
 	// Now returns the current wall-clock time.
@@ -456,8 +456,8 @@ type Options struct {
 }
 
 var (
-	// ErrNotWriter is returned if another member of the cluster is the writer. Send the request to that member
-	// instead.
+	// ErrNotWriter is returned if another member of the cluster is the writer. The caller can send the request to the
+	// writer instead.
 	ErrNotWriter = errors.New("another member is writing the backups")
 	// ErrNoChain is returned if a full snapshot is needed but this member must not make one because it is not the
 	// writer.
@@ -489,8 +489,8 @@ type Etcd interface {
 	Hash(revision int64) (format.Hash, error)
 }
 
-// Gate prevents the database from being defragmented while a snapshot of it is open. etcd would otherwise block until
-// the snapshot is closed.
+// Gate prevents the database from being defragmented while a snapshot of it is open, because a defragmentation would
+// block etcd until the snapshot is closed.
 type Gate interface {
 	// Acquire waits until no other operation holds the gate or ctx is done. what names the operation for users, for
 	// example "a full snapshot". The caller must call end to release the gate.

@@ -1,5 +1,5 @@
-// Package restoretest builds large full snapshots and archives for benchmarks. Filling a real etcd server would take
-// an hour.
+// Package restoretest builds large full snapshots and archives for benchmarks. Filling a real etcd server with the
+// same amount of data would take an hour.
 package restoretest
 
 import (
@@ -101,7 +101,7 @@ func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision in
 }
 
 // PutSegments stores segments of the given number of revisions up to the last revision, and merges the segments into
-// hours as the program does.
+// hourly segments, like the wrapper.
 func PutSegments(t testing.TB, a *archive.Archive, start format.Start, last, each int64, size int) {
 	t.Helper()
 	for from := start.Position.Revision; from <= last; from = start.Position.Revision {

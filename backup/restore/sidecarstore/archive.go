@@ -14,34 +14,35 @@
 //
 // # Names are hints
 //
-// Names only help to select objects; the content decides. The sidecar reads the revision in the name of a full
-// snapshot before it takes the snapshot, so the content may be newer. [Base] contains the revision of the database
-// itself, and rows up to that revision are not repeated. Two concurrent sidecars create overlapping deltas, in which
-// common rows must be equal. A revision that no object contains causes archive.ErrNotKept. Gaps are common before a
-// full snapshot, because the sidecar discards its collected events when it takes a snapshot.
+// Object names only help to select objects; a restore relies on the content of the objects. The sidecar reads the
+// revision in the name of a full snapshot before it takes the snapshot, so the content may be newer. [Base] contains
+// the last revision of the database, and rows up to the last revision of the database are not added again. If two
+// sidecars run concurrently, their deltas overlap, and rows that appear in both deltas must be equal. If no object
+// contains a required revision, the error is archive.ErrNotKept. Gaps are common before a full snapshot, because the
+// sidecar discards its collected events when it takes a snapshot.
 //
-// The time of an event is the time at which the sidecar received the event, according to the sidecar's clock. After a
-// full snapshot that takes a minute to upload, this time may be a minute late.
+// The time of an event is the time at which the sidecar received the event, according to the sidecar's clock. If a
+// full snapshot takes a minute to upload, the recorded times of the events that follow may be a minute late.
 //
 // # Why the rows equal etcd's rows
 //
-// etcd numbers the rows of a transaction in the order of its writes, and a watch delivers one event per row in the same
-// order: for each put, for each deleted key of a range, and for each key of an expired lease. The sidecar watches all
-// keys and stores complete events, except for previous values, which it does not request. Therefore the revision and
-// the position within the revision form the row's key, and the key, value, revisions, version and lease of the event
-// form the row's value, byte for byte.
+// etcd numbers the rows of a transaction in the order of its writes, and a watch delivers one event per row in the
+// same order: for each put, for each deleted key of a range, and for each key of an expired lease. The sidecar
+// watches all keys and stores complete events, except for previous values, which it does not request. The row's key
+// can therefore be built from the revision and the position within the revision, and the row's value from the key,
+// value, revisions, version and lease of the event, byte for byte.
 //
-// There is one exception: etcd versions before 2024 (etcd issue 18089) drop the deletions in the revision at which a
-// watch starts if that revision was compacted. If the sidecar's watch starts at a compacted revision, rows after a
-// dropped row get positions that are too low, and the deleted key still exists.
+// The rows differ in one case: etcd versions before 2024 (etcd issue 18089) drop the deletions in the revision at
+// which a watch starts if that revision was compacted. If the sidecar's watch starts at a compacted revision, rows
+// after a dropped row get positions that are too low, and the deleted key still exists.
 //
 // # Limits of deltas
 //
-// Deltas do not contain leases, users, roles, alarms, members, the authentication status or the compacted revision.
-// After a restore, all of this data is as it was in the full snapshot. A key whose lease was granted after the full
-// snapshot refers to an unknown lease and exists until the key is deleted or overwritten. A lease that was revoked
-// after the full snapshot exists without keys until it expires. A password that was changed after the full snapshot
-// is reset to the previous one.
+// Deltas do not contain leases, users, roles, alarms, members, the authentication status or the compacted revision,
+// so a restore takes all of these from the full snapshot. A key whose lease was granted after the full snapshot
+// refers to an unknown lease and exists until the key is deleted or overwritten. A lease that was revoked after the
+// full snapshot exists without keys until it expires. A password that was changed after the full snapshot is reset to
+// the previous one.
 package sidecarstore
 
 import (
@@ -102,8 +103,8 @@ func parse(stored store.Object) (object Object, ours bool) {
 	}, numbers[0] <= numbers[1]
 }
 
-// inSequence orders objects by last revision, like the sidecar. A full snapshot follows the deltas up to its
-// revision.
+// inSequence orders objects by last revision, like the sidecar. A full snapshot is placed after the deltas that end
+// at or before its revision.
 func inSequence(a, b Object) int {
 	rank := map[bool]int{true: 1}
 	return cmp.Or(cmp.Compare(a.Last, b.Last), rank[a.Full]-rank[b.Full], a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
@@ -224,7 +225,7 @@ func byFirst(deltas []Object) []Object {
 // Errors about unusable backups. Functions also return restore.ErrDamaged, archive.ErrNotKept, and errors from the
 // store and the context.
 var (
-	// ErrNewer means that a full snapshot contains later revisions than the target, contrary to its name. An older
+	// ErrNewer means that a full snapshot contains later revisions than the target, contrary to its name, so an older
 	// full snapshot is needed.
 	ErrNewer = errors.New("full snapshot is newer than the target")
 	// ErrConflict means that two objects contain different changes for the same revision, because they belong to two
@@ -343,7 +344,7 @@ type delta struct {
 	position int64 // position within the revision
 }
 
-// openDelta opens a delta and advances to the first row. ended means that the delta contains no rows.
+// openDelta opens a delta and advances to the first row. ended is true if the delta does not contain any rows.
 func (a *Archive) openDelta(ctx context.Context, object Object) (opened *delta, ended bool, err error) {
 	content, err := a.open(ctx, object)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 type Base struct {
 	Revision int64 // last revision in the snapshot; may be later than the revision in the name
 	// Row returns the row whose key starts with the 17 bytes of revision, or nil if the row does not exist (for
-	// example, after a compaction). Rows that both the base and the deltas contain are compared. A difference reveals
-	// a full snapshot that the sidecar created by compacting other backups while leases expired, which caused
-	// additional changes. Row may be nil.
+	// example, after a compaction). Rows that both the base and the deltas contain are compared. If they differ, the
+	// sidecar created the full snapshot by compacting other backups, and leases that expired during the compaction
+	// caused additional changes. Row may be nil.
 	Row func(revision []byte) (key, value []byte)
 }
 

@@ -218,12 +218,12 @@ func TestRows_equalEtcdsAfterRandomHistories(t *testing.T) {
 			w.write(40)
 			_, err := w.client.Compact(t.Context(), w.revision()-5)
 			require.NoError(t, err)
-			first := w.full(10) // the content is ten requests newer than the name
+			first := w.full(10) // the snapshot contains ten more requests than its name says
 			store := w.watch(first)
 			w.write(60)
 			store(4)
 			w.write(40)
-			w.watch(first + 3)(3) // another sidecar repeats revisions of the first sidecar
+			w.watch(first + 3)(3) // another sidecar stores some of the same revisions
 			last := w.revision()
 			w.stop()
 			want := rows(t, filepath.Join(w.dir, "member", "snap", "db"))

@@ -59,8 +59,8 @@ func (w *world) revision() int64 {
 	return answer.Header.Revision
 }
 
-// full takes a full snapshot like the sidecar, which reads the revision for the name before taking the snapshot.
-// Other clients write in between. full returns the revision after the one in the name.
+// full takes a full snapshot like the sidecar, which reads the revision for the name before taking the snapshot,
+// while other clients are writing. full returns the revision that follows the revision in the name.
 func (w *world) full(meanwhile int) (first int64) {
 	last := w.revision()
 	w.write(meanwhile)
@@ -161,7 +161,7 @@ func (w *world) put(number int) clientv3.Op {
 	return clientv3.OpPut(key(number), string(value), clientv3.WithLease(w.lease()))
 }
 
-// key returns a key in a block of ten. The key contains bytes that JSON cannot represent.
+// key returns a key in a block of ten keys. Each key contains bytes that JSON cannot represent.
 func key(number int) string { return fmt.Sprintf("%s/%d", block(number/10), number) }
 
 func block(number int) string { return fmt.Sprintf("<\x00\xff%d", number) }

@@ -30,7 +30,7 @@ import (
 type Job struct {
 	Generation int
 	Full       string // name of the full snapshot; if Revision is the snapshot's revision, only the snapshot is restored
-	Revision   int64  // any other revision is a restore test, which uses the best path from any full snapshot
+	Revision   int64  // for any other revision, the best path from any full snapshot is restored
 }
 
 // errDiffers means that the restored database is wrong even though all objects are intact.

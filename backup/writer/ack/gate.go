@@ -96,8 +96,8 @@ func (g *Gate) Wake() <-chan struct{} {
 	return g.wake
 }
 
-// Requests returns the number of calls to WaitAll so far. Reading etcd after calling Requests returns everything that
-// these calls wait for.
+// Requests returns the number of calls to WaitAll so far. A read from etcd that starts after Requests returns
+// includes all changes that these calls are waiting for.
 func (g *Gate) Requests() uint64 {
 	if g == nil {
 		return 0

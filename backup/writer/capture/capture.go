@@ -56,8 +56,8 @@ func (r *Reader) Open() int64 { return r.open.Load() }
 // that it keeps.
 //
 // The transaction is the concurrent one that etcd uses for range requests. When a transaction is opened, etcd copies
-// the list of uncommitted rows (about 48 bytes per row, or nothing if another reader has just copied it). After that,
-// no lock is held. ReadTx would block etcd's writers.
+// the list of uncommitted rows (about 48 bytes per row, or nothing if another reader has just copied it). Unlike
+// ReadTx, an open concurrent transaction does not hold a lock and therefore does not block etcd's writers.
 func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, err error) {
 	r.open.Add(1)
 	started := time.Now()
@@ -76,8 +76,8 @@ func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, e
 	return held, nil
 }
 
-// openTx opens a transaction between two writes. In the middle of a write, readers may see its puts but not its
-// deletions.
+// openTx opens a transaction between two writes. A transaction that is opened during a write may see the puts of the
+// write but not its deletions.
 func openTx(database backend.Backend) backend.ReadTx {
 	if batch := database.BatchTx(); batch != nil { // nil for a closed database
 		batch.LockOutsideApply()
@@ -111,7 +111,7 @@ type Request struct {
 	Beyond  bool  // also read later revisions
 	Limit   int   // size in bytes after which no further revision is read
 	Buckets bool  // also read the small buckets; requires Beyond, and has no effect if the limit is reached
-	Left    bool  // accept rows that were left over by a compaction
+	Left    bool  // accept rows that remain after a compaction
 }
 
 // Rows is the result of a read transaction.
@@ -125,10 +125,11 @@ type Rows struct {
 	Held      time.Duration    // time for which the transaction was open
 }
 
-// Number of revisions per lookup. A row takes 48 bytes until it is copied. A lookup takes less than a microsecond.
+// Number of revisions per lookup. A lookup takes less than a microsecond, and each row needs 48 bytes until it is
+// copied.
 const (
 	stride    = 256
-	maxStride = 1 << 16 // used in gaps without rows, which a revision bump leaves behind
+	maxStride = 1 << 16 // for gaps without rows after a revision bump
 )
 
 // ReadRows reads the rows of a range of revisions. Revisions are never split. ReadRows returns ErrCompacted if the
@@ -286,7 +287,8 @@ type Snapshot struct {
 
 // Snapshot makes etcd commit its pending writes and opens a read transaction. The caller must close the snapshot.
 func (r *Reader) Snapshot() (s *Snapshot, err error) {
-	// Requesting a snapshot of a closed database exits the process, but reading from it only panics.
+	// Requesting a snapshot of a closed database terminates the process, but reading from a closed database only
+	// panics.
 	if _, err := r.view(func(tx backend.UnsafeReader) { mvcc.UnsafeReadScheduledCompact(tx) }); err != nil {
 		return nil, err
 	}
@@ -342,7 +344,7 @@ func (s *Snapshot) Close() error {
 func (s *Snapshot) Held() time.Duration { return s.held }
 
 // WriteTo writes the database and closes the transaction. When writing to a file, WriteTo bypasses the page cache if
-// possible. etcd's flushes would otherwise wait for the kernel to write the cached pages.
+// possible, because etcd's flushes would otherwise have to wait for the kernel to write the cached pages.
 func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
 	defer s.Close()
 	file, _ := to.(*os.File)
@@ -393,7 +395,7 @@ type onlyWriter struct{ io.Writer }
 // lockTimeout is the timeout for opening a database that another process may have locked.
 const lockTimeout = time.Second
 
-// Identity describes a member. For a closed etcd, Identity describes the member at the time of the close.
+// Identity describes a member. For a closed etcd, Identity describes the member at the time when etcd was closed.
 type Identity struct {
 	MemberID, ClusterID string // etcd's IDs in hexadecimal
 	Leader              bool   // whether the member is the leader or, if closed, must upload its data
@@ -471,7 +473,7 @@ func (d *closedBackend) ConcurrentReadTx() backend.ReadTx {
 	return &closedTx{txReader: txReader{tx}, Tx: tx}
 }
 
-// BatchTx implements backend.Backend. The result is nil because there are no writes.
+// BatchTx implements backend.Backend and returns nil, because a closed database is never written to.
 func (*closedBackend) BatchTx() backend.BatchTx { return nil }
 
 // Snapshot implements backend.Backend.
@@ -494,7 +496,7 @@ func (t *closedTx) RUnlock() { _ = t.Rollback() } // the transaction is read-onl
 // Close implements backend.Snapshot.
 func (t *closedTx) Close() error { return t.Rollback() }
 
-// readTx is a bbolt read transaction. The snapshot type of etcd implements it.
+// readTx is the part of a bbolt read transaction that etcd's snapshot type implements as well.
 type readTx interface {
 	Bucket(name []byte) *bolt.Bucket
 }

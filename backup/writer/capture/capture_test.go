@@ -320,7 +320,7 @@ func TestSmallBuckets_uncommitted(t *testing.T) {
 	assert.Equal(t, []string{"lease/a waits", "lease/b in the file", "lease/c waits", "lease/d replacement"}, entries(t, database))
 }
 
-// If a key is written twice while etcd holds the lock, the buffer of uncommitted writes contains it twice.
+// A key that is written twice while etcd holds the lock must be returned only once, with the later value.
 func TestSmallBuckets_entryWrittenTwice(t *testing.T) {
 	database := empty(t)
 	put := func(values ...string) {
@@ -341,7 +341,8 @@ func TestSmallBuckets_entryWrittenTwice(t *testing.T) {
 	assert.Equal(t, []string{"meta/another key newer", "meta/key newer"}, entries(t, database))
 }
 
-// Readers may see the puts of a write before its deletions, for example when a role is revoked from a user.
+// A put and a deletion in the same write must become visible together, for example when a role is revoked from a
+// user.
 func TestSmallBuckets_deletionAndPutTogether(t *testing.T) {
 	database, done := empty(t), make(chan struct{})
 	defer func() { <-done }()

@@ -10,11 +10,11 @@ import (
 )
 
 // directPiece is the number of bytes written to the disk at a time. The copy waits for a CPU after each piece while
-// its transaction is open, so pieces should be large. Much larger pieces would delay etcd's flushes.
+// its transaction is open, so pieces should be large. Much larger pieces, however, would delay etcd's flushes.
 const directPiece = 16 << 20
 
 // direct copies a section of a file from the page cache to the disk. If the file system does not support direct I/O,
-// it returns errors.ErrUnsupported before copying anything.
+// direct returns errors.ErrUnsupported without copying anything.
 func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 	section, ok := from.R.(*io.SectionReader)
 	if !ok {
