@@ -91,8 +91,8 @@ func New(options Options) *Backups {
 	}
 }
 
-// Begin starts backing up etcd, which must be ready. The backups continue until End is called. An unused store is
-// initialized for the given owner (NAMESPACE/NAME).
+// Begin starts backing up etcd and must be called only when etcd is ready. The backups continue until End is called.
+// An unused store is initialized for the given owner (NAMESPACE/NAME).
 func (b *Backups) Begin(etcd writer.Etcd, dataDir, owner string) {
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{etcd: etcd, dir: dataDir, owner: owner, stop: stop, opened: make(chan struct{}), done: make(chan struct{})}
@@ -210,7 +210,7 @@ func (b *Backups) Superseded() <-chan error { return b.superseded }
 // Ack returns the gate for --backup-ack=stored, or nil if the flag has another value.
 func (b *Backups) Ack() *ack.Gate { return b.options.Ack }
 
-// confirmLimit is how long a change may wait for the store before the member becomes unready.
+// confirmLimit is the maximum time that a change may wait for the store before the member becomes unready.
 const confirmLimit = 2 * time.Second
 
 // Unconfirmed returns the reason why clients are waiting for the store, or an empty string if the gate is open and no

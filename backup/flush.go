@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// hangGrace is how long a call may run past its deadline before it is considered hung.
+	// hangGrace is the time after its deadline at which a call is considered hung.
 	hangGrace = 500 * time.Millisecond
-	// recoveryLimit is how long Flush waits for a failing store to recover. The limit is short because a broken store
-	// must not delay the shutdown of the pod.
+	// recoveryLimit is the maximum time that Flush waits for a failing store to recover. The limit is short because a
+	// broken store must not delay the shutdown of the pod.
 	recoveryLimit = 3 * time.Second
 )
 

@@ -231,8 +231,8 @@ const (
 	lostSegments = "segments are missing from the store"
 )
 
-// verify runs a restore test of the newest full snapshot unless it has already been tested. If the full snapshot
-// failed an earlier test, verify makes a new one.
+// verify runs a restore test of the newest full snapshot unless it has already been tested. If the newest full
+// snapshot failed an earlier test, verify makes another full snapshot.
 func (c *tasks) verify(ctx context.Context) error {
 	full := c.lastFull()
 	switch {
@@ -461,8 +461,8 @@ const (
 	// maxDrift is the drift between the wall clock and the monotonic clock above which the wall clock is considered
 	// to have jumped.
 	maxDrift = time.Minute
-	// afterJump is how long deletions are suspended after a jump, because new backups may look old if the clock is
-	// wrong.
+	// afterJump is the time for which deletions are suspended after a jump, because new backups may look old if the
+	// clock is wrong.
 	afterJump = time.Hour
 )
 

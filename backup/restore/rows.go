@@ -26,8 +26,8 @@ var leaseBucket = string(schema.Lease.Name())
 const (
 	batchBytes = 2 << 20 // bytes of rows per transaction, which bbolt keeps in memory
 	// flushBytes is the number of row bytes after which the kernel is asked to start writing. A scratch database is
-	// written slowly, because the running etcd has priority. For any other database, early writing shortens the final
-	// flush.
+	// written slowly, because the running etcd has priority. For all other databases, writing early shortens the
+	// final flush.
 	flushBytes  = 32 << 20
 	fillPercent = 0.9 // as in etcd, because rows are only appended
 )

@@ -71,8 +71,8 @@
 // # Shutdown
 //
 // After etcd is closed, package backup creates a second Writer for the closed database, with the first Writer as
-// Previous and without a schedule. Flush of the second Writer returns once everything is stored. A member that was
-// not the writer sets SegmentsOnly: it uploads the changes that the writer may have missed and never starts a chain.
+// Previous and without a schedule. The second Writer's Flush returns once everything is stored. A member that was not
+// the writer sets SegmentsOnly: it uploads the changes that the writer may have missed and never starts a chain.
 //
 // # Acknowledgements
 //

@@ -488,9 +488,9 @@ func (i *inspection) manifest(cluster, owner string) archive.Cluster {
 	return archive.Cluster{Cluster: cluster, Owner: owner, Etcd: i.Etcd.Identity().ClusterID, Created: i.Now()}
 }
 
-// verifyList checks that the listing contains all known objects. A store may list objects late or lose a page, which
-// must not cause a new chain or move the chain back to an older position. Objects that belong to another cluster
-// count as missing.
+// verifyList checks that the listing contains all known objects. If a store lists an object late or loses a page of
+// the listing, the writer must not start a new chain or move the chain back to an older position. Objects that belong
+// to another cluster count as missing.
 func (i *inspection) verifyList(ctx context.Context, known *storeView) error {
 	head, last := i.head, cmp.Or(known.lastStored(), i.queued)
 	err, object := error(store.ErrNotFound), ""

@@ -57,7 +57,7 @@ const (
 	refused     Event = "refused"      // the store belongs to another cluster, or its backups contain different data
 	storeAhead  Event = "store ahead"  // the store has later revisions than this member
 	emptied     Event = "emptied"      // the backups have disappeared
-	fullyStored Event = "fully stored" // the store has everything that a closed etcd could add
+	fullyStored Event = "fully stored" // the closed etcd has nothing to add to the store
 	succeeded   Event = "succeeded"    // the generation was superseded
 
 	expired      Event = "expired"       // the end of the backups has not been read recently
@@ -159,8 +159,8 @@ var (
 	serving = statemachine.Group{unknown, watching, aligning, opening, starting, writing, foreign}
 	// endUnknown contains the states in which the end of the backups is unknown.
 	endUnknown = statemachine.Group{unknown, aligning, foreign}
-	// notWatching contains the states in which a member may write. A writing member must have all revisions in the
-	// store.
+	// notWatching contains the states in which a member may write. A member that writes must have all revisions that
+	// the store has.
 	notWatching = statemachine.Group{unknown, aligning, opening, writing, foreign}
 )
 

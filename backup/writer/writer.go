@@ -153,7 +153,7 @@ func (w *Writer) confirm() {
 	w.options.Ack.Confirm(revision, request, w.remote.uploadedAt)
 }
 
-// step performs everything that is due.
+// step performs all work that is due.
 func (w *Writer) step() {
 	w.remote.observeLeader()
 	w.chain.observe()

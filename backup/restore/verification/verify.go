@@ -219,7 +219,7 @@ type childOutput struct {
 }
 
 // RunChild verifies a backup, prints the result to stdout as a line of JSON, and returns the exit status. RunChild
-// changes limits and the priority of its process, which InChild should have started.
+// changes the limits and the priority of the current process, so the process should have been started by InChild.
 func RunChild(ctx context.Context, a *archive.Archive, job Job, scratch string, stdout io.Writer) int {
 	child.LowerPriority()
 	debug.SetGCPercent(gcPercent)
