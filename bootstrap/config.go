@@ -145,7 +145,8 @@ func ExplainError(err error, dir string) error {
 
 const joinAnew = "restart the member with --recover=auto and without a sidecar to rejoin as a new member; or move its data directory away, remove the member if it is still listed, and add it again"
 
-// deniedFile matches a file path in an etcd message. Object stores use the same words for rejected credentials.
+// deniedFile matches etcd messages about a file. The path is required because object stores use the same words for
+// rejected credentials.
 var deniedFile = regexp.MustCompile(fmt.Sprintf(`[a-z]+ /\S+: (%v|%v)`, syscall.EACCES, syscall.EPERM))
 
 // explainedError is an error with advice.

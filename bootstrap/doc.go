@@ -3,5 +3,5 @@
 // fetched configuration.
 //
 // Package datadir validates a data directory, and package etcdconf checks the etcd configuration. Package lifecycle
-// uses all three through its own small interfaces. Only the command connects the packages.
+// uses all three packages through its own small interfaces, and the command provides the implementations.
 package bootstrap

@@ -43,7 +43,8 @@ func (s InitializationStatus) Running() bool { return s == Progress }
 // Result reports whether the status is the result of an initialization.
 func (s InitializationStatus) Result() bool { return s == Successful || s == Failed }
 
-// word matches an unknown status that is safe to quote in an error. Any other text may be confidential.
+// word matches an unknown status that is safe to quote in an error. Text that does not match may be confidential and
+// is not quoted.
 var word = regexp.MustCompile(`^[A-Za-z]{1,24}$`)
 
 // ParseInitializationStatus parses a status that may be surrounded by white space. Unknown statuses are errors,
@@ -71,7 +72,7 @@ const (
 
 // ModeAfter chooses the validation mode from the exit record. If the record has a note, the data files must still
 // match the note, because another etcd may have opened the files since. The changed function compares the files with
-// the note. A record without a note is accepted as is. ModeAfter also returns the reason, which is logged.
+// the note. A record without a note is accepted as is. ModeAfter also returns the reason for the log.
 func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode Mode, reason string) {
 	word, err := record.Read()
 	if err != nil {

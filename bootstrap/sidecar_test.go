@@ -145,8 +145,8 @@ func endless(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// If there is no response on a reused connection, net/http retries a GET request, and a result would be lost if the
-// status were read twice.
+// Every call must use a new connection. On a reused connection, net/http retries a GET request without a response,
+// and reading the status twice would lose a result.
 func TestSidecar_newConnectionPerCall(t *testing.T) {
 	var connections atomic.Int32
 	server := httptest.NewUnstartedServer(saying("New"))

@@ -16,9 +16,9 @@ import (
 // ErrVolumeBusy means that another process has locked the volume.
 var ErrVolumeBusy = errors.New("locked by another process")
 
-// A Volume is the directory that contains the exit record and, in a pod, the data directory. Locking the volume
-// prevents two wrappers from using it. The wrapper takes the lock before the first call to the sidecar and holds it
-// until the process exits.
+// A Volume is the directory that contains the exit record and, in a pod, the data directory. Two wrappers cannot use
+// the same volume, because each wrapper locks it. The wrapper takes the lock before the first call to the sidecar and
+// holds it until the process exits.
 type Volume struct {
 	path   string
 	locked *os.File

@@ -107,7 +107,8 @@ func TestDataDirectoryLock_isTheVolume(t *testing.T) {
 	require.ErrorIs(t, second.LockData(path), bootstrap.ErrDataInUse)
 }
 
-// The sidecar replaces the data directory when it restores a backup.
+// LockData must lock the new directory if the data directory was replaced, as it is when the sidecar restores a
+// backup.
 func TestDataDirectoryLock_replacedDirectory(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	first, second := bootstrap.NewVolume(t.TempDir()), bootstrap.NewVolume(t.TempDir())

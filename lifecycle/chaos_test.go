@@ -74,7 +74,7 @@ func (c *chaos) next(ctx context.Context) (behaviour, error) {
 	return is, nil
 }
 
-// know calls look while holding the lock, and look may read or change the state of the world.
+// know calls look while holding the lock, so look may read and change the truth.
 func (c *chaos) know(look func(*truth)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -44,8 +44,8 @@ const (
 	ClassCrash         Class = "crash"         // panic or fatal etcd error
 )
 
-// update returns the condition after a transition. A failure starts a new condition or repeats the current one, and a
-// transition without a failure may resolve the current one.
+// update returns the condition after a transition. A failure starts a new condition or repeats the current condition,
+// and a transition without a failure may resolve the current condition.
 func (t Condition) update(row *Row, payload Payload, n notice, now time.Time) Condition {
 	found := Condition{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: n.text, Message: n.message, on: row.On}
 	switch {
@@ -60,8 +60,8 @@ func (t Condition) update(row *Row, payload Payload, n notice, now time.Time) Co
 	return found
 }
 
-// isRepeatedBy reports whether a transition is only a consequence of the failure, such as closing etcd after it has
-// failed.
+// isRepeatedBy reports whether a transition is only a consequence of the same failure, for example closing etcd after
+// etcd has failed.
 func (t Condition) isRepeatedBy(row *Row) bool { return t.on == EtcdFailed && row.On == EtcdClosed }
 
 func (t Condition) isActive() bool { return t.Class != "" && t.Ended.IsZero() }
@@ -139,8 +139,8 @@ func isCertificateError(err error) bool {
 	return isVerificationError(err) || errors.Is(err, bootstrap.ErrCertificates)
 }
 
-// isVerificationError reports whether the certificate of a server was rejected. The lifecycle connects only to the
-// sidecar.
+// isVerificationError reports whether the certificate of a server was rejected. The server can only be the sidecar,
+// because the lifecycle does not connect to any other server.
 func isVerificationError(err error) bool {
 	var verification *tls.CertificateVerificationError
 	var invalid x509.CertificateInvalidError

@@ -22,7 +22,7 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// A condition ends with the first response, even if the result takes hours.
+// A condition must end with the first response, even if the result takes hours.
 func TestProblem_lastsUntilProgress(t *testing.T) {
 	for story, test := range map[string]struct {
 		spoil func(*stage)

@@ -12,7 +12,7 @@ import (
 type (
 	// State is a phase of the lifecycle.
 	State = statemachine.State
-	// Event is an occurrence outside the state machine.
+	// Event is something that happens outside the state machine.
 	Event = statemachine.Event
 	// Guard is a condition on the Facts.
 	Guard = statemachine.Guard

@@ -24,16 +24,16 @@
 // # The parts
 //
 //   - The table (table.go) consists of rows. If an event occurs in the row's state and the guard holds, the machine
-//     moves to the row's next state and performs the row's actions. A row can start in a group of states.
-//     Users see the message of the row, and condition.go adds the next step.
+//     moves to the row's next state and performs the row's actions. A row can apply to a group of states. Users see
+//     the message of the row, and condition.go adds the next step.
 //   - The core (core.go) is pure. Facts contains everything that the guards depend on, and the exit status. The time
 //     and the outside world are visible only in the payloads of events.
-//   - The driver (driver.go) performs the transitions. A single goroutine owns everything and reads two mailboxes.
-//     Stops and crashes have a separate mailbox, which takes precedence. All durations are in the same file: the time
-//     limits of a stop and the pauses between requests.
+//   - The driver (driver.go) performs the transitions. A single goroutine owns the driver's state and reads two
+//     mailboxes. Stops and crashes have a separate mailbox, which takes precedence. driver.go also defines all
+//     durations: the time limits of a stop and the pauses between requests.
 //   - Work (work.go) is the blocking part. The blocking actions of a row run sequentially in one goroutine, which
-//     posts exactly one completion. The interfaces that the actions need are declared in the same file.
-//     It also decides whether a configuration that was fetched during the validation is usable.
+//     posts exactly one completion. work.go also declares the interfaces that the actions need, and decides whether
+//     a configuration that was fetched during the validation is usable.
 //   - timeline.go and condition.go manage what users see: the history, the counts, the current condition and the log
 //     lines.
 //
@@ -47,8 +47,9 @@
 //   - The exit record never claims a clean close that did not happen. The record is removed before etcd opens the
 //     data. The record is written only if a stop was requested and closing etcd has returned.
 //   - No initialization is requested while any etcd server has the data open.
-//   - Every visit to a state except Serving ends, because of a timer, the deadline of a call, or a stop.
-//   - A stop takes at most StopBudget after etcd was started, and at most AbortBudget before.
+//   - Every visit to a state other than Serving ends eventually, because of a timer, the deadline of a call, or a
+//     stop.
+//   - A stop takes at most StopBudget if etcd has been started, and at most AbortBudget otherwise.
 //   - Tasks never overlap. A new task cancels the previous one and waits for it, so the exit record needs no lock.
 //     The only exception is the prefetch of the configuration, which may only call the sidecar.
 //   - Late results are discarded. A completion carries the number of its task, and a timer carries the number of its

@@ -113,8 +113,8 @@ func (d *Driver) Run() Outcome {
 	return Outcome{Status: d.core.Facts.Status, Reason: d.timeline.endReason()}
 }
 
-// nextMessage waits for a message. The first select gives precedence to stops and crashes, because a select over both
-// mailboxes picks at random.
+// nextMessage waits for a message. The first select gives precedence to stops and crashes. If both mailboxes have a
+// message, a single select would pick one at random.
 func (d *Driver) nextMessage() message {
 	select {
 	case m := <-d.urgent:
@@ -184,7 +184,7 @@ func (d *Driver) leave() {
 }
 
 // prepare performs the quick actions of a row. prepare returns the duration of the timer, or 0, and the blocking
-// actions. The caller starts the blocking actions after publishing the new state.
+// actions, which the caller starts after publishing the new state.
 func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 	for _, action := range row.Do {
 		switch timer := d.timers[action]; {
@@ -277,7 +277,7 @@ func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}
 		<-before
 		done := w.run(ctx, actions)
 		close(spawned.ended)
-		if done.event != Crashed { // a crash in a replaced task also counts
+		if done.event != Crashed { // a crash is reported even if the task was replaced
 			done.task = spawned.number
 		}
 		d.post(d.mailbox, done)
@@ -306,13 +306,13 @@ const (
 	StopBudget = 25 * time.Second
 	// AbortBudget limits a stop before etcd was started, when there is nothing to close.
 	AbortBudget = 2 * time.Second
-	// TakingDown is the time reserved for the command's cleanup after Run has returned.
+	// TakingDown is the time reserved for the cleanup that the command does after Run has returned.
 	TakingDown = 250 * time.Millisecond
-	// ClosePatience limits a graceful close of etcd. After that time, the etcd server is stopped forcibly.
+	// ClosePatience limits a graceful close of etcd. If etcd is not closed by then, it is stopped forcibly.
 	ClosePatience = StopBudget - closeReserve
 
-	// closeReserve is the time left after ClosePatience. Closing can still take as long as the etcd request timeout
-	// of 7 s, and the exit record has to be written.
+	// closeReserve is the time left after ClosePatience, in which a forced close can still take as long as the etcd
+	// request timeout of 7 s, and the exit record has to be written.
 	closeReserve = 9 * time.Second
 
 	// lingering limits the wait for cancelled goroutines at the end of a run.
@@ -325,7 +325,7 @@ const (
 	abortLimit = AbortBudget - TakingDown - lingering - latency
 )
 
-// These constants do not compile unless the limits leave time for closing etcd and for an abort.
+// The constants below compile only if the limits leave time for closing etcd and for an abort.
 const (
 	_ = uint64(ClosePatience - time.Second)
 	_ = uint64(abortLimit - time.Second)
@@ -334,10 +334,10 @@ const (
 // seconds formats a duration for users.
 func seconds(d time.Duration) string { return fmt.Sprintf("%g s", d.Seconds()) }
 
-// Pauses between requests. The pauses are not configurable: the best values depend only on the sidecar.
+// Pauses between requests. The pauses are not configurable because the best values depend only on the sidecar.
 const (
-	// firstPoll and maxPause limit the pause during an initialization. A sanity validation can finish within
-	// milliseconds.
+	// firstPoll and maxPause limit the pause during an initialization. The first pause is short because a sanity
+	// validation can finish within milliseconds.
 	firstPoll = 5 * time.Millisecond
 	// firstRetry is the pause after the first failure.
 	firstRetry = 100 * time.Millisecond
@@ -381,6 +381,6 @@ func interval(first time.Duration, growth, jitter float64) pauses {
 		backoff.WithMultiplier(growth),
 		backoff.WithRandomizationFactor(jitter),
 		backoff.WithMaxInterval(maxPause),
-		backoff.WithMaxElapsedTime(0), // never give up; the default is 15 minutes
+		backoff.WithMaxElapsedTime(0), // never give up; the library's default is 15 minutes
 	)}
 }

@@ -88,7 +88,8 @@ func TestEarlyConfiguration(t *testing.T) {
 	}
 }
 
-// Until a late result arrives, the configuration may change, for example to TLS or from one member to three.
+// If the result arrives late, the prefetched configuration must not be used, because the configuration may have
+// changed, for example to TLS or from one member to three.
 func TestEarlyConfiguration_outdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
@@ -362,7 +363,7 @@ var failures = map[string]struct {
 	"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, ClassConfiguration, exitcode.BadConfig, errStage.Error(), false},
 	"taken port":      {func(s *stage) { s.expose = func() error { return errStage } }, ClassServer, exitcode.ServerTaken, errStage.Error(), false},
 	"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, ClassRecord, exitcode.BadRecord, errStage.Error(), false},
-	"no etcd": {func(s *stage) { // closing etcd also fails, which makes no difference
+	"no etcd": {func(s *stage) { // closing etcd also fails, but the result must be the same
 		s.open, s.shut = func(context.Context) error { return errStage }, func() error { return errors.New("never opened") }
 	}, ClassEtcd, exitcode.EtcdFailed, errStage.Error(), true},
 	"no etcd ever":    {func(s *stage) { s.open = func(context.Context) error { return errFinal } }, ClassEtcd, exitcode.BadConfig, errStage.Error(), true},

@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// truth is the actual state of the world, which may differ from what the machine knows. Boolean values start with the
-// worst case: the volume has a clean record.
+// truth is the actual state of the world, which may differ from what the machine knows. The exploration starts with
+// the worst case, a clean record on the volume.
 type truth struct {
 	locked    bool                           // the volume is locked
 	word      bootstrap.InitializationStatus // newest status read
@@ -380,8 +380,8 @@ func (e *explorer) blame(what string, p place) {
 	e.wrong = append(e.wrong, what+": "+e.way(p))
 }
 
-// bounded limits the number of places. Guards only check whether more than one signal was received, and facts from
-// before the start of etcd do not affect the shutdown.
+// bounded limits the number of places by dropping details that guards do not depend on: guards only check whether
+// more than one signal was received, and facts from before the start of etcd do not affect the shutdown.
 func (p place) bounded() place {
 	facts := &p.core.Facts
 	facts.Signals = min(facts.Signals, 2)
@@ -433,7 +433,7 @@ func TestInvariants_inEveryReachableState(t *testing.T) {
 	t.Logf("explored %d places of %d states and %d rows", len(found.from), len(states), rows)
 }
 
-// The order of guarded rows is irrelevant because at most one guard of a state and an event holds.
+// At most one guard of a state and an event may hold, so that the order of guarded rows is irrelevant.
 func TestGuards_areExclusive(t *testing.T) {
 	for p := range explored(t).from {
 		holding := map[Event]int{}

@@ -193,7 +193,7 @@ func (s scenario) visits() []State {
 }
 
 // stories plays all stories in testdata/scenarios in the order of their file names. Stories for a group come last
-// because they start in the same way as other stories.
+// because they start like other stories.
 func stories(t *testing.T) []story {
 	t.Helper()
 	paths, err := filepath.Glob("../testdata/scenarios/*.txt")
@@ -235,7 +235,7 @@ func TestCommittedScenarios(t *testing.T) {
 	}
 }
 
-// Every story is complete and contains only possible events. Together, the stories cover every row.
+// Every story must be complete and contain only possible events, and the stories must cover every row.
 func TestScenarios_coverEveryRow(t *testing.T) {
 	taken := map[int]bool{}
 	for _, played := range scenarios(t) {

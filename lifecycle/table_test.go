@@ -15,8 +15,7 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// tested wraps the machine for the tests that all state machines share. The source shows that Elsewhere handles every
-// event.
+// tested wraps the machine for the tests that all state machines share.
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: declared[Guard]()}
 
 func TestTable_isComplete(t *testing.T) {

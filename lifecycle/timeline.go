@@ -47,7 +47,7 @@ type Snapshot struct {
 func (s *Snapshot) Changed() <-chan struct{} { return s.changed }
 
 // timeline records the history. A transition that is repeated within a phase, such as polling, is listed once with a
-// count. Otherwise, a loop would push out earlier transitions.
+// count. Without the count, a loop would push earlier transitions out of the history.
 type timeline struct {
 	Snapshot            // next snapshot to publish
 	endReasons []string // reasons for ending the run and for changing the exit status
@@ -119,7 +119,8 @@ func isWithin(t Transition, phase State) bool {
 	return phaseOf(t.From) == phase && phaseOf(t.To) == phase
 }
 
-// addEndReason adds the first line of a reason. The remaining lines, such as a stack trace, are in the crash note.
+// addEndReason adds the first line of a reason. The crash note contains the remaining lines, for example a stack
+// trace.
 func (l *timeline) addEndReason(reason string) {
 	sentence, _, _ := strings.Cut(reason, "\n")
 	l.endReasons = append(l.endReasons, sentence)
@@ -163,8 +164,8 @@ func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	}
 }
 
-// logTransition logs a transition, at debug level if it is a repetition. A watcher of the snapshots reports
-// persistent conditions.
+// logTransition logs a transition, at debug level if it is a repetition. Persistent conditions are logged by the code
+// that watches the snapshots.
 func (d *Driver) logTransition(taken Transition, pause time.Duration) {
 	entry := d.log.WithLevel(d.level(taken)).
 		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).

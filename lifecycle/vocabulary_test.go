@@ -196,7 +196,7 @@ func listed[T ~string](t *testing.T, introduction string) (words []T) {
 	return words
 }
 
-// After an unknown status, the machine polls again without opening anything. Every known status has a row.
+// Every known status must have a row. After an unknown status, the machine must poll again without opening anything.
 func TestSidecarWords_haveRows(t *testing.T) {
 	assertKnown(t, bootstrap.InitializationStatuses, "add it to InitializationStatuses (bootstrap/sidecar.go)")
 	var told []bootstrap.InitializationStatus

@@ -166,8 +166,8 @@ func (w *work) queryStatus(ctx context.Context) message {
 	return message{event: Replied, payload: payload}
 }
 
-// probeData keeps the sidecar away from data that etcd has open, because the sidecar deletes data that it considers
-// corrupt.
+// probeData prevents an initialization while any etcd server has the data open, because the sidecar deletes data that
+// it considers corrupt.
 func (w *work) probeData(context.Context) message {
 	err := w.runtime.Volume.Probe()
 	switch {
@@ -180,7 +180,8 @@ func (w *work) probeData(context.Context) message {
 	}
 }
 
-// dataInUse invalidates the exit record, because this process cannot know how the other writer ends.
+// dataInUse invalidates the exit record, because this process cannot know whether the other etcd will be closed
+// cleanly.
 func (w *work) dataInUse(err error) message {
 	return message{event: DataInUse, payload: Payload{Err: errors.Join(err, w.runtime.Record.Invalidate())}}
 }
@@ -248,8 +249,8 @@ func (w *work) lockData(context.Context) message {
 	if errors.Is(err, bootstrap.ErrDataInUse) {
 		return w.dataInUse(err)
 	}
-	// etcd starts even if the file system does not support locks. If the directory is unusable, etcd reports that
-	// after the record was removed.
+	// etcd starts even if the file system does not support locks. If the directory is unusable, etcd reports the
+	// error once the record has been removed.
 	return message{event: ConfigValid, payload: Payload{Err: err}}
 }
 
@@ -309,8 +310,8 @@ func recordResult(err error, detail string) message {
 	return message{event: RecordSettled, payload: Payload{Detail: detail}}
 }
 
-// Maximum age of a prefetched configuration when the validation result arrives. An older configuration may be
-// outdated. Even without a prefetch, a mounted ConfigMap can be a minute old.
+// Maximum ages of a prefetched configuration at the time when the validation result arrives. A minute is acceptable
+// because a mounted ConfigMap can be a minute out of date even without a prefetch.
 const (
 	// youngWithLog applies to a member with a log, because etcd takes the members from the log and ignores
 	// initial-cluster.
@@ -346,8 +347,8 @@ func (p *prefetchState) isUsable() bool {
 	return hasLog && age <= youngWithLog || p.about.NewAlone && age <= youngAlone
 }
 
-// annotate updates the prefetch state from a message and sets Early in the message. The rules have no clock, so they
-// cannot decide whether the configuration is recent.
+// annotate updates the prefetch state from a message and sets Early in the message. annotate decides whether the
+// configuration is recent, because the rules have no clock.
 func (d *Driver) annotate(m *message) {
 	now := time.Now()
 	switch m.event {

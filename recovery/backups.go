@@ -42,9 +42,9 @@ type contents struct {
 	adopted  bool  // whether the user wants to adopt the store's cluster and has not done so yet
 }
 
-// readCluster reads the cluster that the store belongs to. If the manifest is missing or damaged, the first
-// generation provides the cluster ID: the manifest is the oldest object, so a lifecycle rule of the bucket deletes it
-// first.
+// readCluster determines which cluster the store belongs to. If the manifest is missing or damaged, readCluster takes
+// the cluster ID from the first generation: the manifest is the oldest object, so a lifecycle rule of the bucket
+// would delete it first.
 func (b *remoteStore) readCluster(ctx context.Context) (seen contents, err error) {
 	manifest, why := b.options.Archive.Cluster(ctx)
 	if why != nil && !errors.Is(why, store.ErrNotFound) && !notVerified(why) {
@@ -69,7 +69,7 @@ func (b *remoteStore) readCluster(ctx context.Context) (seen contents, err error
 }
 
 // observe reads everything in the store except the backups and compares it with the volume. In a multi-member
-// cluster, a valid member rejoins the other members instead of adopting its own store.
+// cluster, a member with valid data rejoins the other members instead of adopting its own store.
 func (b *remoteStore) observe(ctx context.Context) (seen contents, err error) {
 	if seen, err = b.readCluster(ctx); err != nil {
 		return seen, err
@@ -122,7 +122,8 @@ func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 // otherStates are the states of a store that does not belong to this member.
 var otherStates = []StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed}
 
-// state returns the state of the store. The rules distinguish relations only if nothing is restored from the store.
+// state returns the state of the store. All relations that allow a restore are the same state, because the rules do
+// not distinguish them.
 func (c contents) state() StoreState {
 	r := c.judgment.Relation
 	if slices.Contains(otherStates, r) || slices.Contains([]StoreState{relation.Empty, relation.Founded, relation.Adopted}, r) {
@@ -167,7 +168,7 @@ func (b *remoteStore) isDone(seen contents) bool {
 	return slices.Contains(archive.Restores(seen.Generations), b.options.Request.ID)
 }
 
-// queryStore reads the cluster and the contents of the store.
+// queryStore determines which cluster the store belongs to and lists the store's contents.
 func (b *remoteStore) queryStore() (Event, Facts, error) {
 	ctx, cancel := b.limitWait(patience)
 	defer cancel()
@@ -261,9 +262,9 @@ func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, e
 	return StoreDamaged, why
 }
 
-// compareNames returns the reason why a valid volume may have been rolled back, according to the object names in a
-// store that cannot be verified. Object names prove nothing, but a volume that was not rolled back has every revision
-// in them. All other errors from the store are returned unchanged.
+// compareNames returns the reason why a valid volume may have been rolled back, judging by the object names in a
+// store that cannot be verified. Object names can be forged, but a volume that was not rolled back has every revision
+// that appears in them. All other errors from the store are returned unchanged.
 func (b *remoteStore) compareNames(ctx context.Context, why error) (older, err error) {
 	if !notVerified(why) {
 		return nil, why
@@ -275,7 +276,8 @@ func (b *remoteStore) compareNames(ctx context.Context, why error) (older, err e
 	return b.compareRevision(reported, why), nil
 }
 
-// compareRevision returns an error if object names suggest revisions that a valid volume lacks.
+// compareRevision returns an error if, judging by the object names, the store has revisions that a valid volume
+// lacks.
 func (b *remoteStore) compareRevision(revision int64, why error) error {
 	if revision <= b.volume.position.HighestRevision {
 		return nil
@@ -285,7 +287,7 @@ func (b *remoteStore) compareRevision(revision int64, why error) error {
 }
 
 // findMissingKey returns an error if a decision requires more trusted keys because all restorable backups, or all
-// objects that seem to have newer data, are signed with other keys.
+// objects that seem to contain newer data, are signed with other keys.
 func (b *remoteStore) findMissingKey(seen contents) error {
 	needed := b.requested || !b.isValid() || seen.judgment.Lacks
 	switch {
@@ -317,17 +319,17 @@ func (b *remoteStore) describe(state StoreState) error {
 	return b.volume.damage
 }
 
-// mayReplace reports whether a new generation may replace the newest one in the store. In a multi-member cluster, a
-// member gets its data from the other members, and they keep writing backups, unless all members have lost their data
-// or a restore is requested.
+// mayReplace reports whether a new generation may replace the newest one in the store. In a multi-member cluster, the
+// generation must be kept, because the other members provide the data and continue to write backups, unless all
+// members have lost their data or a restore is requested.
 func (b *remoteStore) mayReplace() bool {
 	f := b.facts
 	return f.Alone || b.requested || f.isLost() || !f.Peers && !b.isValid()
 }
 
-// stillness is the time, by the store's clock, for which a generation must be idle before another process may
-// replace it. An idle writer adds a heartbeat every 40s. The value is a string because the test suites set a shorter
-// time with the linker.
+// stillness is how long a generation must be idle, by the store's clock, before another process may replace it. An
+// idle writer adds a heartbeat every 40s. The value is a string because the test suites set a shorter time with the
+// linker.
 var stillness = "90s"
 
 // A heartbeat is evidence that another process is still writing to the newest generation.
@@ -340,8 +342,8 @@ type heartbeat struct {
 
 // checkWriter returns the reason why the process that writes to the newest generation may still be running. The
 // process has stopped if it released the generation or ran on this volume, if the user ruled it out, or if the
-// generation has been idle for long enough. Ending the generation protects the data in any case. The check only keeps
-// users from running two clusters.
+// generation has been idle for long enough. The check only prevents users from running two clusters by accident:
+// ending the generation protects the data in any case.
 func (b *remoteStore) checkWriter(ctx context.Context, seen contents) (why, err error) {
 	beat := &b.heartbeat
 	beat.until = time.Time{}
@@ -455,8 +457,8 @@ func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	return Flushed, Facts{}, nil
 }
 
-// findEnd reads the end of the backups again after volumes have uploaded their data. Objects added later are from
-// another process. If another process has created a generation in the meantime, the claim will fail.
+// findEnd reads the end of the backups again after volumes have uploaded their data. Objects that appear after that
+// come from another process. If another process has created a generation in the meantime, the claim will fail.
 func (b *remoteStore) findEnd() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -473,7 +475,8 @@ func (b *remoteStore) findEnd() (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// storeWayOut returns the way out for an error from the store, or otherwise if the store reported no specific problem.
+// storeWayOut returns the way out for an error from the store. If the store did not report a specific problem,
+// storeWayOut returns the value of otherwise.
 func storeWayOut(err error, otherwise string) string {
 	switch failure := store.FailureOf(err); {
 	case failure == "" || failure == store.ErrUnavailable:
@@ -554,8 +557,8 @@ func (b *remoteStore) adopt() (Event, Facts, error) {
 }
 
 // endGeneration ends a generation in favor of the next one, so that nothing can be added after the position that was
-// read. If another process has started to end the generation, endGeneration completes that. If nothing was read and
-// the head cannot be verified, there is nothing to end because no writer can extend that head either.
+// read. If another process has started to end the generation, endGeneration finishes the job. If nothing was read and
+// the head cannot be verified, the generation does not have to be ended, because writers cannot extend it either.
 func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Generation, read format.Position) error {
 	head, err := b.options.Archive.Head(ctx, last.Number)
 	switch {
@@ -573,9 +576,9 @@ func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Gene
 	return err
 }
 
-// writeIdentity records on the volume which cluster the data belongs to before etcd opens the data. Creating a
-// cluster waits for its ID, because a member without an ID would be rejected once another member has initialized the
-// store. For existing data, the backup writer or the next start can record the cluster later.
+// writeIdentity records on the volume which cluster the data belongs to before etcd opens the data. A new cluster is
+// not created until its ID is recorded, because a member without an ID would be rejected once another member has
+// initialized the store. For existing data, the backup writer or the next start can record the cluster later.
 func (b *remoteStore) writeIdentity(result Event) error {
 	if b.options.Archive == nil {
 		return nil

@@ -47,8 +47,8 @@ func TestDataDirThatIsASymbolicLink(t *testing.T) {
 	}
 }
 
-// A mount point cannot be replaced by renaming. Recovery must detect this before it creates a generation, which is
-// irreversible.
+// A mount point cannot be replaced by renaming. Recovery must detect a mount point before it creates a generation,
+// because that cannot be undone.
 func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	w := newFilledWorld(t)
 	w.lose()
@@ -59,8 +59,8 @@ func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	assert.Len(t, w.generations(), 1)
 }
 
-// The user can only fix the mount point while the data is valid. After a restore, the mounted part of the old data
-// would appear in the new data.
+// A mount point within the data directory must be reported while the data is still valid, because after a restore,
+// the mounted part of the old data would appear in the new data.
 func TestMountPointIsReportedWhileDataAreValid(t *testing.T) {
 	for within, warning := range map[string]string{
 		"":           "automatic recovery of lost or damaged data would fail",
@@ -101,7 +101,8 @@ func cutOff(t *testing.T, before Action) *world {
 	return w
 }
 
-// Only the contents of the database are uploaded, but after a kill etcd's log has a few more changes.
+// Recovery must report changes that are only in the log, as after a kill, because only the contents of the database
+// are uploaded.
 func TestChangesOnlyInTheLogAreReported(t *testing.T) {
 	w := newFilledWorld(t)
 	committed, err := os.ReadFile(w.database())
@@ -115,7 +116,8 @@ func TestChangesOnlyInTheLogAreReported(t *testing.T) {
 	require.Len(t, w.preserved(), 1)
 }
 
-// The validation process may have been killed because the machine ran out of memory.
+// Restored data must be kept if the validation fails for another reason, for example because the machine ran out of
+// memory.
 func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
 	w := cutOff(t, InstallData)
 	verify := w.options.Validate
@@ -143,11 +145,11 @@ var disasters = map[string]struct {
 	}, []string{"key"}, 1},
 }
 
-// everywhere tests a crash or a failed request at every point instead of at a sample of points. The target
-// test-recovery of the Makefile sets it.
+// everywhere makes tests interrupt recovery at every point instead of at a sample of points. The Makefile target
+// test-recovery sets the flag.
 var everywhere = flag.Bool("everywhere", false, "cut recovery off at every place")
 
-// some returns the distance between the points to test.
+// some returns the step by which the test advances from one interruption point to the next.
 func some(apart int) int {
 	if *everywhere {
 		return 1
@@ -202,7 +204,8 @@ func TestRunCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	}
 }
 
-// After a crash, a rejoin resumes from the member list of the cluster.
+// An interrupted rejoin must be completed by the next run, which reads the progress from the member list of the
+// cluster.
 func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	begin := func() *world {
 		w, _ := ofThree(t)
@@ -216,7 +219,7 @@ func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	})
 }
 
-// Each request to the store fails once, either before or after it takes effect.
+// The result must be the same if any single request to the store fails, either before or after it takes effect.
 func TestFailureOfAnyRequestDoesNotChangeTheEnd(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {
@@ -352,8 +355,8 @@ func (l input) sensible() bool {
 	return true
 }
 
-// variants returns the inputs for a member of a multi-member cluster. In these inputs, the store differs only in
-// whether it has backups.
+// variants returns the inputs for a member of a multi-member cluster, in which the store either has backups or has
+// none.
 func (l input) variants() (all []input) {
 	if l.alone {
 		return []input{l}

@@ -27,7 +27,7 @@ type peerGroup struct {
 	etcdID    string    // etcd cluster ID recorded in the store; used for peers that report only that ID
 	storeAway bool      // whether the store was unreachable when id was read
 	askedAt   time.Time // time of the last request to the store
-	lostSince time.Time // time since which no member has reported usable data; zero if a member has
+	lostSince time.Time // time since which no member has reported usable data; zero if a member has reported some
 }
 
 // queryPeers asks the other members how they list this member. Recovery does not record the steps of a rejoin because
@@ -69,7 +69,7 @@ func (c *peerGroup) isWaitDone() bool {
 	return c.now().Sub(c.lostSince) >= c.lateMounts
 }
 
-// stateForPeers returns the state of the volume that this member reports to its peers.
+// stateForPeers returns the volume state that this member reports to its peers.
 func (c *peerGroup) stateForPeers() peers.Volume {
 	switch state := c.facts.Volume; {
 	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // otherwise another member could create a new cluster with this one
@@ -82,8 +82,8 @@ func (c *peerGroup) stateForPeers() peers.Volume {
 	return peers.Data
 }
 
-// compare checks whether the cluster has continued without this volume, and whether the peers belong to the same
-// cluster.
+// compare checks whether the peers belong to the cluster of this volume, and whether that cluster has continued
+// without the volume.
 func (c *peerGroup) compare(s *peers.Survey) {
 	v := c.volume
 	if err := c.checkCluster(s); err != nil {
@@ -105,9 +105,9 @@ func (c *peerGroup) compare(s *peers.Survey) {
 	}
 }
 
-// checkCluster returns an error if the peers do not belong to this member's cluster, because their membership must
-// not change then. The volume identifies the cluster, or the store does if this member owns it. Without a store,
-// peers are identified by etcd's cluster ID. An empty store proves nothing.
+// checkCluster returns an error if the peers belong to a different cluster, because this member must not change the
+// membership of a different cluster. The ID of this member's cluster comes from the volume or from a store that this
+// member owns. Without a store, clusters are compared by etcd's cluster ID.
 func (c *peerGroup) checkCluster(s *peers.Survey) error {
 	if s.Cluster == "" || c.options.Archive == nil || c.volume.position.ClusterID != 0 && s.ID == "" {
 		return nil
@@ -133,8 +133,8 @@ func (c *peerGroup) checkCluster(s *peers.Survey) error {
 	return nil
 }
 
-// compareCluster compares the volume with peers that have a different etcd cluster ID. Every restore creates a new
-// cluster ID.
+// compareCluster compares the volume with peers that have a different etcd cluster ID, for example because the
+// cluster was restored.
 func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 	own, theirs := c.volume.identity.Generation, s.Generation
 	if s.ID == "" || s.ID != c.volume.identity.Cluster || theirs <= own {
@@ -160,9 +160,9 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 }
 
 // compareStore returns nil if etcd may open a valid volume even if no quorum of the peers responds, and the reason
-// otherwise. After a power failure no peer responds at first, and etcd itself would start. However, a quorum has
-// acknowledged everything in the store, so a quorum without that data must not form. A member that is older than the
-// store waits for a running member that has the data.
+// otherwise. After a power failure, no peer responds at first, so a member usually starts without waiting for its
+// peers. However, a quorum has acknowledged everything in the store, so a quorum must not form without that data. If
+// the volume is older than the store, the member waits for a running member that has the data.
 func (c *peerGroup) compareStore(s *peers.Survey) error {
 	position, reported := c.volume.position, c.newer != nil // values reported to the peers in the last query
 	alone := position.IsOnlyVoter()
@@ -185,13 +185,13 @@ func (c *peerGroup) compareStore(s *peers.Survey) error {
 }
 
 // errVotesAlone reports that this member would serve its data immediately even though the other members may have
-// formed a quorum without it. The store cannot rule that out: the quorum may have written nothing, or the store may
-// have been rolled back with the volume.
+// formed a quorum without it. Even a store without newer data does not prove that there was no such quorum: the
+// quorum may not have written anything, or the store may have been rolled back together with the volume.
 var errVotesAlone = errors.New("this member is the only voter according to its log, but initial-cluster lists other members, which may have continued as a quorum: " +
 	"start the other members; if they are lost for good, start once with force-new-cluster: true in etcd's configuration")
 
-// findNewer describes the cluster's data that is in the store but not on the volume. The result newer is nil if there
-// is none, and err reports that the store cannot be read.
+// findNewer describes the cluster's data that is in the store but not on the volume. If there is no such data, newer
+// is nil. If the store cannot be read, findNewer returns err.
 func (c *peerGroup) findNewer() (newer, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, brief)
 	defer cancel()
@@ -212,8 +212,8 @@ func (c *peerGroup) findNewer() (newer, err error) {
 	return newer, nil
 }
 
-// crashes maps etcd's panics to their causes. If its data contradicts the data of the running members, etcd panics at
-// every start, and only the running members can reveal that.
+// crashes maps etcd's panics to their causes. If the data on the volume contradicts the data of the running members,
+// etcd panics at every start, although the data looks valid on its own.
 var crashes = map[string]string{
 	"tocommit(":                     "the data lacks entries that this member has acknowledged to the leader",
 	"conflict with committed entry": "committed entries in the log differ from the leader's",
@@ -235,8 +235,8 @@ func (c *peerGroup) checkCrash() error {
 	return nil
 }
 
-// checkMember returns an error if the volume belongs to a different member of this cluster. etcd would start as that
-// member, and two processes would share its identity.
+// checkMember returns an error if the volume belongs to a different member of this cluster. If etcd started with the
+// data, two processes could run as the same member.
 func (c *peerGroup) checkMember() error {
 	data, self := c.volume.position, c.member
 	moved := slices.ContainsFunc(data.PeerURLs, func(url string) bool { return slices.Contains(self.PeerURLs.StringSlice(), url) })
@@ -247,10 +247,10 @@ func (c *peerGroup) checkMember() error {
 }
 
 // checkQuorum keeps a member from giving up valid data for a cluster that may lack acknowledged writes. A regular
-// removal requires a quorum of the members that the data lists, and that quorum has every acknowledged write. A
-// member that was forced to continue alone does not form such a quorum. The check passes if the data records the
-// removal of this member: the member has acknowledged nothing since then, and the members that it lists may have been
-// removed later.
+// removal requires a quorum of the members that the data lists, and that quorum has every acknowledged write. After
+// force-new-cluster, however, a single member may continue without such a quorum. The check passes if the data
+// records the removal of this member: the member has acknowledged nothing since its removal, and the members that its
+// data lists may have been removed later.
 func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 	data := c.volume.position
 	if s.Membership != peers.Unlisted || s.Outdated == nil || s.Cluster != hex(data.ClusterID) || !c.isValid() || data.Removed {
@@ -269,9 +269,8 @@ func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 		"acknowledged: to keep this data, stop the running members and start the others; to drop it, move the data directory aside", common, data.Members)
 }
 
-// checkFreeSpace returns an error if the volume has no room for the peers' data. By then, the old data has been
-// moved, and its copies may be deleted as in a restore. Without the check, etcd would fail at every start while it
-// receives a snapshot.
+// checkFreeSpace deletes preserved copies until the volume has room for the peers' data, and returns an error if
+// there is still no room. Without the check, etcd would fail at every start while it receives a snapshot.
 func (c *peerGroup) checkFreeSpace(s *peers.Survey) error {
 	if !s.Membership.HasQuorum() || s.Blocked != nil || c.facts.Volume != VolumeEmpty || c.facts.Remains || c.requested {
 		return nil
@@ -323,7 +322,7 @@ func (c *peerGroup) wayOut() string {
 	return "if the missing data is lost for good, set force-new-cluster: true in etcd's configuration for one start of a member that still has data; the others will join it"
 }
 
-// removeMember removes the old identity of this member, which has lost its log, from the cluster.
+// removeMember removes the old identity of this member from the cluster, because the member has lost its log.
 func (c *peerGroup) removeMember() (Event, Facts, error) {
 	return c.changed(c.member.Peers.Remove(c.ctx, &c.survey), fmt.Sprintf("removed this member's old ID %s from the cluster", c.survey.Own.ID))
 }

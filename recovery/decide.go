@@ -18,7 +18,7 @@ type Case struct {
 	Asked  RequestKind
 }
 
-// A Decision is what to do with a volume, the reason, and the way out if the decision is a refusal.
+// A Decision specifies what to do with a volume and why, and contains the way out if the decision is a refusal.
 type Decision struct {
 	Result Event
 	Why    string
@@ -171,7 +171,7 @@ type Facts struct {
 	Store    bool // whether a store is configured
 	Asked    bool // whether a requested restore has not been done yet; set by Examined, Installed and Answered
 	Heard    bool // whether the peers have answered since the last request to the store
-	Uploaded bool // whether this member has uploaded as much as possible of what only its volume had
+	Uploaded bool // whether this member has uploaded as much as possible of the data that only its volume had
 
 	Err error // error to show to the user; only used in payloads
 }
@@ -193,7 +193,7 @@ type PeerFacts struct {
 	Listing     PeerState
 	Outdated    bool // whether this member once had newer data than the volume has now
 	Free        bool // whether this member can be replaced or added now
-	AllUploaded bool // whether the other members have uploaded everything that only their volumes had
+	AllUploaded bool // whether the other members have uploaded all data that only their volumes had
 	Settled     bool // whether all members have been without usable data for long enough to rule out a late mount
 }
 
@@ -209,7 +209,7 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 	switch event { //nolint:exhaustive // the others carry no facts
 	case Examined:
 		payload.Never, payload.Store, payload.Err = f.Never, f.Store, nil
-		return payload // Conclude has already reset the rest
+		return payload // Conclude has already reset the other facts
 	case PeersTold:
 		f.PeerFacts, f.Heard = payload.PeerFacts, true
 	case Flushed:
@@ -230,8 +230,8 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 	return f
 }
 
-// Conclude implements statemachine.Facts. The facts about the volume and the store are reset if both will be examined
-// again, and the facts about the store are reset after a pause for the peers.
+// Conclude implements statemachine.Facts. Conclude resets the facts about the volume and the store if both will be
+// examined again, and only the facts about the store after a pause for the peers.
 func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 	if from == AskPeers && event == Elapsed {
 		f.Answer = ""

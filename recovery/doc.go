@@ -1,7 +1,6 @@
 // Package recovery decides what happens to etcd's data directory before etcd opens it, and carries out the decision.
 // If the data is damaged, lost or older than the cluster, recovery replaces it with the data of the other members or
-// of a backup, provided that this is safe. If it is not safe, etcd is not started, and a message gives the reason and
-// the way out.
+// of a backup, provided that this is safe. Otherwise, etcd is not started, and a message explains why and what to do.
 //
 // # The decision
 //
@@ -12,13 +11,13 @@
 // docs/recovery.md is generated from the rules, and testdata/decisions.golden lists the result of every case.
 //
 // A state machine carries out the decisions (Table). Its actions do the I/O and return an event with new facts. Tests
-// drive the machine through every reachable state, interrupt it at every point, and check what is promised below
+// drive the machine through every reachable state, interrupt it at every point, and check the invariants below
 // (claim_test.go).
 //
 // # Invariants
 //
-//   - Nothing is deleted. Data that is replaced is moved to DATADIR.aside-TIME. Preserved copies are deleted only if
-//     the volume has no room for something else, oldest first, and the newest only after a later backup was verified.
+//   - Data that is replaced is not deleted but moved to DATADIR.aside-TIME. Preserved copies are deleted only if the
+//     volume has no room for something else, oldest first, and the newest only after a later backup was verified.
 //   - No acknowledged write is lost silently. The log reports the number of lost revisions before anything happens.
 //   - etcd opens only validated data, and no new cluster replaces data that is known to exist.
 //   - Two clusters never continue from the same data. A restore creates a cluster with a new ID, in a new generation
@@ -42,21 +41,20 @@
 //  6. records in recovery.json that the restore is done.
 //
 // A crash before step 4 is harmless: the next run builds again. After step 4, the store refers to a cluster that
-// exists only on this volume, so the next run completes the restore. Comparing the session in recovery.json with the
-// session of the generation in the store shows which of the two cases applies.
+// exists only on this volume, so the next run completes the restore. To find out whether step 4 was completed, the
+// next run compares the session in recovery.json with the session of the generation in the store.
 //
 // # Multi-member clusters
 //
-// A member of a multi-member cluster is never restored alone, because the others would keep newer data. If a quorum is
-// running, the member rejoins. The cluster's member list shows the progress of a rejoin, so nothing is recorded. If no
-// member has usable data, or if all members request the same restore, each member uploads what only its volume has,
-// and one of them restores the data as the only member of a new cluster. The other members find its generation in the
-// store, or its etcd, and rejoin. The claim determines which member restores.
+// A member of a multi-member cluster is never restored alone, because the others would keep newer data. If a quorum
+// is running, the member rejoins. The progress of a rejoin is not recorded on the volume, because the cluster's
+// member list shows it. If no member has usable data, or if all members request the same restore, each member uploads
+// what only its volume has, and one of them restores the data as the only member of a new cluster. The other members
+// find its generation in the store, or its etcd, and rejoin. The claim determines which member restores.
 //
-// Without a quorum, etcd opens a valid volume as usual, because no member responds at first after a power failure. The
-// exception is a volume that is older than the store, for example after a rollback. A quorum has acknowledged
-// everything in the store, so a quorum without that data must not form. A member with an older volume waits for a
-// running member that has the data.
+// Without a quorum, etcd opens a valid volume as usual, because no member responds at first after a power failure.
+// However, if the volume is older than the store, for example after a rollback, the member waits for a running member
+// that has the data. A quorum has acknowledged everything in the store, so a quorum must not form without that data.
 //
 // # Types
 //
@@ -64,7 +62,7 @@
 //
 //   - session holds what all parts share: the member, the facts, and the last survey of the peers;
 //   - localVolume is the data directory in use, and everything built or preserved next to it;
-//   - remoteStore reads the store, asks package relation how the volume relates to it, and creates, adopts and ends
+//   - remoteStore reads the store, determines how the volume relates to the store, and creates, adopts and ends
 //     generations;
 //   - peerGroup queries the other members with package peers and compares the volume with their answers;
 //   - job replaces the data on the volume: it builds, claims and installs data, and computes what is lost;
@@ -74,8 +72,8 @@
 //
 // # Related packages
 //
-// Package datadir decides whether data is valid, package relation how the data relates to a store, and package peers
-// how the other members list this member. Package seed builds data directories. Recovery does not watch a running
-// etcd. If the generation of a running etcd has ended, the backup writer stops etcd and calls RecordMismatch, so that
-// the data is compared again before it is served.
+// Package datadir decides whether data is valid, package relation determines how the data relates to a store, and
+// package peers determines how the other members list this member. Package seed builds data directories. Recovery
+// does not watch a running etcd. If the generation of a running etcd has ended, the backup writer stops etcd and
+// calls RecordMismatch, so that the data is compared again before it is served.
 package recovery

@@ -161,7 +161,7 @@ func TestPromisesHoldInEveryReachableState(t *testing.T) {
 	t.Logf("explored %d places of %d states, %d rows and %d lots", len(e.seen), len(States), len(Table), len(allInputs()))
 }
 
-// After a crash or failure at any point, the next run must have the outcome that the first run would have had.
+// If a run crashes or fails at any point, the next run must have the same outcome as an uninterrupted run.
 func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
 	e := explore()
 	type end struct {
@@ -186,7 +186,7 @@ func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
 	require.Empty(t, e.wrong)
 }
 
-// At most one guard per state and event is true, so the order of the guarded rows does not matter.
+// At most one guard per state and event may be true, so that the order of the guarded rows does not matter.
 func TestGuardsExcludeEachOther(t *testing.T) {
 	for p := range explore().seen {
 		holding := map[Event]int{}
@@ -205,7 +205,7 @@ func TestGuardsExcludeEachOther(t *testing.T) {
 type reality struct {
 	place     string // data at the path of the data directory: "original", "" or "restored"
 	validated bool   // the directory at that path was validated
-	aside     bool   // the original data is preserved
+	aside     bool   // the original data was preserved
 	built     bool   // a complete new data directory exists next to the original
 	proved    bool   // the new directory is valid
 	sound     bool   // the installed directory was validated before
@@ -374,8 +374,8 @@ func examinations(given input, now reality) []outcome {
 	}
 }
 
-// answers returns the outcomes of a query to the store. Once another process has created a generation, the volume is
-// behind.
+// answers returns the outcomes of a query to the store. If another process has created a generation, the volume is
+// behind the store.
 func answers(given input, now reality) []outcome {
 	now.rolled, now.uncompared = false, false
 	if given.owner == StoreUnverified && now.place != "restored" && (!given.alone || given.found != VolumeValid || given.behind || asks(given, now)) {
@@ -479,7 +479,7 @@ func claims(given input, now reality) []outcome {
 	}
 	if !now.outrun {
 		lost.outrun = true
-		if !given.alone { // another member made the claim first and is the only running one
+		if !given.alone { // another member made the claim first and is the only running member
 			lost.listing = peers.Unlisted
 		}
 		all = append(all, ends(lost, ClaimLost)...)

@@ -34,8 +34,8 @@ import (
 )
 
 // TestHistories runs the histories in testdata/histories/recovery, whose steps are described in the README of that
-// directory. A history lists events on a volume, in its store and on the other members, and the reaction of recovery.
-// With -rewrite, TestHistories updates the results.
+// directory. Each history lists events on a volume, in its store and on the other members, followed by the reaction
+// of recovery. With -rewrite, TestHistories updates the reactions.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "../testdata/histories/recovery", func(t *testing.T, file string) {
 		t.Parallel()
@@ -61,7 +61,7 @@ type history struct {
 	patience int                    // number of the pause after which the run is stopped
 	outcome  Result                 // result of the last run
 	asked    int                    // number of requests to the store before the last run
-	other    *history               // another member with the same store; nil until a step is performed there
+	other    *history               // another member with the same store; nil until a step creates it
 	keyFiles map[string]formattest.Keys
 }
 
@@ -381,7 +381,7 @@ func (h *history) useKeys(decrypt, sign, trust string) {
 	h.setKeys(formattest.LoadKeys(h.t, files))
 }
 
-// copyTimes maps the names used in histories to the times of preserved copies. A user has made the copy "mine".
+// copyTimes maps the names used in histories to the times of preserved copies. The copy "mine" was made by a user.
 var copyTimes = map[string]string{
 	"oldest": "20260101T000000.000Z", "older": "20260102T000000.000Z", "newest": "20260103T000000.000Z", "future": "29990101T000000.000Z", "mine": "mine",
 }
@@ -411,7 +411,7 @@ func (h *history) copyNames() (names []string) {
 	return names
 }
 
-// listings maps the names used in histories to the responses from the other members.
+// listings maps the names used in histories to responses from the other members.
 var listings = map[string]PeerState{
 	"unknown": peers.Unknown, "claimed": peers.Claimed, "founding": peers.Founding, "partial": peers.Partial, "gone": peers.Gone,
 	"asking": peers.Asking, "expected": peers.Expected, "added": peers.Added, "started": peers.Started, "unlisted": peers.Unlisted,
@@ -535,7 +535,7 @@ func (h *history) runAndReport() {
 	}
 }
 
-// stored returns the names of the created objects even if the store cannot list them.
+// stored returns the names of the objects that were created and still exist, even if the store cannot list them.
 func (h *history) stored() (names []string) {
 	for _, call := range h.store.Calls() {
 		if _, exists := h.store.Content(call.Name); exists && call.Op == memory.Put {
@@ -615,7 +615,7 @@ var varying = []struct {
 
 var newCluster = regexp.MustCompile(`\b[0-9a-f]{32}\b`)
 
-// normalized returns the results without paths, times and IDs, which differ between runs.
+// normalized removes paths, times and IDs from the results, because they differ between runs.
 func (h *history) normalized() string {
 	text := strings.ReplaceAll(h.results.String(), h.volume, "VOLUME")
 	for _, each := range varying {

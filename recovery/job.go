@@ -55,8 +55,8 @@ func (j *job) resume() (Event, Facts, error) {
 	return NothingBegun, Facts{}, err // the user has deleted the built data
 }
 
-// recordClaim records the claim before the generation is created. Without the record, a peer that finds the new
-// generation in the store could conclude that this member has no data.
+// recordClaim records the claim before the generation is created. If this member did not report the claim, a peer
+// that finds the new generation in the store could conclude that this member has no data.
 func (j *job) recordClaim() (Event, Facts, error) {
 	if j.member.Peers != nil {
 		j.member.Peers.Publish(selfForRestore(j.claim.Generation))
@@ -79,8 +79,8 @@ func (j *job) checkSpace() (Event, Facts, error) {
 	return RoomEnough, Facts{}, err
 }
 
-// build fetches the backup and builds a data directory. The event distinguishes failures of the store, the backup and
-// the volume.
+// build fetches the backup and builds a data directory. If the build fails, the event depends on whether the store,
+// the backup or the volume caused the error.
 func (j *job) build() (Event, Facts, error) {
 	plan := seed.Seed{
 		DataDir: j.volume.restoredDir(), Name: j.member.Name, Token: seed.NewToken(),
@@ -151,8 +151,9 @@ func (j *job) newClaim(result seed.Result) restoreClaim {
 	return c
 }
 
-// maxSearches is the number of searches, over about 30s, after which a missing object counts as lost. A listing of a
-// network file system can be delayed, and another member may have just merged and deleted the object.
+// maxSearches is the number of searches, over about 30s, after which a missing object counts as lost. Searching again
+// helps because a listing of a network file system can be delayed, and because another member may have just merged
+// and deleted the object.
 const maxSearches = 5
 
 // errMissing stops a build so that recovery can search for an object again.
@@ -252,8 +253,8 @@ func (j *job) createGeneration() (Event, Facts, error) {
 	}
 }
 
-// tryClaim creates the generation and may be repeated. The claim is lost if another cluster has created that
-// generation or written to it.
+// tryClaim creates the generation and may be repeated. If another cluster has created the generation or written to
+// it, the claim is lost.
 func (j *job) tryClaim(ctx context.Context) error {
 	a, next := j.options.Archive, j.claim.Generation
 	lineage, err := a.Lineage(ctx)
@@ -400,7 +401,7 @@ func (j *job) logLost() {
 		loss += "; later objects in the store cannot be read: " + why.Error()
 	}
 	if j.Progress().Loss == loss {
-		return // already logged, and the store has not changed since
+		return // already logged, and the store has not changed since then
 	}
 	j.changeProgress(func(p *Progress) { p.Loss = loss })
 	j.options.Log.Warn().Int64("volume_revision", position.HighestRevision).Int64("store_revision", j.lastRevision()).
@@ -437,8 +438,9 @@ func (j *job) lost() int64 {
 	return known - j.backups.last.path.Revision
 }
 
-// describeLost describes how much is lost or undone. A cluster may have kept writing to its volume after another
-// cluster replaced it. A reservation precedes its generation, so it reveals a generation that was deleted.
+// describeLost describes how much is lost or undone. After a cluster was replaced by another, it may have continued
+// to write to its volume. A reservation reveals that a generation was deleted, because revisions are reserved before
+// the generation is created.
 func (j *job) describeLost(lost int64) (text string) {
 	last, next := j.backups.last, j.findSuccessor()
 	late := j.volume.position.HighestRevision - next.ParentRevision
@@ -465,9 +467,9 @@ func (j *job) describeLost(lost int64) (text string) {
 	return text + j.describeInterval()
 }
 
-// describeInterval returns the maximum time span that a damaged volume loses: from the end of the backups to etcd's
-// last write. The result is empty unless both times are known. For an empty or rolled-back volume, the last write is
-// unknown.
+// describeInterval returns the maximum time span of lost writes on a damaged volume: from the end of the backups to
+// etcd's last write. The result is empty unless both times are known. For an empty or rolled-back volume, the last
+// write is unknown.
 func (j *job) describeInterval() string {
 	last := j.backups.last
 	head, end := last.Head, datadir.LastWrite(j.member.DataDir)

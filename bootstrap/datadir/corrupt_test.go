@@ -38,7 +38,7 @@ func flip(t *testing.T, path string, offset int64) {
 	require.NoError(t, err)
 }
 
-// usedBytes returns the number of bytes that pages occupy in the database file. The remaining bytes are allocated but
+// usedBytes returns the number of bytes that pages occupy in the database file. The rest of the file is allocated but
 // unused.
 func usedBytes(t *testing.T, dir string) (used int64) {
 	db, err := bolt.Open(dir+"/member/snap/db", 0, &bolt.Options{ReadOnly: true})

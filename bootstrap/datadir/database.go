@@ -49,7 +49,7 @@ func (c contents) single36() bool { return len(c.members) == 1 && c.since36 }
 // members, which take one entry each.
 func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.members)) }
 
-// unused reports whether etcd would fill the database from the first entry on.
+// unused reports whether etcd would fill the database by replaying the log from the first entry.
 func (c contents) unused() bool { return c.keyless && c.applied == 0 }
 
 // hasMember reports whether the cluster has or had a member.
@@ -315,7 +315,7 @@ func readAll(ctx context.Context, bucket *bolt.Bucket) error {
 
 // preload fills the page cache by reading the whole file in the background until the returned function is called.
 // Without preload, each page is read from the disk separately, because bbolt maps the file for random access. Using
-// madvise instead does not help: Linux reads a single readahead window and ignores the rest. Errors are ignored
+// madvise instead would not help: Linux reads a single readahead window and ignores the rest. Errors are ignored
 // because the caller will encounter them as well.
 func preload(path string) (stop func()) {
 	file, err := os.Open(path)

@@ -11,7 +11,7 @@
 //     etcd commits the database every 100 ms, so after a crash it lags behind the log, and etcd replays the missing
 //     entries.
 //   - Snapshots (snap/*.snap) contain the raft configuration at one entry. At startup, etcd replays the log from the
-//     newest snapshot. The segments before a snapshot are deleted some time later.
+//     newest snapshot. etcd deletes segments that end before the snapshot some time later.
 //
 // # Invariants
 //
@@ -24,8 +24,8 @@
 //   - etcd 3.6 supports the versions, members and requests in the data.
 //
 // etcd itself checks very few of these conditions. For example, etcd truncates a damaged log and continues, creates a
-// new member if the data was moved, and replays the log of a restored database into an empty one. In each of these
-// cases, acknowledged writes are lost silently. Other violations cause etcd to panic on every start.
+// new member if the data was moved, and replays the log of a restored database into an empty one, and acknowledged
+// writes are lost silently. If other conditions are violated, etcd panics on every start.
 //
 // # Verify and Look
 //
@@ -40,18 +40,19 @@
 // the segments that etcd replays. The result of Look is an Inspection with the methods Inspect, ClusterVersions,
 // Members and Uncommitted.
 //
-// The errors of both name the file, the problem and the way to recover. docs/refusals.md lists all of them, and a
-// test keeps the list complete. Validation never changes the data. Inspect may move the directory of a member that
-// was killed before it stored anything, and SetPermissions changes permissions.
+// The errors from Verify and Inspect name the file, the problem and the way to recover. docs/refusals.md lists all
+// error messages, and a test keeps the list complete. Validation never changes the data. Inspect may move the
+// directory of a member that was killed before it stored anything, and SetPermissions changes permissions.
 //
 // # Torn or damaged
 //
 // The most difficult decision is how to treat damage at the end of the log. After a power failure, the last records
-// may be missing or partly zero. Losing such records is harmless because etcd had not synced them, so no client has
-// received a response. If the same records were damaged by the disk, however, the entries may have been acknowledged.
-// The two cases differ only if there are records after the damage, so cutIn searches for records after the position
-// where the segment becomes unreadable. etcd syncs entries before it writes any record after the next hard state. A
-// later record therefore proves that the entries before it had reached the disk.
+// may be missing or partly zero. Losing records in a power failure is harmless because etcd had not synced them, so
+// no client has received a response. If a disk error damaged the last records, however, their entries may have been
+// acknowledged. A power failure and a disk error can be told apart only if there are records after the damage, so
+// cutIn searches for records after the position where the segment becomes unreadable. etcd syncs entries before it
+// writes any record after the next hard state, so a record after that hard state proves that the entries had reached
+// the disk.
 //
 // For example, a segment ends with
 //
@@ -63,17 +64,17 @@
 // damaged at position …, after index 7". If the file ends within entry 8 instead, nothing proves that the entry was
 // synced, and etcd may drop it.
 //
-// A database that is ahead of the log also proves that the log was truncated. A single member applies an entry only
-// after writing it to the log, so the log was truncated. A follower with etcd 3.6 may apply an entry while the log is
-// still being written. The comment on checkTail explains why a follower whose database is ahead is rejected as well.
+// If the database of a single member is ahead of the log, the log was truncated, because a single member applies an
+// entry only after writing it to the log. A follower with etcd 3.6 may apply an entry while the log is still being
+// written. The comment on checkTail explains why a follower whose database is ahead is rejected as well.
 //
 // # Files
 //
 // survey.go lists the directory, checks which files exist, and takes the fingerprint for the exit record. log.go,
-// segment.go and database.go each read one kind of file. Files are mapped into memory. If a bad offset in a damaged
-// file causes a memory fault, the fault is converted to an error. verify.go implements Verify, look.go and inspect.go
-// implement the checks before each start, and refusal.go contains the messages. position.go compares the data of
-// different members for recovery.
+// segment.go and database.go each read one kind of file. These files are mapped into memory: if a bad offset in a
+// damaged file causes a memory fault, the fault is converted to an error. verify.go implements Verify, look.go and
+// inspect.go implement the checks before each start, and refusal.go contains the messages. position.go compares the
+// data of different members for recovery.
 //
 // # Limits
 //
@@ -90,8 +91,8 @@ import (
 // checkInterval is the number of revisions or records read between two checks of the context.
 const checkInterval = 1024
 
-// recoverPanic runs a check and converts panics to errors. Memory faults are also converted: a bad offset in a mapped
-// file may point anywhere, and an unreadable disk causes a fault.
+// recoverPanic runs a check and converts panics to errors. Memory faults are converted as well, because a bad offset
+// in a mapped file may point anywhere, and reading a mapped file from a faulty disk causes a fault.
 func recoverPanic(check func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -17,7 +17,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// Identity describes the member in the configuration.
+// Identity describes the configured member.
 type Identity struct {
 	Name           string
 	PeerURLs       []string // advertised peer URLs
@@ -103,7 +103,7 @@ func moveUnused(m *member, log zerolog.Logger) error {
 }
 
 // checkRestore returns an error if the database is missing or unused and the log belongs to a restored database.
-// Otherwise, etcd would replay the log into a new database that does not contain the data from the backup.
+// Without this check, etcd would replay the log into a new database that does not contain the data from the backup.
 func checkRestore(m *member, found contents) error {
 	segments := m.segments()
 	if len(segments) == 0 || segments[0] != firstSegment || !found.unused() {
@@ -116,9 +116,9 @@ func checkRestore(m *member, found contents) error {
 }
 
 // checkCluster returns an error if the database and the log belong to different clusters, because one of them was
-// rolled back, copied or mounted without the other. Otherwise, etcd would apply the log to the wrong database and
-// exit at the first entry that refers to an unknown member. If the database contains the member that wrote the log,
-// no further check is needed. Other checks report unreadable files.
+// rolled back, copied or mounted without the other. Without this check, etcd would apply the log to the wrong
+// database and exit at the first entry that refers to an unknown member. If the database contains the member that
+// wrote the log, no further check is needed. Unreadable files are reported by other checks.
 func checkCluster(m *member, found contents) error {
 	identity, err := m.identity()
 	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.hasMember(identity.NodeID) {
@@ -152,13 +152,13 @@ func (f *Inspection) checkLength() error {
 //
 // In a multi-member cluster, a log that ends before the applied index is not necessarily damaged. A follower with
 // etcd 3.6 can apply an entry while the log is still being written, if the entry and the commit index arrive
-// together. See raftNode.start; etcd 3.5.5 and later 3.5 releases wait. A power failure at the wrong moment then
-// leaves the database ahead of the log. The member has not acknowledged the missing entries and would do no harm.
-// Disk damage leaves the same files, however, and in that case the member has lost entries that it acknowledged. The
-// member could then help elect a leader that is also missing these entries.
+// together. See raftNode.start. etcd 3.5.5 and later 3.5 releases wait for the log. If the power fails at the wrong
+// moment, the database is ahead of the log, but the missing entries were never acknowledged, so the member would do
+// no harm. However, the files look the same if the disk has damaged entries that the member had acknowledged, and
+// such a member could help elect a leader that is missing those entries, too.
 //
-// checkTail therefore rejects both. Rejecting both is safe: a majority of the members has every committed entry in
-// the log, so neither data nor the quorum is lost.
+// checkTail therefore rejects every log that ends before the applied index. Rejecting an undamaged log is safe: a
+// majority of the members has every committed entry in the log, so neither data nor the quorum is lost.
 func (c contents) checkTail(m *member, tail *history) error {
 	switch {
 	case tail.cut.isLoss(c.single36()):
@@ -171,9 +171,10 @@ func (c contents) checkTail(m *member, tail *history) error {
 	return nil
 }
 
-// checkMember returns an error if the data directory belongs to another member of this cluster, because volumes were
-// swapped. Otherwise, two members would run with the same identity. checkMember only logs a warning if the member is
-// unknown, because a restore can use any name. Unreadable files are ignored because etcd reports them.
+// checkMember returns an error if the data directory belongs to another member of this cluster, for example because
+// volumes were swapped. Without this check, two members could run with the same identity. checkMember only logs a
+// warning if the member is unknown, because a restore can use any name. Unreadable files are ignored because etcd
+// reports them.
 func (f *Inspection) checkMember(configured Identity, log zerolog.Logger) error {
 	identity, err := f.identity()
 	owner, here := f.contents.members[identity.NodeID], configured.PeerURLs
@@ -203,8 +204,8 @@ func (f *Inspection) Members() int {
 	return len(members)
 }
 
-// change applies the membership changes of the entries after one index, up to and including another. The value of a
-// member is true if it is a voter.
+// change applies the membership changes in the entries after index after, up to and including index until. The value
+// of a member is true if it is a voter.
 func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 	for _, n := range f.notes {
 		if n.change == nil || n.index <= after || n.index > until {

@@ -31,7 +31,8 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// etcd truncates a torn log. After enough failed starts, the log is long enough again for etcd to accept it.
+// Inspect must return an error if a single member's log ends before the applied index. etcd itself would accept the
+// truncated log after enough failed starts.
 func TestInspect_logEndsBeforeDatabase(t *testing.T) {
 	for lost := range 4 {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
@@ -94,7 +95,7 @@ func TestInspect_dataOfAnotherMember(t *testing.T) {
 	}
 }
 
-// A member whose log is shorter than its database has lost entries that it acknowledged to the leader.
+// Inspect must return an error if the log ends before the applied index, regardless of the number of members.
 func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 	for learner, wayOut := range map[bool]string{
 		false: "ends at index %d, but the database of this member (one of 2) has entries up to %d: the member lost power " +
@@ -115,8 +116,8 @@ func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 	}
 }
 
-// etcd records a snapshot from the leader in the log before it swaps in the received database. The entries before the
-// snapshot were never in the log.
+// Inspect must accept a log that ends with a snapshot from the leader, even though the entries before the snapshot
+// were never in the log.
 func TestInspect_logEndsWithReceivedSnapshot(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	addMember(t, dir, false)
@@ -144,8 +145,7 @@ func addMember(t *testing.T, dir string, learner bool) {
 	})
 }
 
-// etcd reports damage only at the start of a segment. After any other damage, etcd truncates the log and waits for a
-// leader until failed starts have made the log long enough again.
+// Inspect must detect damage anywhere in the last segment. etcd itself reports damage only at the start of a segment.
 func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 	dir := datadirtest.New(t)
 	segment := last(segmentsOf(t, dir))
@@ -164,7 +164,7 @@ func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			if provenFlushed(t, content[ends[i]:]) {
 				require.ErrorContains(t, err, fmt.Sprintf("WAL segment %s is damaged at position %d", segment, begin), name)
-			} else { // the last entries do not have to be proven
+			} else { // nothing has to prove the last entries
 				require.ErrorContains(t, err, "damaged", name)
 			}
 			require.ErrorContains(t, err, "; to recover: ", name)
@@ -202,7 +202,8 @@ func TestInspect_externalLog(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("the log in %q was truncated or damaged", walDir))
 }
 
-// losses damage an initialized member so that etcd would treat it as a new member and wait forever for an election.
+// losses damage the data of an initialized member in ways that make etcd treat the member as new and wait forever for
+// an election.
 var losses = map[string]func(t *testing.T, dir, segment string){
 	"the log is lost": func(t *testing.T, dir, _ string) {
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member", "wal")))
@@ -309,8 +310,8 @@ func TestInspect_memberWithSnapshotIsNotMoved(t *testing.T) {
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
-// The log of a member that joined late may start with a snapshot from the leader. Even without a database and
-// snapshot files, a member that joined late is not uninitialized, because it has voted.
+// A member whose log starts with a snapshot from the leader must not be treated as uninitialized, because it may have
+// voted.
 func TestInspect_memberThatReceivedASnapshotIsNotMoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.Initialize(t, dir)
@@ -337,7 +338,8 @@ func TestInitialized_unreadableIndex(t *testing.T) {
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
-// Moving only the data directory would leave the log behind.
+// The directory of an uninitialized member must not be moved if the log is elsewhere, because the log would be left
+// behind.
 func TestInspect_uninitializedMemberWithExternalLog(t *testing.T) {
 	dir, walDir := filepath.Join(t.TempDir(), "new.etcd"), filepath.Join(t.TempDir(), "wal")
 	datadirtest.Initialize(t, dir)
@@ -347,8 +349,8 @@ func TestInspect_uninitializedMemberWithExternalLog(t *testing.T) {
 	assert.Equal(t, before, fingerprint(t, dir))
 }
 
-// etcd would apply the log to this database and then crash on every start because a member is missing from the
-// database.
+// A database that belongs to a different cluster than the log must be rejected, because etcd would crash on every
+// start.
 func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other.etcd")
 	server, err := datadirtest.Start(other, func(config *embed.Config) { config.InitialClusterToken = "other" })
@@ -373,8 +375,8 @@ func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 	}
 }
 
-// A new member learns about the members one log entry at a time, so the entry that adds the new member itself may
-// still be missing.
+// checkCluster must accept a database that contains any member of the log. A new member may be missing from its own
+// database, because it learns about the members one log entry at a time.
 func TestCheckCluster_databaseKnowsAMemberOfTheLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 0xa, ClusterID: 1}).Marshal()
@@ -396,8 +398,8 @@ func TestCheckCluster_databaseKnowsAMemberOfTheLog(t *testing.T) {
 	}
 }
 
-// checkTail relies on this behaviour: raft may return the same entries for storing and for applying, and etcd 3.6
-// does both concurrently.
+// TestRaft_onlyFollowersApplyUnstoredEntries checks an assumption of checkTail: a follower may apply an entry before
+// the entry is stored, but a single member never does.
 func TestRaft_onlyFollowersApplyUnstoredEntries(t *testing.T) {
 	entry := raftpb.Entry{Term: 1, Index: 2, Data: []byte("acknowledged by the others")}
 	follower, _ := node(t, 1, 2, 3)

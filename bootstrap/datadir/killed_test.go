@@ -77,8 +77,8 @@ func TestKilledWhileWriting(t *testing.T) {
 	}
 }
 
-// The database is ahead of the commit index in the WAL, because etcd does not sync records that only advance the
-// commit index.
+// The data of a killed member must be valid even if the database is ahead of the commit index in the WAL. etcd does
+// not sync records that only advance the commit index.
 func TestKilledWhileIdle(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	killAfterKey(t, dir, 20, 20)
@@ -124,8 +124,8 @@ func killAfterKey(t *testing.T, dir string, stored, lastKey int) {
 	require.Equal(t, want, lines.Text())
 }
 
-// etcdChild returns a command that runs etcd and writes keys up to lastKey. The process is killed after a minute at
-// the latest.
+// etcdChild returns a command that runs etcd and writes keys up to lastKey. The process is killed after one minute if
+// it is still running.
 func etcdChild(t *testing.T, dir string, lastKey int) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)

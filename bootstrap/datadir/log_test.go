@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// A damaged log may be replayed from a snapshot only if etcd's own verification accepts the log.
+// The wrapper must accept a damaged log only if etcd can replay it.
 func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	dir := datadirtest.New(t)
 	segments := segmentsOf(t, dir)

@@ -19,8 +19,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// dataWith returns a data directory whose log has an entry for each request, starting at index 1. A nil request
-// results in a different kind of entry. inDatabase is the cluster version in the database, if any.
+// dataWith returns a data directory whose log has an entry for each request, starting at index 1. For a nil request,
+// the entry is of a different kind. inDatabase is the cluster version in the database, if any.
 func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.InternalRaftRequest) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -56,7 +56,8 @@ func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.Interna
 	return dir
 }
 
-// The log contains the snapshot after the entry of snapshots, but not the snapshot after the entry of orphans.
+// The log contains a record of the snapshot that follows the entry of snapshots, but no record of the snapshot that
+// follows the entry of orphans.
 var snapshots, orphans = puts("a snapshot follows"), puts("an orphaned snapshot follows")
 
 func sets(version string) *etcdserverpb.InternalRaftRequest {

@@ -165,7 +165,7 @@ func served(t *testing.T, dir, room string) (state string, err error) {
 	return string(content), err
 }
 
-// judged runs the wrapper's checks in a separate process, like --standalone. If the bbolt page check crashes, the
+// judged runs the wrapper's checks in a separate process, as with --standalone. If the bbolt page check crashes, the
 // data counts as rejected.
 func judged(t *testing.T, dir string) (found judgement, err error) {
 	output, failed := inChildOf(t, childJudge, dir, "-")

@@ -159,7 +159,8 @@ func TestLeftoverMembers(t *testing.T) {
 	}
 }
 
-// A leader may overwrite entries of the previous leader, even with an entry in the next segment.
+// A membership change must be ignored if a later leader has overwritten its entry, even if the new entry is in the
+// next segment.
 func TestOverriddenChangesDoNotCount(t *testing.T) {
 	t.Parallel()
 	for name, cut := range map[string]bool{"in the same segment": false, "in the next segment": true} {
@@ -220,7 +221,7 @@ func TestRequestsOfTheV2API(t *testing.T) {
 	}
 }
 
-// A snapshot replaces the entries before it, so etcd does not replay them.
+// v2 API requests before the snapshot must be accepted, because etcd does not replay the entries before a snapshot.
 func TestRequestsOfTheV2APIBeforeASnapshotAreNotReplayed(t *testing.T) {
 	t.Parallel()
 	data := oldData{applied: 3, bucket: map[uint64]bool{1: true}, start: []uint64{1}, log: []raftpb.Entry{adds(1), v2("QGET", "", ""), v2("PUT", "/0/version", "3.4.0")}}
@@ -274,8 +275,8 @@ func TestOnlyRestored(t *testing.T) {
 	assert.False(t, Look(dir, "").OnlyRestored(), "a leader was elected")
 }
 
-// etcd writes an entry to the disk before the commit index that covers the entry, so after a crash the commit index
-// may not cover all acknowledged entries. A clean stop records the final commit index.
+// Uncommitted must count the entries that were written before a crash but not yet covered by the commit index on
+// disk. After a clean stop, the result must be 0.
 func TestUncommittedEntries(t *testing.T) {
 	t.Parallel()
 	dir := oldData{log: []raftpb.Entry{adds(1), adds(2), {}}}.write(t)

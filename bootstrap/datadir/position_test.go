@@ -39,7 +39,7 @@ func TestReadPosition_closedMember(t *testing.T) {
 	assert.GreaterOrEqual(t, got.HighestRevision, got.Revision)
 }
 
-// If the database is behind the log, replaying the log results in a higher revision.
+// HighestRevision must include the entries in the log that have not been applied to the database yet.
 func TestReadPosition_logAheadOfDatabase(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
@@ -60,7 +60,7 @@ func TestReadPosition_logAheadOfDatabase(t *testing.T) {
 	assert.Equal(t, before.Revision+3, got.HighestRevision)
 }
 
-// The log of a previous leader contains entries that were never committed. The next leader overwrites these entries.
+// Entries that a later leader has overwritten must not be counted.
 func TestReadPosition_overriddenEntries(t *testing.T) {
 	for name, written := range map[string]struct {
 		entries []raftpb.Entry
@@ -91,8 +91,8 @@ func TestReadPosition_overriddenEntries(t *testing.T) {
 	}
 }
 
-// entry returns an entry with the given term, whose index is relative to the end of the log. The first entry of a new
-// leader does not contain a request.
+// entry returns an entry with the given term, whose index is relative to the end of the log. Like the first entry of
+// a new leader, the entry does not contain a request.
 func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb.Entry {
 	e := raftpb.Entry{Index: index, Term: term}
 	if request != nil {
@@ -101,7 +101,7 @@ func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb
 	return e
 }
 
-// A leader may have entries that are stored by a majority but not yet known to be committed.
+// Entries that are not known to be committed must be counted, because a majority may have stored them.
 func TestReadPosition_uncommittedEntries(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
@@ -246,7 +246,8 @@ func TestReadPosition_removedMember(t *testing.T) {
 	assert.True(t, position(t, dir).Removed)
 }
 
-// If a member is killed while another member becomes a voter, only the log shows the change.
+// The number of voters must be 0 (unknown) if the log has membership changes that are not in the database, for
+// example after a kill.
 func TestReadPosition_membersChangedInTheLog(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	old, err := os.ReadFile(database(dir))
@@ -343,8 +344,8 @@ func TestChangedRevisions(t *testing.T) {
 	}
 }
 
-// The log contains neither deleted keys nor the values kept by a put with IgnoreValue. Rows from such requests must
-// still count as equal.
+// The log contains neither deleted keys nor the values kept by a put with IgnoreValue. Rows from such deletions and
+// puts must still count as equal.
 func TestChangedRevisions_afterOtherRequests(t *testing.T) {
 	dir, put := datadirtest.Initialized(t), clientv3.OpPut
 	last := putAll(t, dir, put("a", "0"), put("b", "1"), put("a", "", clientv3.WithIgnoreValue()),
@@ -354,7 +355,8 @@ func TestChangedRevisions_afterOtherRequests(t *testing.T) {
 	requireChanged(t, dir, last)
 }
 
-// The log on a copied volume contains writes to the copy, and a log that is too short does not prove anything.
+// ChangedRevisions must not return anything if the log does not prove that the disk has altered a row, for example
+// because the volume was copied and written to or because the log is too short.
 func TestChangedRevisions_noProof(t *testing.T) {
 	puts := func(dir string, values ...string) {
 		var ops []clientv3.Op
@@ -461,7 +463,7 @@ func TestChangedRevisions_olderThanTheLog(t *testing.T) {
 	}
 }
 
-// A previous leader receives a snapshot that ends before its uncommitted entries.
+// ChangedRevisions must ignore the uncommitted entries of a previous leader that has received a snapshot.
 func TestChangedRevisions_snapshotOverUncommitted(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	putAll(t, dir, clientv3.OpPut("a", "1"), clientv3.OpPut("b", "2"), clientv3.OpPut("c", "3"), clientv3.OpPut("d", "4"))

@@ -38,7 +38,7 @@ func TestRefusals_areInTheRunbook(t *testing.T) {
 	}
 }
 
-// Without advice, users would be stuck, because the next start fails with the same error.
+// Every error must include advice, because without it users would be stuck: the next start fails with the same error.
 func TestRefusals_suggestAnAction(t *testing.T) {
 	for _, kind := range reasons {
 		assert.NotEmpty(t, kind.wayOut, kind.format)
@@ -52,7 +52,7 @@ func TestRefusals_suggestAnAction(t *testing.T) {
 	assert.EqualError(t, withWayOut(stopped, errors.New("stopped")), "stopped", "it is no refusal")
 }
 
-// All reasons are used, and all errors of these checks have a reason and therefore advice.
+// Every reason must be used, and every error from these checks must have a reason and therefore include advice.
 func TestJudgementsRefuseByKindOnly(t *testing.T) {
 	var text strings.Builder
 	for _, name := range []string{"verify.go", "survey.go", "inspect.go"} {

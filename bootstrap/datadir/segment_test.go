@@ -112,7 +112,8 @@ func damageAt(content []byte, at int64, random *rand.Rand) []byte {
 	return broken
 }
 
-// etcd's parser accepts fields in any order, unknown fields, and checksums with too many bits.
+// parse must agree with etcd's parser on unusual records, such as records with reordered fields, unknown fields or
+// checksums with too many bits.
 func TestParse_agreesWithEtcd(t *testing.T) {
 	content, err := (&walpb.Record{Type: wal.EntryType, Crc: 1 << 31, Data: []byte("data")}).Marshal()
 	require.NoError(t, err)
@@ -144,7 +145,7 @@ func TestParse_agreesWithEtcd(t *testing.T) {
 	}
 }
 
-// A disk may alter any byte of a record.
+// parse must agree with etcd's parser even if any bytes of a record are altered.
 func FuzzParse_agreesWithEtcd(f *testing.F) {
 	content, err := (&walpb.Record{Type: wal.EntryType, Crc: 1 << 31, Data: []byte("data")}).Marshal()
 	require.NoError(f, err)
@@ -253,7 +254,8 @@ func tailOf(t *testing.T, content []byte) *history {
 	return tail
 }
 
-// After a power failure, any subset of the last unsynced writes may be on the disk.
+// A power failure must never count as proof of a loss, regardless of which of the unsynced writes have reached the
+// disk.
 func TestLogAfterPowerLoss_isNotProven(t *testing.T) {
 	for name, writer := range writers {
 		for seed := range *logsPerWriter {
@@ -266,7 +268,7 @@ func TestLogAfterPowerLoss_isNotProven(t *testing.T) {
 	}
 }
 
-// An etcd value may contain a log.
+// A log that a client has stored as a value must not be mistaken for records of the segment.
 func TestLogInValue_isNotProven(t *testing.T) {
 	writer := writers["single member of 3.6"]
 	for seed := range *logsPerWriter {
@@ -293,7 +295,7 @@ func tear(dice *rand.Rand, log writtenLog) {
 	}
 }
 
-// The intact records after a flipped bit or a zeroed sector prove the damage.
+// If intact records follow a flipped bit or a zeroed sector, the loss must be detected.
 func TestDamagedLog_isProven(t *testing.T) {
 	for name, writer := range writers {
 		for seed := range *logsPerWriter {

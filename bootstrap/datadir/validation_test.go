@@ -92,7 +92,7 @@ func TestChildAgreesWithThisProcess(t *testing.T) {
 	require.EqualError(t, errorOf(inChild("validation-verify"))(t.Context(), dir, bootstrap.Full), want.Error())
 }
 
-// The parent process logs the warnings of its child.
+// The parent process must log the warnings of its child.
 func TestWarningsReachTheLog(t *testing.T) {
 	dir := datadirtest.New(t)
 	flip(t, snapshotsOf(t, dir)[0], 30)
@@ -128,7 +128,8 @@ func TestChildWithoutResult(t *testing.T) {
 	assert.ErrorContains(t, errorOf(missing)(t.Context(), "/nowhere", bootstrap.Full), "/no/such/program")
 }
 
-// The kernel may kill a child that runs out of memory, and starting a child fails if there are too many processes.
+// The data must not be rejected if the child cannot be started or is killed, for example because the machine is out
+// of memory.
 func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 	dir := datadirtest.New(t)
 	looked, able := 0, false
@@ -155,14 +156,15 @@ func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 	assert.False(t, IsTransient(errorOf(inChild("validation-panic"))(t.Context(), dir, bootstrap.Full)))
 }
 
-// The Go runtime exits with the same status if data cannot be read and if resources are exhausted.
+// The data must not be rejected if the child exits because resources are exhausted, even though the exit status is
+// the same as for unreadable data.
 func TestValidateInChild_lackOfResourcesIsNoVerdict(t *testing.T) {
 	for what, want := range map[string]bool{"validation-starved": false, "validation-fault": true, "validation-overflow": true, "validation-panic": true} {
 		assert.Equal(t, want, !IsTransient(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
 	}
 }
 
-// If data that a child process could not read counted as corrupt, recovery would replace intact data with an older
+// Data that the child cannot read must not count as corrupt, because recovery would replace intact data with an older
 // state.
 func TestValidateInChild_unreadableDataAreNotBroken(t *testing.T) {
 	dir := datadirtest.New(t)

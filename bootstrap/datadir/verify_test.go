@@ -119,7 +119,8 @@ func TestCorruptionsAreNamed(t *testing.T) {
 	}
 }
 
-// etcd replays the log into an unused database if the WAL reaches back to the first entry.
+// Verify must accept an unused database if the WAL reaches back to the first entry, because etcd replays the log into
+// the database.
 func TestUnusedDatabaseIsOneThatEtcdFills(t *testing.T) {
 	dir := datadirtest.New(t)
 	withoutSnapshots(t, dir)
@@ -265,8 +266,8 @@ func TestVerify_logWithoutSnapshots(t *testing.T) {
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "/wal from entry 0: ")
 }
 
-// A snapshot from the leader replaces entries that are not in the log, so etcd cannot start without the snapshot
-// file.
+// checkConsistency must return an error if the file of a snapshot from the leader is missing, because the log does
+// not contain the entries that the snapshot replaces.
 func TestCheckConsistency_receivedSnapshot(t *testing.T) {
 	written := &history{last: 10}
 	leaders, err := (&walpb.Snapshot{Index: 100, Term: 2}).Marshal()
@@ -280,7 +281,8 @@ func TestCheckConsistency_receivedSnapshot(t *testing.T) {
 	require.NoError(t, checkConsistency(m, written, walpb.Snapshot{Index: 5}, 10))
 }
 
-// etcd replays the log into a new database if the log reaches back to the first entry.
+// Verify must accept a missing database if the log reaches back to the first entry, because etcd replays the log into
+// a new database.
 func TestVerify_missingDatabaseAndCompleteLog(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, database string){
 		"missing": remove, "empty": func(t *testing.T, database string) { truncate(t, database, 0) },
@@ -295,7 +297,7 @@ func TestVerify_missingDatabaseAndCompleteLog(t *testing.T) {
 	}
 }
 
-// The data directory may be the root of the volume or contain the remains of a failed start.
+// The wrapper's own files must not count as member data, because the data directory may be the root of the volume.
 func TestOurOwnFilesAreUnrelated(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{
@@ -329,7 +331,7 @@ func TestVerify_bumpedRevision(t *testing.T) {
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "belongs to revision 0")
 }
 
-// The log of a restored database does not contain the backup. If etcd replayed this log into a new database, the
+// If the database is missing, the log of a restored database must be rejected: it does not contain the backup, so the
 // restored keys would be lost.
 func TestRestoredLogWithoutDatabase_isRefused(t *testing.T) {
 	pristine := restored(t)
@@ -359,7 +361,7 @@ func TestRestoredLogWithoutDatabase_isRefused(t *testing.T) {
 	}
 }
 
-// Only segments that are no longer needed may be missing.
+// Verify must accept an empty first segment only if etcd no longer needs the segment.
 func TestVerify_emptyFirstSegment(t *testing.T) {
 	dir := datadirtest.New(t)
 	truncate(t, segmentsOf(t, dir)[0], 0)
@@ -462,7 +464,7 @@ func halveDatabase(t *testing.T, dir string) {
 	truncate(t, dir+"/member/snap/db", usedBytes(t, dir)/2)
 }
 
-// fingerprint maps all paths below dir to their type, modification time and content.
+// fingerprint maps all paths under dir to their type, modification time and content.
 func fingerprint(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	prints := map[string]string{}
@@ -484,7 +486,7 @@ func fingerprint(t *testing.T, dir string) map[string]string {
 	return prints
 }
 
-// A sparse file is fast to read but takes as much memory as any other file.
+// preload must read the whole file into the page cache. The file is sparse to keep the test fast.
 func TestPreload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	pagecache.RequireDisk(t, filepath.Dir(path))

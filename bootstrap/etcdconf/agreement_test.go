@@ -26,7 +26,7 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// TestParse_acceptsWhatEtcdAccepts lists inputs that etcd accepts but a stricter parser would reject.
+// Parse must accept every input that etcd accepts, including these inputs that a stricter parser would reject.
 func TestParse_acceptsWhatEtcdAccepts(t *testing.T) {
 	etcd := newOracle(t)
 	for _, lines := range []string{
@@ -138,7 +138,7 @@ func withLog(t testing.TB, walDir string) string {
 	return lines
 }
 
-// etcd ignores initial-cluster if there is a log.
+// If there is a log, Parse must accept an invalid initial-cluster, because etcd ignores the key.
 func TestParse_unusableInitialClusterWithLog(t *testing.T) {
 	for _, lines := range []string{
 		"initial-cluster: other=http://127.0.0.1:2380",
@@ -197,7 +197,7 @@ func TestMain(m *testing.M) {
 
 // A result is the result of parsing a configuration with etcd's code.
 type result struct {
-	Refusal string            // "" if etcd accepts the configuration
+	Refusal string            // reason why etcd rejects the configuration; "" if etcd accepts it
 	Values  map[string]string // effective values
 }
 
@@ -334,7 +334,7 @@ func differences(expected, found map[string]string) (all []string) {
 	return all
 }
 
-// FuzzParse also finds inputs that exit the process, because the fuzzing worker then dies.
+// FuzzParse also finds inputs that make Parse exit the process, because the fuzzing worker dies.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(sidecarYAML(f)))
 	for _, line := range []string{

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A write of more than 64 KiB blocks until the pipe is read.
+// longerThanAPipe exceeds the 64 KiB that can be written to a pipe before a write blocks.
 var longerThanAPipe = bytes.Repeat([]byte("x"), 1<<18)
 
 func TestThroughPipeCarriesEverything(t *testing.T) {

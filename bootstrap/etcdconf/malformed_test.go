@@ -47,7 +47,7 @@ func TestMalformedDocuments(t *testing.T) {
 	}
 }
 
-// malformedValues must result in an error that names the key and contains the text.
+// malformedValues lists configurations, the key that the error must name, and a text that the error must contain.
 var malformedValues = []struct{ yaml, key, says string }{
 	// types
 	{"name: 7", "name", "must be text"},

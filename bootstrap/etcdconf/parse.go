@@ -31,7 +31,7 @@ import (
 
 // Checked is a configuration that etcd accepts, without the dropped keys.
 type Checked struct {
-	// Etcd has no logger and no ZapLoggerBuilder. The caller that starts etcd must set one.
+	// Etcd has no logger and no ZapLoggerBuilder. The caller that starts etcd must set a logger.
 	Etcd *embed.Config
 	// Sidecars lists the keys for the sidecar, which etcd-druid always sets, in sorted order.
 	Sidecars []string

@@ -216,7 +216,8 @@ func certificateFiles(t testing.TB) string {
 	return dir
 }
 
-// The same errors occur during a certificate rotation, so they do not make a configuration invalid.
+// Errors from reading certificates must be reported as temporary, because they also occur during a certificate
+// rotation.
 func TestParse_unusableCertificatesAreTemporary(t *testing.T) {
 	dir := certificateFiles(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
@@ -291,7 +292,7 @@ func TestWarnings_areDocumented(t *testing.T) {
 	assert.Empty(t, parse(t, sidecarYAML(t)).Warnings)
 }
 
-// etcd compares the URLs only when it creates a member of a new cluster.
+// CheckFounding must compare the URLs only if etcd would create a member of a new cluster.
 func TestCheckFounding(t *testing.T) {
 	const more = "initial-cluster: 'default=http://localhost:2380,default=http://a:1,b=http://b:1'\n"
 	for name, c := range map[string]struct {

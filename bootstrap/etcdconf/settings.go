@@ -94,7 +94,7 @@ var (
 	// sharedDirectories are directories that many programs use. etcd may use a subdirectory but not the directory
 	// itself.
 	sharedDirectories = []string{"/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"}
-	// systemTrees are directories that belong to the operating system, including everything below them.
+	// systemTrees are directories that belong to the operating system, including all their subdirectories.
 	systemTrees = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys", "/usr"}
 )
 
@@ -171,8 +171,8 @@ func (s *settings) checkInitialCluster() error {
 }
 
 // checkAdvertiseURLs requires a member to advertise the peer URLs listed for it in initial-cluster. Host names may
-// differ, because CheckFounding resolves them before it compares them. A member that has lost both its data and its
-// address may also list its previous URL so that other members recognize it.
+// differ, because CheckFounding resolves them before it compares them. For a member that has lost both its data and
+// its address, initial-cluster may also contain the previous URL so that the other members recognize the member.
 func (s *settings) checkAdvertiseURLs(listed types.URLs, mayJoin bool) error {
 	advertised := types.URLs(slices.Clone(s.AdvertisePeerUrls))
 	advertised.Sort()

@@ -76,7 +76,7 @@ func (s *filter) keep(kept map[string]any, path []string, value any, expected re
 	return err
 }
 
-// emptySection returns a warning, because a section may be empty only because its lines are not indented.
+// emptySection returns a warning about an empty section, because the user may have forgotten to indent its lines.
 func emptySection(key string) string {
 	if key == clientSection {
 		return key + " is empty, so it does not secure the client listeners"
@@ -193,8 +193,8 @@ func keysOf(t reflect.Type) map[string]reflect.Type {
 	return keys
 }
 
-// canonicalKey returns a key in etcd's spelling, or unchanged if the key is unknown. Names of Go fields are rejected:
-// they are not keys, but etcd's decoder would set the fields.
+// canonicalKey returns a key in etcd's spelling, or unchanged if the key is unknown. Names of Go fields are rejected
+// because they are not keys, even though etcd's decoder would set the fields.
 func canonicalKey(given string, known map[string]reflect.Type, t reflect.Type) (string, error) {
 	if known[given] != nil {
 		return given, nil

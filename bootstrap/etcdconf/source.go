@@ -98,7 +98,8 @@ func dataDirIn(raw []byte) (string, error) {
 }
 
 // appendDataDir appends a line to the document. Encoding the document again would lose comments and turn large
-// integers into floats. The result is parsed again, because some documents cannot be extended this way.
+// integers into floats. appendDataDir parses the result because some documents cannot be extended by appending a
+// line.
 func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 	if dataDir == "" {
 		return nil, errors.New("data-dir is not set")

@@ -93,7 +93,7 @@ advertise-client-urls: {etcd-main-0: [http://a:2379], etcd-main-1: [http://b:237
 	require.ErrorContains(t, err, path)
 }
 
-// The token and the URLs contain the namespace so that two clusters with the same configuration are distinct.
+// Load must replace the variables for the name and the namespace of the pod.
 func TestConfigFile_podAndNamespace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "etcd.yaml")
 	write(t, path, "name: $(POD_NAME)\ninitial-cluster-token: $(POD_NAMESPACE)/etcd\n")

@@ -1,5 +1,5 @@
-// Package child runs parts of the program in a separate process, because the data may crash them or because they must
-// leave resources to other processes. Before it exits, the child prints its result as a line of JSON.
+// Package child runs parts of the program in a separate process if corrupt data could crash them or if they must run
+// at a low priority. Before a child process exits, it prints its result as a line of JSON.
 package child
 
 import (
@@ -19,7 +19,7 @@ const (
 	maxOutput = 64 << 10 // maximum number of bytes kept of each output stream
 	maxCrash  = 256      // maximum number of characters quoted from a crash
 	// wait limits reading the output of a child that has exited, because another process may still hold the pipe
-	// open. Reading can take a while on a busy machine.
+	// open. The limit is generous because reading can take a while on a busy machine.
 	wait = 10 * time.Second
 )
 

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience limits a read. On a busy machine, reading from a healthy volume can take more than a second. When a read
-// times out, the callers continue without the content.
+// patience limits a read. The time limit is generous because reading from a healthy volume can take more than a
+// second on a busy machine, and callers continue without the content after a timeout.
 const patience = 3 * time.Second
 
 // ErrHangs means that reading the file has timed out.
 var ErrHangs = errors.New("the read timed out; the volume may be hanging")
 
-// A reading is a read in progress. Callers that read the same path share a reading so that a hanging mount blocks
+// A reading is a read in progress. Concurrent reads of the same path share one reading, so a hanging mount blocks
 // only one thread.
 type reading struct {
 	began   time.Time
@@ -41,8 +41,8 @@ func Read(path string, limit int64) ([]byte, error) {
 	return readWithin(path, func() ([]byte, error) { return read(path, limit, 0) })
 }
 
-// maxBundle limits the size of a certificate bundle in bytes. The bundles that operating systems ship are about a
-// quarter of that size.
+// maxBundle limits the size of a certificate bundle in bytes. The limit is about four times the size of the bundles
+// that operating systems ship.
 const maxBundle = 1 << 20
 
 // ReadCertificates reads a PEM file like Read.

@@ -45,7 +45,8 @@ func TestRead_irregularFile(t *testing.T) {
 	assert.NotContains(t, err.Error(), path)
 }
 
-// A hanging mount delays its first reader for a second and blocks one goroutine. Later readers fail immediately.
+// On a hanging mount, only the first read may take as long as the time limit, and only one goroutine may be blocked.
+// All later reads must fail immediately.
 func TestRead_hangingMount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})

@@ -1,9 +1,8 @@
 // Package disk reads and writes small files, such as records, keys and certificates, on disks that may hang or lose
-// power. Reads never block forever on a pipe or a hanging mount. A change is durable once the function has returned
-// nil. PreservedCopies finds files that were moved away.
+// power. Reads never block forever on a pipe or a hanging mount. A change is durable once the function that made it
+// has returned nil. PreservedCopies finds files that were moved away.
 //
-// The exit record depends on this package. Every rename or removal that matters to the next start ends with
-// SyncDirectory.
+// Renames and removals that affect the next start are followed by SyncDirectory.
 package disk
 
 import (
@@ -44,7 +43,8 @@ func Rename(from, to string) error {
 // Concurrent changes of the same path are not allowed.
 func Replace(path string, content []byte) error {
 	temporary := path + ".tmp"
-	// An interrupted write may have left a file at this path. O_EXCL guarantees a new regular file.
+	// A file may exist at this path because a write was interrupted. O_EXCL guarantees that the file is new and
+	// regular.
 	if err := clearPath(temporary); err != nil {
 		return err
 	}

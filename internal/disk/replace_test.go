@@ -12,8 +12,8 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// The test checks only the errors. Whether directories are synced is tested in the fault suite, because only a power
-// failure shows it.
+// TestSyncDir_missing checks only errors. The fault suite tests that directories are synced, which only a power
+// failure can reveal.
 func TestSyncDir_missing(t *testing.T) {
 	require.NoError(t, disk.SyncDirectory(t.TempDir()))
 	missing := filepath.Join(t.TempDir(), "missing")

@@ -1,8 +1,7 @@
-// Package printable makes text safe to display. Errors quote external text such as names in a certificate, responses
-// and file names. On a terminal, such text can move the cursor, change the title or hide a line. URLs may contain
-// passwords.
+// Package printable makes text safe to display. Errors quote external text, for example names in certificates, which
+// could move the cursor, change the title or hide a line on a terminal, and URLs, which may contain passwords.
 //
-// The log, HTTP responses, the status document and the termination message use this package.
+// The package is used for the log, HTTP responses, the status document and the termination message.
 package printable
 
 import (
@@ -51,13 +50,14 @@ func JSON(document []byte) []byte {
 	}
 }
 
-// appendLiteral appends a JSON string after applying Line to it. Most strings need no change and are not decoded.
+// appendLiteral appends a JSON string after applying Line to it. appendLiteral does not decode strings that need no
+// change, because most strings need none.
 func appendLiteral(shown, literal []byte) []byte {
 	if isPlain(literal) {
 		return append(shown, literal...)
 	}
 	var text string
-	if json.Unmarshal(literal, &text) != nil { // also invalid for any other decoder
+	if json.Unmarshal(literal, &text) != nil { // any other decoder would also reject the string
 		return append(shown, literal...)
 	}
 	encoded, _ := json.Marshal(Line(text)) // encoding a string never fails

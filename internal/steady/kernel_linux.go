@@ -7,14 +7,13 @@ import (
 )
 
 // StartFlush makes the kernel start writing length bytes of the cached file content to the disk, or everything from
-// offset on if length is 0. As a result, little is left to sync at the end. Errors are ignored because StartFlush is
-// only a hint.
+// offset on if length is 0. If StartFlush is called regularly, little is left to sync at the end. Errors are ignored
+// because StartFlush is only a hint.
 func StartFlush(file *os.File, offset, length int64) {
 	_ = unix.SyncFileRange(int(file.Fd()), offset, length, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-// Flush waits until the kernel has written all cached pages of a file. Like Writer, Flush does not make the file
-// durable.
+// Flush waits until the kernel has written all cached pages of a file. Flush does not make the file durable.
 func Flush(file *os.File) { flush(file, 0, 0, false) }
 
 func flush(file *os.File, offset, length int64, drop bool) {

@@ -1,7 +1,7 @@
 // Package steady writes and removes large files without delaying syncs of other files on the same disk, in particular
 // of etcd's log. When any file is synced, the kernel also writes other cached data and frees the blocks of removed
-// files. For gigabytes of data, a sync takes hundreds of milliseconds, so this package works in steps of a few
-// megabytes.
+// files, which takes hundreds of milliseconds for gigabytes of data. The package avoids such delays by working in
+// steps of a few megabytes.
 package steady
 
 import (

@@ -71,9 +71,9 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 		}
 		switch {
 		case (errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrCorrupt)) && len(members)%2 == 0: // all members are voters
-			// With either of these alarms, the cluster does not grant leases. Adding a voter to an even number of
-			// voters does not increase the quorum, and a voter without data delays no writes because clients cannot
-			// write.
+			// If one of these alarms is raised, the cluster does not grant leases. Adding a voter to an even number
+			// of voters does not increase the quorum, and a voter without data delays no writes because clients
+			// cannot write.
 			_, err = client.MemberAdd(ctx, p.urls)
 		case err == nil:
 			_, err = client.MemberAddAsLearner(ctx, p.urls)
@@ -97,7 +97,7 @@ func grantLease(ctx context.Context, client *clientv3.Client, id, ttl int64) err
 	return nil
 }
 
-// Promote makes the survey's own member a voter. etcd accepts the promotion once the member has caught up. Promote
+// Promote makes the survey's own member a voter. etcd rejects the promotion until the member has caught up. Promote
 // requires a quorum and may be repeated.
 func (p *Peers) Promote(ctx context.Context, s *Survey) error {
 	return p.change(ctx, s, func(ctx context.Context, client *clientv3.Client, _ []*etcdserverpb.Member) error {
@@ -152,8 +152,8 @@ func (p *Peers) withCause(ctx context.Context, s *Survey, err error) error {
 }
 
 // endpoints returns the client URLs of the other members, and the user and password to send to them. A password is
-// sent only over connections that others cannot read, and only to hosts in the configuration or members whose peers
-// have verified certificates. If no URL qualifies, the user and password are empty.
+// sent only over connections that others cannot read, and only to hosts in the configuration unless all peers have
+// verified certificates. If no URL qualifies, the user and password are empty.
 func (p *Peers) endpoints(s *Survey) (urls []string, user, password string) {
 	for _, m := range voters(s.Others()) {
 		urls = append(urls, m.ClientURLs...)
@@ -208,14 +208,14 @@ func (p *Peers) withHint(err error, user string) error {
 
 const (
 	// minVoters is the number of voters that a cluster needs before one of them can be replaced. With three voters,
-	// the other two are a quorum and remain one if another member fails briefly.
+	// the other two form a quorum, which survives a brief failure of one of them.
 	minVoters = 3
-	// quietTime is the time that must pass without a sign of another process that uses this member's data if there
-	// is no immediate proof that no such process exists.
+	// quietTime is how long there must be no sign of another process with this member's data, unless there is
+	// immediate proof that no such process exists.
 	quietTime = time.Minute
 	// silentTime replaces quietTime if this process owns the member's address and the only evidence of another
-	// process is a silent connection. Within this time, a running member would answer many heartbeats or request
-	// votes.
+	// process is a silent connection. A running member would answer many heartbeats or request votes within ten
+	// seconds.
 	silentTime = 10 * time.Second
 	// maxCheckPause is the longest pause between two checks that count as continuous.
 	maxCheckPause = time.Minute
@@ -226,7 +226,7 @@ var ErrTooFew = errors.New("the other members do not form a quorum, so this memb
 
 // checkReplacement returns the reason why this member cannot be replaced or added at the moment.
 func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*response, waiting []Status) error {
-	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // in this case, no other member can be promoted or removed either
+	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // with so few voters, no other member can be promoted or removed either
 		return fmt.Errorf("the cluster has %d voting members: %w", n, ErrTooFew)
 	}
 	if err := checkPending(s); err != nil {
@@ -247,7 +247,7 @@ func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*re
 }
 
 // checkURLs returns an error if a member has a peer URL that is not in initial-cluster. A hostname can briefly
-// resolve to another cluster, which may have a member of the same name.
+// resolve to another cluster, and that cluster may have a member with the same name.
 func (p *Peers) checkURLs(name string, urls []string) error {
 	for _, url := range urls {
 		if !slices.Contains(p.listed, url) {
@@ -259,8 +259,8 @@ func (p *Peers) checkURLs(name string, urls []string) error {
 }
 
 // checkVersions returns an error if the members run different minor versions, because the membership must not change
-// during an upgrade. A member that keeps its data readable for an older etcd reports the older version, which is
-// ignored.
+// during an upgrade. A member that keeps its data readable for an older etcd reports the older version, so
+// checkVersions compares the version that the member is actually running.
 func (p *Peers) checkVersions(ctx context.Context, s *Survey, responses []*response) error {
 	for _, r := range responses {
 		if r.cluster != s.Cluster {
@@ -277,10 +277,10 @@ func (p *Peers) checkVersions(ctx context.Context, s *Survey, responses []*respo
 	return nil
 }
 
-// checkDataInUse returns an error if another process may be using this member's data. No process can use the data if
-// the other members are not connected to one and everything that they send arrives here. If one of these conditions
-// cannot be verified, there must be no evidence of another process for a minute, or for ten seconds if the only
-// evidence is a silent connection of another member.
+// checkDataInUse returns an error if another process may be using this member's data. Another process is ruled out if
+// the other members have no connection to this member and if all peer URLs of this member lead to this process. If
+// one of these conditions cannot be verified, there must be no evidence of another process for a minute, or for ten
+// seconds if the only evidence is a silent connection.
 func (p *Peers) checkDataInUse(ctx context.Context, s *Survey, waiting []Status) error {
 	now := p.now()
 	unsure := p.checkConnections(ctx, s, waiting)
@@ -311,8 +311,8 @@ var errSilent = errors.New("connected to this member but receives nothing from i
 
 // checkConnections reads from etcd's metrics whether the other members are connected to this member. A member that
 // once received a snapshot counts each connection twice, so its count may include a connection that has ended.
-// Heartbeats or vote requests eventually arrive on a real connection, so checkConnections returns unsure for a silent
-// one. A member that is not running etcd has no connections.
+// Heartbeats or vote requests eventually arrive on a real connection, so a silent connection is only weak evidence of
+// another process. A member that is not running etcd has no connections.
 func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Status) (unsure error) {
 	silent := error(nil)
 	for _, m := range s.Others() {
@@ -359,8 +359,8 @@ func metric(page, name string) string {
 }
 
 // checkLog returns an error if the volume was rolled back and lacks entries that this member has acknowledged to the
-// leader. etcd would panic (tocommit is out of range) or violate raft's guarantees. A new leader does not have this
-// information, so nil proves nothing.
+// leader. etcd would panic (tocommit is out of range) or violate raft's guarantees. A new leader does not know what
+// members have acknowledged, so nil does not prove that the log is complete.
 func (p *Peers) checkLog(ctx context.Context, self Self, s *Survey) error {
 	if s.Membership != Started || self.Index == 0 {
 		return nil
@@ -396,7 +396,7 @@ const (
 // version. The error is final if a peer runs a version of etcd that this member must not join. Any other error means
 // that a downgrade was in progress for longer than bound or that ctx is done. AwaitVersion calls report once, with
 // the reason for waiting. If no peer is reachable, AwaitVersion returns a zero version immediately, because etcd
-// reports that better.
+// reports unreachable peers in more detail.
 func (p *Peers) AwaitVersion(ctx context.Context, bound time.Duration, report func(reason string)) (dataversion.Version, error) {
 	wait, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the downgrade has not finished within %s", bound))
 	defer cancel()
@@ -430,7 +430,7 @@ func (p *Peers) otherURLs() []string {
 }
 
 // isDowngrading reports whether a downgrade is in progress according to the first peer that responds. A single
-// response is enough because that peer asks its leader.
+// response is enough because the peer that responds asks its leader.
 func (p *Peers) isDowngrading(ctx context.Context) bool {
 	for _, url := range p.otherURLs() {
 		var text string

@@ -1,10 +1,11 @@
 // Package peers queries the other members of a cluster on behalf of a member that is not running etcd yet: whether
-// they list this member, and whether it may be replaced. The package also makes the membership changes that a
-// replacement requires.
+// they list this member, and whether this member may be replaced. The package also makes the membership changes that
+// a replacement requires.
 //
 // Members are queried at their peer URLs, where any client with a peer certificate can read the member list. Requests
-// that require a quorum go to the client URLs. With auto-tls or without TLS, every response is trusted, because etcd
-// itself trusts its peers in this case. The package makes no decisions: the table of package recovery does.
+// that require a quorum are sent to the client URLs. With auto-tls or without TLS, every response is trusted, because
+// etcd itself trusts its peers in this case. Decisions are made by the table of package recovery, not by this
+// package.
 package peers
 
 import (
@@ -96,7 +97,7 @@ type connections struct {
 	peer, client       *http.Client
 	loadedCAs          string // contents of the CA files, which TLS reads only once
 	peerTLS            transport.TLSInfo
-	anyPeer, anyServer bool // whether etcd uses auto-tls, with certificates that are not verified
+	anyPeer, anyServer bool // whether etcd uses auto-tls, in which case certificates are not verified
 }
 
 // New returns the other members in etcd's configuration, or nil if there are none. An error means that the
@@ -141,7 +142,7 @@ func (c *connections) readCAs() (contents string) {
 	return contents
 }
 
-// reloadCAs reconnects if the CA files have changed. A file that cannot be used is tried again later.
+// reloadCAs reconnects if the CA files have changed. If a file cannot be used, reloadCAs tries again later.
 func (p *Peers) reloadCAs() {
 	if current := p.readCAs(); current != p.loadedCAs && p.dial() == nil {
 		p.loadedCAs = current
@@ -201,8 +202,8 @@ func (p *Peers) Close() {
 	p.client.CloseIdleConnections()
 }
 
-// newSelfSignedCertificate returns a certificate like those that etcd creates with auto-tls. The certificate encrypts
-// but authenticates nothing, so it has no name and is not stored.
+// newSelfSignedCertificate returns a certificate like those that etcd creates with auto-tls. The certificate is used
+// only for encryption and not for authentication, so it has no name and is not stored.
 func newSelfSignedCertificate() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -216,8 +217,8 @@ func newSelfSignedCertificate() (tls.Certificate, error) {
 // statusPath is the path at which a member reports its status while etcd is not running. etcd does not use this path.
 const statusPath = "/etcd-wrapper/call"
 
-// A statusServer listens at this member's peer address while the member queries the others. All requests for other
-// paths get status 503, so that rafthttp retries them.
+// A statusServer listens at this member's peer address while the member queries the others. The server returns status
+// 503 for all other paths, so that rafthttp retries the requests.
 type statusServer struct {
 	http.Server
 	serving sync.WaitGroup
@@ -265,7 +266,7 @@ func (p *Peers) serve() error {
 	return nil
 }
 
-// listen listens like etcd. With auto-tls, it uses a self-signed certificate.
+// listen listens like etcd. With auto-tls, the server uses a self-signed certificate.
 func (c *connections) listen(address url.URL) (net.Listener, error) {
 	plain, speaksTLS := strings.CutSuffix(address.Scheme, "s")
 	if !c.anyPeer || !speaksTLS {
@@ -306,8 +307,8 @@ func (p *Peers) requestOwnURLs(ctx context.Context, urls []string) error {
 	return nil
 }
 
-// Query queries every other member. From the first call until Close, this member also answers their queries. Query
-// returns within a few seconds or when ctx is done.
+// Query queries every other member. From the first call of Query until Close, this member also answers queries from
+// the other members. Query returns within a few seconds or when ctx is done.
 func (p *Peers) Query(ctx context.Context, self Self) Survey {
 	p.reloadCAs()
 	var notListening []string
@@ -461,7 +462,7 @@ func fetch(ctx context.Context, client *http.Client, url string, document any) (
 }
 
 // openedRevision publishes the revision of the data with which this member was started. etcd's own metrics include
-// only applied revisions, but without a quorum its log may have more.
+// only applied revisions, but the log may contain more if there is no quorum.
 var openedRevision = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "etcd_wrapper_opened_revision",
 	Help: "Highest revision that etcd's data could reach when it was opened, from the database and the write-ahead log; 0 if unknown.",
@@ -487,8 +488,8 @@ func PublishOpened(revision int64, identity archive.Identity) {
 
 var openedClusterLine = regexp.MustCompile(`(?m)^etcd_wrapper_opened_cluster\{cluster="([0-9a-f]{1,64})",generation="(\d{1,9})"\} 1$`)
 
-// queryIdentity asks the running members for the cluster and generation of their data and for its size. An error
-// means that the members have different identities.
+// queryIdentity asks the running members for the cluster, the generation and the size of their data. An error means
+// that the members have different identities.
 func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 	for _, m := range s.Others() {
 		page, err := p.fetchPage(ctx, m, "/metrics")

@@ -55,7 +55,8 @@ func TestQuery_membership(t *testing.T) {
 	}
 }
 
-// A member that replaced a configured member appears only in responses.
+// Query must count members that are not in the configuration, because a member that replaced a configured member
+// appears only in responses.
 func TestQuery_membersThatAreNotConfigured(t *testing.T) {
 	w := newTown(t)
 	w.peers.others = map[string][]string{"m-0": w.peers.others["m-0"]}
@@ -108,7 +109,8 @@ func TestCheckPending(t *testing.T) {
 	require.ErrorContains(t, checkPending(&c), "none was added but has not started yet")
 }
 
-// The other member has everything that both members agreed on but cannot change the cluster alone.
+// In a cluster of two, the other member's list must be accepted, but this member cannot be replaced, because the
+// other member cannot change the cluster alone.
 func TestQuery_memberOfTwo(t *testing.T) {
 	w := ofTwo(t)
 	c := w.ask()
@@ -117,7 +119,8 @@ func TestQuery_memberOfTwo(t *testing.T) {
 	assert.EqualError(t, c.Blocked, "the cluster has 2 voting members: the other members do not form a quorum, so this member cannot be replaced")
 }
 
-// After `etcdctl member add` without --learner, there is no quorum until the second member has started.
+// Query must return Added for a second voter that was added without --learner, even though there is no quorum until
+// this voter has started.
 func TestQuery_secondVoterThatWasAdded(t *testing.T) {
 	w := ofTwo(t)
 	w.list = []Member{w.list[0], member(99, "", "http://127.0.0.1:1")}
@@ -127,7 +130,7 @@ func TestQuery_secondVoterThatWasAdded(t *testing.T) {
 	assert.Equal(t, "m-1="+w.fakes[1].URL+",m-2=http://127.0.0.1:1", c.InitialCluster("m-2"))
 }
 
-// A single voter is not a quorum because this member is not one of the two voters.
+// If this member is not one of the two voters, the list of one voter must not count as a quorum.
 func TestQuery_twoOtherVoters(t *testing.T) {
 	w := ofTwo(t)
 	w.list = []Member{w.list[0], member(98, "m-9", "http://127.0.0.1:9")}
@@ -144,7 +147,7 @@ func TestQuery_dataInUseElsewhere(t *testing.T) {
 		answersHere error
 		steps       []step
 	}{
-		// One minute without a sign of another process is enough.
+		// one minute without a sign of another process must be enough
 		"for a minute": {errors.New("no such host"), []step{
 			{0, 0, 0, false},
 			{30 * time.Second, 0, 0, false},
@@ -154,8 +157,8 @@ func TestQuery_dataInUseElsewhere(t *testing.T) {
 			{10 * time.Second, 0, 0, true},
 			{2 * time.Minute, 0, 0, false}, // the last check was too long ago
 		}},
-		// After etcd has sent a snapshot to a member, it counts each existing connection twice but subtracts only one
-		// when the connection ends.
+		// etcd overcounts connections after sending a snapshot: it counts existing connections twice, but subtracts
+		// only one when a connection ends.
 		"while something comes": {nil, []step{
 			{0, 1, 100, false},
 			{3 * time.Second, 1, 100, false},

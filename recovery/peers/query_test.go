@@ -29,7 +29,7 @@ import (
 	"etcd-wrapper/cmd/suites/certificates"
 )
 
-// gRPC reports only a timeout if the server requires a client certificate.
+// Add must report that the server requires a client certificate, even though gRPC reports only a timeout.
 func TestAdd_serverThatRequiresACertificate(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
@@ -45,7 +45,8 @@ func TestAdd_serverThatRequiresACertificate(t *testing.T) {
 	require.ErrorContains(t, err, "set --etcd-client-cert-path to a certificate that the other members accept")
 }
 
-// The other members use the URLs in their list, where another process with this member's data may be listening.
+// Query must also check this member's URLs in the member list, because another process with this member's data may be
+// listening there.
 func TestQuery_checksTheListedURLs(t *testing.T) {
 	w := newTown(t)
 	elsewhere := httptest.NewServer(nil) // etcd or a compatible server
@@ -63,7 +64,8 @@ func TestQuery_checksTheListedURLs(t *testing.T) {
 	require.NoError(t, w.ask().Blocked)
 }
 
-// Two of five members have lost their volumes and cannot show their metrics to each other.
+// It must be possible to replace a member of five even if another member has lost its volume and cannot provide
+// metrics.
 func TestQuery_anotherMemberWithoutEtcd(t *testing.T) {
 	for holds, free := range map[Volume]bool{Nothing: true, Ruins: true, Older: true, Restores: true, Data: false} {
 		w := newTown(t)
@@ -79,7 +81,7 @@ func TestQuery_anotherMemberWithoutEtcd(t *testing.T) {
 	requireSays(t, w.ask().Blocked, "checking for 1m0s whether another process is using this member's data: cannot read the connections of m-4")
 }
 
-// The higher of the revisions in the database and in the log counts.
+// Query must report the higher of the revisions in the database and in the log.
 func TestQuery_revisionsWithoutQuorum(t *testing.T) {
 	for name, test := range map[string]struct {
 		metrics string
@@ -125,7 +127,7 @@ func TestPublishOpened_revision(t *testing.T) {
 	assert.Equal(t, int64(77), w.peers.Query(t.Context(), volume(0xabc, own, 3)).Revision)
 }
 
-// etcd derives its cluster ID from the configuration, so two clusters can have the same ID.
+// Query must return the published identity, because etcd's cluster ID can be the same for two clusters.
 func TestPublishOpened_identity(t *testing.T) {
 	PublishOpened(77, archive.Identity{Cluster: "0a1b", Generation: 3})
 	label := told(t, "etcd_wrapper_opened_cluster").GetLabel()
@@ -145,7 +147,8 @@ func TestPublishOpened_identity(t *testing.T) {
 
 const hostile = "\x1b[2Jall is well\r\n"
 
-// Member names appear in the log, in published documents and in etcd's configuration.
+// Query must reject unsafe member names and URLs, because they appear in the log, in published documents and in
+// etcd's configuration.
 func TestQuery_invalidMembers(t *testing.T) {
 	for name, spoil := range map[string]func(list []Member) []Member{
 		"a name that a terminal obeys": func(list []Member) []Member { list[0].Name = hostile; return list },
@@ -205,7 +208,7 @@ func TestQuery_unreadableResponse(t *testing.T) {
 	assertShort(t, w.ask().Missing.Error())
 }
 
-// A process at the target of a redirect does not count as the member.
+// Query must not follow redirects, because they lead to a different process.
 func TestQuery_redirect(t *testing.T) {
 	w := newTown(t)
 	sends := httptest.NewServer(http.RedirectHandler(w.fakes[1].URL+"/members", http.StatusFound))
@@ -255,7 +258,8 @@ func TestEndpoints_readablePassword(t *testing.T) {
 	assert.Empty(t, user)
 }
 
-// Verified peers may list any client URL, but with auto-tls a different process could receive the password.
+// The password may be sent to any client URL listed by verified peers, but not if auto-tls is used, because a
+// different process could receive it.
 func TestEndpoints_verifiedPeers(t *testing.T) {
 	for _, test := range []struct {
 		peer, client       string // URL of the queried peer, and the client URL that it lists
@@ -299,8 +303,7 @@ func TestWithHint_unhealthyCluster(t *testing.T) {
 
 func autoTLS(config *embed.Config) { config.PeerAutoTLS = true }
 
-// etcd creates its certificates when it starts. Before that, members use self-signed certificates, which are equally
-// trustworthy.
+// With auto-tls, members that are not running etcd must be able to query each other with self-signed certificates.
 func TestAutoTLS_members(t *testing.T) {
 	all := rolledWith(t, "https", autoTLS)
 	for _, p := range all {
@@ -316,7 +319,7 @@ func TestAutoTLS_members(t *testing.T) {
 	require.NoError(t, all[2].requestOwnURLs(t.Context(), all[2].urls))
 }
 
-// The status must be encrypted in transit.
+// With auto-tls, the status must not be served without encryption.
 func TestAutoTLS_noPlainText(t *testing.T) {
 	all := rolledWith(t, "https", autoTLS)
 	all[0].Publish(Self{Volume: Nothing})
@@ -327,7 +330,7 @@ func TestAutoTLS_noPlainText(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Configured certificates take precedence over auto-tls, including those of the other members.
+// If certificates are configured, auto-tls must be ignored, and the certificates of other members must be verified.
 func TestAutoTLS_withCertificates(t *testing.T) {
 	strange := httptest.NewTLSServer(http.NotFoundHandler())
 	defer strange.Close()
@@ -365,7 +368,7 @@ func TestAutoTLS_selfSignedCertificates(t *testing.T) {
 	}
 }
 
-// Secrets may be renewed while a member is waiting, but TLS reads the CA bundle only once.
+// Query must use a CA bundle that was replaced while the member is waiting.
 func TestQuery_replacedCAs(t *testing.T) {
 	right, wrong := certificates.NewAuthority(t, "peers"), certificates.NewAuthority(t, "others")
 	pair, bundle := right.Issue("peer"), filepath.Join(t.TempDir(), "bundle.pem")
@@ -385,7 +388,7 @@ func TestQuery_replacedCAs(t *testing.T) {
 		return last
 	}
 	assert.ErrorContains(t, survey().Missing, "unknown authority")
-	require.NoError(t, os.WriteFile(bundle, nil, 0o600)) // the bundle may be empty for a moment while it is renewed
+	require.NoError(t, os.WriteFile(bundle, nil, 0o600)) // the bundle may be empty for a moment during a renewal
 	survey()
 	renew(right)
 	survey()

@@ -44,7 +44,7 @@ type Self struct {
 
 	Volume   Volume // reported to the other members while etcd is not running
 	Restore  string // ID of the requested restore; empty if there is none
-	Uploaded bool   // whether the store has everything that only the volume had, as far as possible
+	Uploaded bool   // whether everything that only this volume had was uploaded to the store, as far as possible
 }
 
 // Status is reported by a member that is not running etcd.
@@ -54,7 +54,7 @@ type Status struct {
 	Volume   Volume `json:"holds"`
 	Cluster  string `json:"cluster,omitempty"` // etcd's ID of the cluster that the data belongs to, in hexadecimal
 	Restore  string `json:"restore,omitempty"` // ID of the restore requested on that member
-	Uploaded bool   `json:"brought,omitempty"` // whether the store has everything that only that volume had, as far as possible
+	Uploaded bool   `json:"brought,omitempty"` // whether everything that only that volume had was uploaded to the store, as far as possible
 }
 
 // Volume describes the data on a member's volume.
@@ -87,11 +87,11 @@ type Survey struct {
 	// Uploaded reports whether all other members that are not running etcd have uploaded everything that only their
 	// volumes had.
 	Uploaded bool
-	// Missing lists the members that did not respond or whose response prevents a decision, with the reasons. Missing
-	// is nil if there are none.
+	// Missing explains which members did not respond or sent a response that prevents a decision. Missing is nil if
+	// there are none.
 	Missing error
-	// Running is the number of other members that run etcd in the volume's cluster. Voters is the number of voters of
-	// that cluster according to them.
+	// Running is the number of other members that run etcd in the volume's cluster. Voters is the highest number of
+	// voters that a running member of the volume's cluster reports.
 	Running, Voters int
 	// Revision is the highest known revision of a running member.
 	Revision int64
@@ -219,7 +219,7 @@ func (p *Peers) evaluate(responses []*response) Survey {
 	own, _ := p.findSelf(agreed.members)
 	s := Survey{Membership: p.membershipIn(agreed), Cluster: agreed.cluster, Members: agreed.members, Own: own}
 	if reported[Started] && s.Membership != Started || s.Membership == Expected && len(reported) > 0 {
-		s.Membership = Claimed // a member that lists this one outweighs a member that does not
+		s.Membership = Claimed // a response that lists this member takes precedence over a response that does not
 	}
 	return s
 }
@@ -327,7 +327,7 @@ func (p *Peers) describeQuorum(responses []*response) string {
 	return fmt.Sprintf("of %d voting members, only %s responded, but %d are needed", len(voters(members)), strings.Join(names, " and "), p.requiredVotes(members))
 }
 
-// describe describes what about the status prevents a decision, or returns "".
+// describe returns the reason why the status prevents a decision, or "".
 func (s Status) describe(self Self, membership Membership) string {
 	switch {
 	case s.Volume == Restores && self.Volume != Restores:
@@ -357,7 +357,7 @@ func joinErrors(clauses []string) error {
 // member may have the data that all others lack.
 func (p *Peers) withoutCluster(self Self, founding []*response, waiting []Status) Membership {
 	prevents := func(status Status) bool {
-		if status.Volume == Restores { // the store lets only one member restore
+		if status.Volume == Restores { // the store ensures that only one member restores
 			return self.Volume != Restores
 		}
 		return self.Restore == "" && !slices.Contains([]Volume{Nothing, Ruins, Older}, status.Volume)

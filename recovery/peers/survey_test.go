@@ -42,7 +42,7 @@ func rolledWith(t *testing.T, scheme string, configure func(*embed.Config)) (all
 		require.NoError(t, err)
 		here.Scheme = scheme
 		at, pairs = append(at, here), append(pairs, fmt.Sprintf("m-%d=%s", i, here))
-		// The servers are closed only after all members have a port, so that no port is used twice.
+		// Keep the servers open until all members have a port, so that no port is used twice.
 		defer held.Close()
 	}
 	for i := range 3 {
@@ -88,7 +88,8 @@ func TestQuery_sameRestore(t *testing.T) {
 	assert.Equal(t, Unknown, ask(all[0], "back"))
 }
 
-// One of two members without data may belong to a growing cluster in which the member with the data is restarting.
+// Two members without data must wait for the third, because they may belong to a growing cluster in which the member
+// with the data is restarting.
 func TestQuery_quorumWithoutData(t *testing.T) {
 	all := rolled(t)
 	now := time.Now()
@@ -122,7 +123,7 @@ func TestQuery_uploaded(t *testing.T) {
 	assert.False(t, ask(all[1], true))
 }
 
-// Without a quorum, the member's list proves nothing because the member may have data.
+// If a running member has no quorum, its list must not lead to a new cluster, because the member may have data.
 func TestWithoutCluster_runningMembers(t *testing.T) {
 	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
 	none := Status{Volume: Nothing}
@@ -309,7 +310,7 @@ func TestAwaitVersion_withoutADowngrade(t *testing.T) {
 func TestAwaitVersion_peersThatAreTooOld(t *testing.T) {
 	t.Parallel()
 	for server, refused := range map[string]bool{"3.4.34": true, "3.5.27": false, "3.5.27+3.6.16": false, "3.7.1": false, "odd": false} {
-		// The peers have not agreed on a cluster version yet because this member has not started.
+		// the peers do not agree on a cluster version until this member has started
 		p := newJoining(t, unavailable, newPeer("3.6.16", "3.6.0", 0), newPeer(server, "3.0.0", 0))
 		_, err := p.AwaitVersion(t.Context(), time.Minute, func(string) { t.Error("it waits") })
 		assert.Equal(t, refused, exitcode.StatusOf(err, exitcode.Clean) == exitcode.BadConfig, "%s: %v", server, err)
