@@ -557,8 +557,8 @@ func (b *remoteStore) adopt() (Event, Facts, error) {
 }
 
 // endGeneration ends a generation in favor of the next one, so that nothing can be added after the position that was
-// read. If another process has started to end the generation, endGeneration finishes the job. If nothing was read and
-// the head cannot be verified, the generation does not have to be ended, because writers cannot extend it either.
+// read. If another process has started to end the generation, endGeneration completes the ending. If nothing was read
+// and the head cannot be verified, the generation does not have to be ended, because writers cannot extend it either.
 func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Generation, read format.Position) error {
 	head, err := b.options.Archive.Head(ctx, last.Number)
 	switch {

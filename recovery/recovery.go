@@ -161,14 +161,14 @@ func (r *Recovery) Config(context.Context) ([]byte, error) {
 }
 
 // initializeMember prepares a member's data directory and returns the YAML to start etcd with. A member that joins a
-// cluster gets a modified YAML. If etcd cannot use the configuration, only the data is examined, and the lifecycle
-// reports the error.
+// cluster gets a modified YAML. If etcd cannot use the configuration, initializeMember only examines the data, and
+// the lifecycle reports the error.
 func (r *Recovery) initializeMember(ctx context.Context, config etcdconf.Document, examine func(context.Context) error) ([]byte, error) {
 	yaml := config.YAML
 	checked, err := etcdconf.Parse(yaml)
 	switch {
 	case errors.Is(err, bootstrap.ErrCertificates):
-		return yaml, err // the files may be replaced soon
+		return yaml, err // the files may be in the middle of a rotation
 	case err != nil:
 		return yaml, examine(ctx)
 	}
@@ -335,7 +335,7 @@ func (r *runner) take(event Event, facts Facts) ([]Action, error) {
 	return decision.Do, err
 }
 
-// step finds the row for an event and checks the transition with the fsm library.
+// step finds the row for an event and verifies the transition with a Checker.
 func (r *runner) step(event Event, facts Facts) (statemachine.Decision, error) {
 	core, decision := r.rules.Step(r.core, event, facts)
 	if decision.Row < 0 {
@@ -378,8 +378,8 @@ func (r *runner) do(actions []Action) (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// quickRetries is the number of requests to peers before the pauses get longer. Members that start together find each
-// other soon.
+// quickRetries is the number of requests to peers before the pauses get longer. The first pauses are short because
+// members that start together find each other soon.
 const quickRetries = 10
 
 // pause waits before a request is repeated. Peers that have answered are queried again soon, because they update
@@ -414,7 +414,7 @@ func (r *runner) report(from State, event Event, facts Facts, decision statemach
 	if decision.To == Refused {
 		r.rejected = rejection(row.On, reason, facts.Err)
 	}
-	if event != Elapsed { // keep the reason for waiting while the request is repeated
+	if event != Elapsed { // keep the reason for waiting while a request is repeated
 		r.reason = reason
 	}
 	r.changeProgress(func(p *Progress) {
@@ -472,8 +472,8 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	return way
 }
 
-// rejection returns the error for data that etcd must not open. The error wraps that of the volume or the store, and
-// is final unless the process should try again.
+// rejection returns the error for data that etcd must not open. The error wraps cause and is final unless the process
+// should try again.
 func rejection(event Event, sentence string, cause error) error {
 	err := bootstrap.Mark(errors.New(sentence), cause)
 	if event == Broke {

@@ -30,7 +30,7 @@ import (
 
 var at = time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 
-// A store that hangs must not delay valid data longer than a store that fails.
+// If the store hangs, etcd must start with valid data as soon as the time limit has passed.
 func TestValidDataAreServedWhenTheStoreHangs(t *testing.T) {
 	w := newFilledWorld(t)
 	w.options.FlushSpool = func(ctx context.Context, _ archive.Identity, _ int64) error {
@@ -53,7 +53,7 @@ func TestValidVolumeIsNotChanged(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(w.volume, recordFile))
 }
 
-// etcd would refuse to create the cluster, so recovery must not initialize the store for it.
+// If etcd would refuse to create the cluster, recovery must not initialize the store.
 func TestClusterThatEtcdRefusesIsNotFounded(t *testing.T) {
 	w := newWorld(t)
 	w.member.InitialCluster += ",default=http://a:1,b=http://b:1"
@@ -215,7 +215,7 @@ func TestUnknownModeMeansFull(t *testing.T) {
 	}
 }
 
-// A requested stop is not an error, and Close waits for the end of the initialization.
+// Close must stop an initialization and wait until it has ended, and the stop must not be reported as an error.
 func TestCloseStopsAnInitializationAndWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := false
@@ -291,7 +291,8 @@ func TestUnreadableVolumeIsNotEmpty(t *testing.T) {
 	assert.Empty(t, o.changes)
 }
 
-// A sanity validation may miss the damage.
+// Data that cannot be read completely must count as damaged even if it has passed validation, because a sanity
+// validation may miss the damage.
 func TestPartlyReadableVolumeIsDamaged(t *testing.T) {
 	w, o := ofThree(t)
 	w.damage()
@@ -334,7 +335,7 @@ func locked(t *testing.T, path string) {
 	require.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_EX))
 }
 
-// Two wrappers with different volumes share one data directory.
+// Recovery must not remove a directory that another wrapper is building next to a shared data directory.
 func TestDirectoryOfAnotherProcessIsKept(t *testing.T) {
 	for _, ending := range []string{restoredSuffix, restoredSuffix + unfinishedSuffix} {
 		t.Run(ending, func(t *testing.T) {

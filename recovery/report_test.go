@@ -26,7 +26,8 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// The time of the last write to a lost volume is unknown.
+// Recovery must report the time between the last backup and the last write, unless the time of the last write is
+// unknown.
 func TestIntervalBetweenLastBackupAndLastWrite(t *testing.T) {
 	for name, test := range map[string]struct {
 		gap     time.Duration
@@ -95,7 +96,7 @@ func TestMemberOfConfig(t *testing.T) {
 	}
 }
 
-// before returns a hook that calls happens once, before the given action.
+// before returns a hook that calls happens only once, before the given action.
 func before(action Action, happens func() error) func(Action) error {
 	seen := false
 	return func(next Action) error {
@@ -124,7 +125,8 @@ func TestDroppedAlarmsAreLogged(t *testing.T) {
 	assert.Contains(t, w.log.String(), `"alarms":["CORRUPT"]`)
 }
 
-// The data records that the member that wrote the backups was removed.
+// A sole voter must start if another member wrote the backups, provided that the data records the removal of that
+// member.
 func TestSoleVoterStartsNextToBackupsOfARemovedMember(t *testing.T) {
 	w, o := soleVoter(t)
 	o.noQuorum = true
@@ -158,7 +160,7 @@ func (w *world) backUpAs(member string) {
 	w.uploadFullAs(member, ours, 1, at)
 }
 
-// A damaged volume is replaced without a comparison, even in the first run after a crash.
+// A damaged volume must be replaced without comparing the data, even in the first run after a crash.
 func TestDamagedVolumeIsNotComparedAfterAKill(t *testing.T) {
 	w := newFilledWorld(t)
 	w.advanceStore()
@@ -204,7 +206,8 @@ func TestUnreadableIdentityIsRefused(t *testing.T) {
 	assert.Len(t, w.generations(), 1)
 }
 
-// The cluster in the store keeps writing, so every build would be outdated unless the generation is ended first.
+// An adoption must end the generation before the build, because the store's cluster keeps writing and would make
+// every build outdated.
 func TestAdoptionEndsTheGenerationBeforeItBuilds(t *testing.T) {
 	w := newFilledWorld(t)
 	w.lose()
@@ -232,7 +235,8 @@ func TestAdoptionEndsTheGenerationBeforeItBuilds(t *testing.T) {
 	assert.Len(t, w.generations(), 2)
 }
 
-// Validating a large database takes longer than a quorum without data waits.
+// A member must report to its peers that it has data before it validates the data, because the peers may not wait
+// long enough for the validation of a large database.
 func TestMemberReportsItsDataDuringValidation(t *testing.T) {
 	w, o := ofThree(t)
 	heard := false
@@ -261,7 +265,7 @@ type fakePeers struct {
 	noQuorum bool                       // whether too many members are waiting without data
 	older    int                        // number of peers that are not running etcd and have older data than the store
 	voters   int                        // number of voters in the volume's cluster according to a peer
-	hears    func(peers.Self) PeerState // returns the response to this member's report; nil if the response is constant
+	hears    func(peers.Self) PeerState // computes the response from this member's report; nil if the response is constant
 	size     int64                      // size of the peers' databases
 	late     bool                       // whether a peer has not uploaded the data that only its volume has
 	brought  bool                       // value of Uploaded in this member's last report

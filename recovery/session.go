@@ -166,7 +166,7 @@ type Progress struct {
 	Rate       float64 // bytes per second
 }
 
-// Left estimates the remaining time of the build at the current rate. The result is 0 if it is unknown.
+// Left estimates the remaining time of the build at the current rate, or returns 0 if the time is unknown.
 func (p Progress) Left() time.Duration {
 	if p.Rate <= 0 || p.Of <= p.Bytes {
 		return 0
@@ -196,14 +196,14 @@ func (e *environment) changeProgress(change func(*Progress)) {
 type Result struct {
 	Cause string // a VolumeState, Wanted or Unfinished
 	Ended string // Restored, Rejoined or Denied
-	Lost  int64  // number of known revisions that were lost, except for those that the user chose to undo
+	Lost  int64  // number of known revisions that were lost, not counting revisions that the user chose to undo
 }
 
 // Outcomes, and causes that are not a VolumeState.
 const (
 	Restored   = "restored"   // restored from the store
-	Rejoined   = "rejoined"   // replaced with the data of the other members
-	Denied     = "refused"    // refused until the user acts
+	Rejoined   = "rejoined"   // data replaced with the data of the other members
+	Denied     = "refused"    // start refused until the user acts
 	Wanted     = "requested"  // requested with --restore-to
 	Unfinished = "unfinished" // completed an interrupted run
 )
@@ -234,8 +234,8 @@ type restoreClaim struct {
 	At          time.Time          `json:"at"`
 }
 
-// A mismatch records that a comparison with the store rejected the data. The data must be compared again before it is
-// served, even if the store is unreachable by then.
+// A mismatch records that a comparison with the store rejected the data. Rejected data must be compared again before
+// it is served, even if the store is unreachable by then.
 type mismatch struct {
 	DataDir string    `json:"data_dir"`
 	Why     string    `json:"why"`

@@ -9,15 +9,16 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Table is the transition table. Rows of a group are expanded to one row per state. Table must not be modified.
+// Table is the transition table. A row for a group of states is expanded to one row per state. Table must not be
+// modified.
 var Table = statemachine.Expand(written)
 
 const always = statemachine.Always
 
-// working groups the states whose work can fail because of the volume or a bug.
+// working is the group of states whose work can fail because of the volume or a bug.
 var working = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Adopt, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
 
-// weighing groups the states in which the store may turn out to have less data than it listed.
+// weighing is the group of states in which an object that the store has listed may turn out to be missing.
 var weighing = statemachine.Group{Flush, MakeRoom, Build}
 
 // Actions used by more than one row.
@@ -27,9 +28,8 @@ var (
 )
 
 // written is the table before expansion. Rows with the same From and On are adjacent, and all but the last have a
-// guard. The first row whose guard holds applies. Elsewhere answers events that have no row. The table does not
-// decide what happens to a volume: the rules in decide.go do, and the table carries out their results, which are the
-// events of Decide.
+// guard. The first row whose guard holds applies. Elsewhere handles events that have no row. What happens to a volume
+// is decided by the rules in decide.go. The table only carries out their decisions, which are the events of Decide.
 var written = statemachine.Entries{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "an earlier run may have been interrupted after it claimed a generation"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "no restore is pending; validating the data directory"},
@@ -99,7 +99,7 @@ var written = statemachine.Entries{
 	{working, Broke, always, Refused, nil, "retrying recovery from this step"},
 }
 
-// Elsewhere answers events that have no row in Table. An event that ends the work of a state is accepted only in that
+// Elsewhere handles events that have no row in Table. An event that ends the work of a state is accepted only in that
 // state. Ready ignores every event.
 var Elsewhere = statemachine.RejectByDefault(Table)
 
@@ -172,7 +172,7 @@ const (
 	Refused  State = "Refused"
 )
 
-// Events that are not decisions. All of them except for the first and Elapsed end the work of a state.
+// Events that are not decisions. All events except Elapsed and the first one end the work of a state.
 const (
 	Begun        Event = "begun"              // a run has started; sent once
 	NothingBegun Event = "nothing begun"      // no claimed restore has to be installed
@@ -199,7 +199,7 @@ const (
 	Claimed      Event = "claimed"            // the next generation in the store was created for this restore and is empty
 	ClaimLost    Event = "claim lost"         // another process was faster, or another member has data
 	Moved        Event = "moved"              // the previous data directory was moved
-	Installed    Event = "installed"          // the restored data is in the data directory, and recovery has recorded that
+	Installed    Event = "installed"          // the restored data is in the data directory, and recovery has recorded that the restore is done
 	Broke        Event = "broke"              // the volume or this program failed
 	Elapsed      Event = statemachine.Elapsed // the state's timer expired
 )
@@ -266,7 +266,8 @@ const (
 // constants below.
 type PeerState = peers.Membership
 
-// States of the other members. The last eight require equal responses from a quorum or responses from all members.
+// States of the other members. The last eight states require equal responses from a quorum or responses from all
+// members.
 const (
 	PeersNone      PeerState = "none"               // a single-member cluster
 	PeersItself    PeerState = "none, joins"        // a single-member cluster that joins, with an empty volume
@@ -276,7 +277,7 @@ const (
 	PeersNotAgreed PeerState = "not all ask"        // not all members request the same restore
 	PeersJustLost  PeerState = "all lost, just now" // all members have been without data for less than 10s
 	PeersStillLost PeerState = "all lost, still"    // all members are still without data after the store was queried
-	PeersUnstored  PeerState = "volumes hold more"  // "all lost, still" or "all ask", but a member has not yet uploaded what only its volume has
+	PeersUnstored  PeerState = "volumes hold more"  // "all lost, still" or "all ask", but a member has not yet uploaded the data that only its volume has
 	PeersBusy      PeerState = "run, not now"       // a quorum is running, but this member cannot rejoin yet
 )
 
@@ -292,7 +293,7 @@ const (
 	StoreLongAway   StoreState = "unreachable for 10s" // no response for 10s
 	StoreInUse      StoreState = "in use"              // another process has written to the store recently and may continue
 	StoreBare       StoreState = "ours, no backup"     // belongs to this cluster but lacks the requested backup
-	StoreUnverified StoreState = "not verified"        // damaged, but no object name suggests that the volume lacks data
+	StoreUnverified StoreState = "not verified"        // damaged, but judging by the object names, the volume has all the data
 	StoreDamaged    StoreState = "damaged"             // the store's metadata is damaged
 	StoreLocked     StoreState = "keys lacking"        // signed or encrypted with keys that are not configured
 )

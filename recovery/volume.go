@@ -58,7 +58,7 @@ func hasMember(dir string) (bool, error) {
 // validate examines the data directory.
 func (v *localVolume) validate() (Event, Facts, error) {
 	if exists, err := hasMember(v.member.DataDir); (exists || err != nil) && v.member.Peers != nil {
-		v.member.Peers.Publish(peers.Self{Volume: peers.Data}) // publish first, because the validation can take a while
+		v.member.Peers.Publish(peers.Self{Volume: peers.Data}) // publish the state first, because the validation can take a while
 	}
 	v.damage = v.examine(v.ctx)
 	if v.ctx.Err() != nil || datadir.IsTransient(v.damage) {
@@ -115,8 +115,8 @@ func (v *localVolume) checkRows() (revisions []int64, err error) {
 	return revisions, err
 }
 
-// readPosition reads the position of the data. Valid data that is not fully readable must not be mistaken for older
-// data, so readPosition marks it as damaged or returns an error.
+// readPosition reads the position of the data. If valid data cannot be read completely, readPosition marks it as
+// damaged or returns an error, because it must not be mistaken for older data.
 func (v *localVolume) readPosition(exists bool) (err error) {
 	v.position = datadir.Position{}
 	if exists && (v.options.Archive != nil || v.member.Peers != nil) { // without a store or peers, there is nothing to compare the position with
@@ -153,7 +153,8 @@ func (v *localVolume) logDone() {
 	}
 }
 
-// removeUnfinished removes the directories of a failed attempt, which contain only copies of data in the store.
+// removeUnfinished removes the directories of a failed attempt. Nothing is lost, because they contain only copies of
+// data in the store.
 func (v *localVolume) removeUnfinished() (Event, Facts, error) {
 	v.release()
 	for _, path := range []string{v.restoredDir() + unfinishedSuffix, v.restoredDir()} {
@@ -235,8 +236,8 @@ func (v *localVolume) checkUnchanged() error {
 	return nil
 }
 
-// preserved returns the copies of the data directory and the spool, oldest first. The newest copy of each is left out
-// if mustStay returns true for it.
+// preserved returns the copies of the data directory and the spool, oldest first, without the newest copy of either
+// if mustStay returns true for that copy.
 func (v *localVolume) preserved(mustStay func(newest disk.PreservedCopy) bool) (all []disk.PreservedCopy) {
 	for _, path := range []string{v.member.DataDir, v.options.SpoolDir} {
 		copies := disk.PreservedCopies(path)
@@ -250,8 +251,8 @@ func (v *localVolume) preserved(mustStay func(newest disk.PreservedCopy) bool) (
 }
 
 // freeSpace deletes preserved copies, oldest first, until the source fits on the volume. No other code deletes
-// preserved copies. The newest copy is kept until a later backup has been verified, and asking the store for that
-// takes at most limit.
+// preserved copies. The newest copy is kept until a later backup has been verified. The request to the store for the
+// verified backups takes at most limit.
 func (v *localVolume) freeSpace(source restore.Source, limit time.Duration) error {
 	plan := seed.Seed{DataDir: v.restoredDir()}
 	err := v.checkRoom(plan, source)
@@ -286,8 +287,8 @@ func (v *localVolume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 	})
 }
 
-// roomTimeout is the timeout of the request to the store if nothing is restored. Without a response, the copies are
-// kept.
+// roomTimeout is the timeout of the request to the store if nothing is restored. If the store does not respond in
+// time, the newest copies are kept.
 const roomTimeout = 5 * time.Second
 
 // prepareStart frees space before etcd starts with valid data if a second copy of the database would not fit on the

@@ -292,7 +292,8 @@ func (w *world) rollBack() {
 }
 
 // requireEnd checks the result of a restore: a new cluster with the given keys, a revision above every earlier one,
-// the given number of preserved copies, and no unfinished directories. A second run must change nothing.
+// the given number of preserved copies, and no unfinished directories. requireEnd also checks that a second run
+// changes nothing.
 func (w *world) requireEnd(keys []string, asides int) {
 	w.t.Helper()
 	require.NoError(w.t, w.run(), "it is valid, and not behind")
@@ -341,7 +342,7 @@ func (w *world) preservedCopies() (paths []string) {
 	return paths
 }
 
-// flipBit changes the last value on the volume to simulate a faulty disk.
+// flipBit flips a bit of the last value on the volume to simulate a faulty disk.
 func (w *world) flipBit() {
 	w.t.Helper()
 	w.updateDatabase(func(tx *bolt.Tx) error {
@@ -362,8 +363,9 @@ func (w *world) updateDatabase(change func(*bolt.Tx) error) {
 	require.NoError(w.t, db.Update(change))
 }
 
-// refuse records that a writer rejected the data in a directory, whose name is that of the data directory with a
-// suffix. The revisions first to last differ from those in the store. If last is 0, no rows were compared.
+// refuse records that a writer rejected the data in a directory. The name of the directory is that of the data
+// directory with a suffix. The revisions first to last differ from those in the store. If last is 0, no rows were
+// compared.
 func (w *world) refuse(first, last int64, suffix string) {
 	w.t.Helper()
 	why := errors.New("another copy of this data is writing to the same backups")
@@ -379,7 +381,7 @@ func (w *world) setKeys(keys *format.Keys) {
 	w.options.Archive = w.archive
 }
 
-// uploadSegment stores a segment with the rows that only the volume has.
+// uploadSegment stores a segment that contains the rows that only the volume has.
 func (w *world) uploadSegment() format.Object {
 	w.t.Helper()
 	head, err := w.archive.Head(w.t.Context(), 1)
@@ -527,7 +529,7 @@ func (w *world) leave() {
 	})
 }
 
-// verify records a successful restore test of the newest full snapshot.
+// verify records in the store that a restore test of the newest full snapshot was successful.
 func (w *world) verify() {
 	w.t.Helper()
 	full := w.newestFull()

@@ -9,7 +9,7 @@ import (
 )
 
 // Checker verifies the decisions of Rules with a looplab/fsm machine built from the same table. Transitions that are
-// not in the table are rejected. No other file uses that library. A Checker is not safe for concurrent use.
+// not in the table are rejected. The library is not used anywhere else. A Checker is not safe for concurrent use.
 type Checker struct {
 	machine *fsm.FSM
 }

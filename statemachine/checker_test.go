@@ -8,7 +8,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// The library silently replaces an edge with a later one of the same name.
+// Take must return an error for two rows with the same name, because the library would silently replace the first
+// row.
 func TestChecker_refusesTwoRowsUnderOneName(t *testing.T) {
 	table := []statemachine.Row{{From: "closed", On: "knocked", To: "open"}, {From: "closed", On: "knocked", To: "locked"}}
 	assert.ErrorContains(t, statemachine.NewChecker(table, "closed").Take(&table[0]), "two rows with the same name")

@@ -18,8 +18,8 @@ type Diagram struct {
 	Shapes   map[State]string // Graphviz attributes of states with a special appearance
 	Aside    State            // state whose incoming edges are drawn in a lighter color because they lead away from the goal
 	Defaults []Default
-	// Picture is the SVG that Graphviz generated from DOT. Its first line identifies the DOT, and a test fails if the
-	// picture is outdated. Picture is embedded because no small library produces a comparable layout.
+	// Picture is the SVG that Graphviz generated from DOT. The first line of the SVG identifies the DOT, so a test
+	// can detect an outdated picture. The picture is embedded because no small library produces a comparable layout.
 	Picture string
 }
 
@@ -27,7 +27,7 @@ type Diagram struct {
 type StateInfo struct {
 	Name     State  `json:"name"`
 	Meaning  string `json:"meaning"`
-	Bound    Bound  `json:"-"`        // verified by tests for every visit
+	Bound    Bound  `json:"-"`        // limit on the time in the state, verified by tests for every visit
 	Deadline string `json:"deadline"` // Bound in words for users
 }
 
@@ -191,8 +191,8 @@ func wrap(text string) []string {
 	return append(lines, line)
 }
 
-// Mermaid returns the table as a Mermaid state diagram, which GitHub renders in a README. To stay readable, the
-// diagram shows only events and guards.
+// Mermaid returns the table as a Mermaid state diagram, which GitHub renders in a README. The diagram shows only
+// events and guards in order to stay readable.
 func (d *Diagram) Mermaid() string {
 	var b strings.Builder
 	b.WriteString("stateDiagram-v2\n")

@@ -66,7 +66,7 @@ type Transition struct {
 	Guard        Guard     `json:"guard,omitempty"`
 	To           State     `json:"to"`
 	Reason       string    `json:"reason"`        // reason of the row with details of the event
-	Count        int       `json:"count"`         // number of occurrences; alternating transitions are listed once
+	Count        int       `json:"count"`         // number of occurrences; transitions that alternate are listed only once
 	AfterSeconds float64   `json:"after_seconds"` // time spent in From
 }
 
@@ -88,14 +88,14 @@ type Default struct {
 	Why    string `json:"why"`
 }
 
-// LateEvents are ignored in states that have no row for them, because of Why.
+// LateEvents are ignored in states that have no row for them, for the reason in Why.
 type LateEvents struct {
 	Why string
 	On  []Event
 }
 
-// RejectByDefault returns the defaults of a machine whose events end the work of a state. In a state without a row
-// for it, the event is impossible unless it is listed as late.
+// RejectByDefault returns the defaults of a machine whose events end the work of a state. An event is impossible in a
+// state without a row for the event, unless the event is listed as late.
 func RejectByDefault(table []Row, late ...LateEvents) (answers []Default) {
 	awaits := map[Event][]string{}
 	for _, row := range table {
@@ -126,11 +126,11 @@ type Group []State
 // States returns the states of the group, in the order of a run.
 func (g Group) States() []State { return g }
 
-// Stays is the To of a row in Entries that does not change the state. Stays is not a state itself.
+// Stays is the To of rows in Entries that do not change the state. Stays itself is not a state.
 const Stays = State("")
 
-// Entries are the rows of a table as written in the source, where a row may start in a group of states. The row type
-// is unnamed so that tables can omit the field names.
+// Entries are the rows of a table as written in the source, where the From of a row may be a group of states. The row
+// type is unnamed so that tables can omit the field names.
 type Entries []struct {
 	From Source
 	On   Event

@@ -254,7 +254,8 @@ func TestBuild_symbolicLink(t *testing.T) {
 	assert.DirExists(t, filepath.Join(dir, "member", "wal"))
 }
 
-// Without the lock, two builds could end up with a mixture of both.
+// Build must return an error while another build has the directory locked, because the result could be a mixture of
+// both.
 func TestBuild_lockedDirectory(t *testing.T) {
 	plan := alone(filepath.Join(t.TempDir(), "etcd"))
 	source, _ := old(t)
@@ -332,7 +333,8 @@ func freeURL(t *testing.T) url.URL {
 	return url.URL{Scheme: "http", Host: listener.Addr().String()}
 }
 
-// Tools read the members from the database, but etcd reads them from the snapshot at startup.
+// Build must write the members to both the database, where tools read them, and the snapshot, from which etcd reads
+// them at startup.
 func TestBuild_membersInLogAndDatabase(t *testing.T) {
 	source, _ := old(t)
 	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
@@ -370,7 +372,7 @@ func TestBuild_startOfTheLog(t *testing.T) {
 		case 0:
 			kept = highest // a full snapshot was taken before the cluster was lost
 		case 1:
-			kept = 100 // an operator returns to the first cluster
+			kept = 100 // an operator goes back to the first cluster
 		}
 	}
 }

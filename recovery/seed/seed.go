@@ -1,6 +1,6 @@
 // Package seed builds the data directory of a restored cluster: a restored database, and a snapshot and a write-ahead
-// log that start a new history. The cluster gets new IDs even if names and URLs stay the same, so members of the old
-// cluster that may still be running elsewhere belong to a different cluster.
+// log that start a new history. The cluster gets new IDs even if names and URLs stay the same, so its members cannot
+// mix with members of the old cluster that may still be running elsewhere.
 package seed
 
 import (
@@ -43,8 +43,8 @@ type Seed struct {
 	Name    string        // name of the member that uses the directory
 	Members types.URLsMap // members of the cluster by name, including that member
 	Token   string        // see NewToken; members that restore the same revision separately use the same token
-	// Generation is the number of the new generation, or 0 if none is created. Only this number shows how many times
-	// the cluster was restored, because the database may be older than the cluster that it replaces.
+	// Generation is the number of the new generation, or 0 if none is created. The number cannot be determined from
+	// the database, which may be older than the cluster that is replaced.
 	Generation int
 }
 
@@ -157,7 +157,7 @@ func (s Seed) publish(member string) error {
 const maxLinks = 40
 
 // ResolvePath returns the actual path of a data directory by following symbolic links, even if the target does not
-// exist. Directories next to that path are on the same volume and can therefore be renamed to it.
+// exist. A directory next to the actual path is on the same volume and can therefore be renamed to it.
 func ResolvePath(dataDir string) string {
 	place := dataDir
 	for range maxLinks {
@@ -188,9 +188,9 @@ func CheckPath(path string) error {
 // ErrInUse reports that another process has locked the directory.
 var ErrInUse = errors.New("another process is using the data directory")
 
-// Lock locks a directory for this process until the file is closed. Two wrappers with different volumes may use the
-// same data directory, and neither may remove a directory that the other is building. Some file systems do not
-// support locks.
+// Lock locks a directory for this process until the file is closed. The lock keeps two wrappers with different
+// volumes but the same data directory from removing each other's builds. If the file system does not support locks,
+// Lock continues without one.
 func Lock(dir string) (*os.File, error) {
 	lock, err := os.Open(dir)
 	if err != nil {
@@ -203,8 +203,8 @@ func Lock(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// MountedWithin returns a mount point within a data directory, or "" if there is none. When a mount point is mounted
-// again, its contents become part of the restored data.
+// MountedWithin returns a mount point within a data directory, or "" if there is none. After a restore, the contents
+// of such a mount would become part of the restored data.
 func MountedWithin(dataDir string) string {
 	for _, part := range []string{"member", "member/wal", "member/snap"} {
 		if at := filepath.Join(dataDir, part); isMountPoint(at) {
@@ -280,8 +280,8 @@ func (c *cluster) rewriteMembers(tx *bolt.Tx) error {
 // authRevisionDistance is added to the auth revision. Users and roles never change that often between two backups.
 const authRevisionDistance = 1 << 20
 
-// invalidateTokens makes etcd reject all tokens that were signed earlier. A JWT contains the auth revision and could
-// otherwise remain valid after a password change that is not in the restored state.
+// invalidateTokens makes etcd reject all tokens that were signed earlier. A JWT contains the auth revision and would
+// otherwise remain valid if its user's password was changed after the restored state.
 func (c *cluster) invalidateTokens(tx *bolt.Tx) error {
 	users, err := tx.CreateBucketIfNotExists(schema.Auth.Name())
 	if err != nil {
@@ -345,22 +345,24 @@ func (c *cluster) rewriteMeta(meta *bolt.Bucket) error {
 	return nil
 }
 
-// firstTerm is the term of the first log entry, which is committed because every member has the same one.
+// firstTerm is the term of the first log entry, which counts as committed because every member starts with the same
+// entry.
 const firstTerm = 1
 
-// logDistance is the distance between the start of the replaced log and the start of the restored log. A simple token
-// of etcd contains the index at which it was created, and a request with the token waits until that index is applied,
-// so tokens of the old log effectively wait forever. No cluster appends that many entries between two backups.
-// Members that restore different backups still start at the same index.
+// logDistance is the distance between the start of the replaced log and the start of the restored log. The distance
+// is so large that requests with simple tokens of the old cluster wait forever: a simple token contains the index at
+// which it was created, and etcd waits until that index is applied. No cluster appends that many entries between two
+// backups, so members that restore different backups still start at the same index.
 const logDistance = 1 << 40
 
 // commit returns the index of the first log entry after the snapshot.
 func (c *cluster) commit() uint64 { return c.start + 1 }
 
 // nextStart returns a number for the new cluster, such as the index at which its log starts. The number is higher
-// than any that the backed-up cluster reached, and higher than those of later restored clusters that the database
-// does not know, because each of them has advanced by less than a step. All members that restore the same data
-// compute the same number. Only data adopted from a store with more generations may be ahead of it.
+// than any number that the backed-up cluster has reached. It is also higher than the numbers of restored clusters
+// that are newer than the database, because each restored cluster advances by less than a step. All members that
+// restore the same data compute the same number. The only exception is data that was adopted from a store with more
+// generations, which may be ahead of the number.
 func (c *cluster) nextStart(reached, step uint64) uint64 {
 	return max(reached/step+1, c.generation) * step
 }
@@ -388,7 +390,8 @@ func (c *cluster) writeLog(member string) (err error) {
 	return log.Save(raftpb.HardState{Term: firstTerm, Vote: state.Voters[0], Commit: first.Index}, []raftpb.Entry{first})
 }
 
-// saveSnapshot saves the snapshot with permissions for its owner only. etcd would leave the permissions to the umask.
+// saveSnapshot saves the snapshot with permissions for its owner only. With etcd's own function, the permissions
+// would depend on the umask.
 func (c *cluster) saveSnapshot(dir string, state raftpb.ConfState) error {
 	err := snap.New(zap.NewNop(), dir).SaveSnap(raftpb.Snapshot{
 		Data:     etcdserver.GetMembershipInfoInV2Format(zap.NewNop(), c.RaftCluster),

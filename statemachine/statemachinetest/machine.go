@@ -1,5 +1,5 @@
 // Package statemachinetest provides the tests that every table must pass. The tests check that the table is complete,
-// that every change of it fails a test, and that the generated files are up to date.
+// that a change of any row makes a test fail, and that the generated files are up to date.
 package statemachinetest
 
 import (
@@ -14,9 +14,9 @@ import (
 // Machine is a table with its states, events and guards.
 type Machine struct {
 	Table     []statemachine.Row
-	Elsewhere []statemachine.Default // has an answer to every event
+	Elsewhere []statemachine.Default // must handle every event
 	States    []statemachine.StateInfo
-	Guards    []statemachine.Guard // exactly the guards used in the table
+	Guards    []statemachine.Guard // must be exactly the guards used in the table
 }
 
 // StateNames returns the names of all states, in order.
@@ -63,8 +63,9 @@ func (m Machine) Reachable(from statemachine.State) []statemachine.State {
 	return found
 }
 
-// AssertConsistent checks a table and its source. For each state and event, only the last row has no guard, and the
-// rows are adjacent in the source, because rows in two places would look independent. The Checker accepts every row.
+// AssertConsistent checks a table and its source. For each state and event, only the last row may have no guard, and
+// the rows must be adjacent in the source, because rows in two places would look independent. The Checker must accept
+// every row.
 func AssertConsistent(t *testing.T, m Machine, written statemachine.Entries) {
 	t.Helper()
 	for _, state := range m.StateNames() {

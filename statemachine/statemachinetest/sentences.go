@@ -12,8 +12,8 @@ import (
 )
 
 // Sentence is an expectation: in state In with facts Given, event On leads to state To and the actions Do. Sentences
-// repeat the table on purpose, so that a change of the table requires a change of a sentence. The tests of a machine
-// define a type from Sentence in order to omit the field names.
+// deliberately repeat the table, so that every change to the table requires a change to a sentence. The tests of a
+// machine define a type from Sentence in order to omit the field names.
 type Sentence[F, P any] struct {
 	Story string
 	In    statemachine.Source
