@@ -327,9 +327,9 @@ func (b *remoteStore) mayReplace() bool {
 	return f.Alone || b.requested || f.isLost() || !f.Peers && !b.isValid()
 }
 
-// stillness is how long a generation must be idle, by the store's clock, before another process may replace it. An
-// idle writer adds a heartbeat every 40s. The value is a string because the test suites set a shorter time with the
-// linker.
+// stillness is the time for which a generation must be idle, by the store's clock, before another process may replace
+// it. An idle writer adds a heartbeat every 40s. The value is a string because the test suites set a shorter time
+// with the linker.
 var stillness = "90s"
 
 // A heartbeat is evidence that another process is still writing to the newest generation.

@@ -210,8 +210,8 @@ const (
 	// minVoters is the number of voters that a cluster needs before one of them can be replaced. With three voters,
 	// the other two form a quorum, which survives a brief failure of one of them.
 	minVoters = 3
-	// quietTime is how long there must be no sign of another process with this member's data, unless there is
-	// immediate proof that no such process exists.
+	// quietTime is the time without any sign of another process with this member's data that is required if there is
+	// no immediate proof that no such process exists.
 	quietTime = time.Minute
 	// silentTime replaces quietTime if this process owns the member's address and the only evidence of another
 	// process is a silent connection. A running member would answer many heartbeats or request votes within ten

@@ -372,7 +372,7 @@ func TestBuild_startOfTheLog(t *testing.T) {
 		case 0:
 			kept = highest // a full snapshot was taken before the cluster was lost
 		case 1:
-			kept = 100 // an operator goes back to the first cluster
+			kept = 100 // an operator returns to the first cluster
 		}
 	}
 }
