@@ -37,7 +37,7 @@ func (m *Member) Close() (opened bool, err error) {
 	}
 }
 
-// Drained returns how long it took to end the open client streams, or 0 if there were none. Drained must be called
+// Drained returns how long it took to close the open client streams, or 0 if there were none. Drained must be called
 // after Close.
 func (m *Member) Drained() time.Duration { return time.Duration(m.drain.took.Load()) }
 
@@ -84,9 +84,9 @@ func (m *Member) closeInOrder() error {
 // leaveReserve is the part of ClosePatience that is reserved for closing a member that cannot leave.
 const leaveReserve = 5 * time.Second
 
-// leave removes this member from the cluster if it was scaled down. The removal also needs the vote of this member:
-// in a cluster of two, neither member can remove the other on its own. If the member cannot leave in time, it stays
-// in the member list.
+// leave removes this member if the cluster was scaled down. The removal also needs this member's own vote: in a
+// cluster of two, neither member can remove the other on its own. If the member cannot leave in time, it stays in the
+// member list.
 func (m *Member) leave() bool {
 	server := m.etcd.Server
 	if m.options.Unwanted == nil || !isClosed(server.ReadyNotify()) || len(server.Cluster().Members()) == 1 {
@@ -146,8 +146,8 @@ func (m *Member) watchClose(waits string, closed <-chan struct{}) {
 	}
 }
 
-// endless lists the methods whose requests can run forever, such as watches and locks. When etcd closes, it waits
-// its entire request timeout (7 s by default) for these requests, and each API server has hundreds of open watches.
+// endless lists the methods whose requests can run forever, such as watches and locks. When etcd closes, it waits for
+// these requests until its request timeout (7 s by default) expires, and each API server has hundreds of open watches.
 var endless = map[string]bool{
 	"/etcdserverpb.Watch/Watch":          true,
 	"/etcdserverpb.Lease/LeaseKeepAlive": true,
@@ -160,28 +160,28 @@ var endless = map[string]bool{
 const (
 	drainPoll    = 100 * time.Millisecond
 	stalledAfter = time.Second             // a send that blocks for longer is stalled
-	drainGrace   = 1500 * time.Millisecond // maximum delay of a close by stalled requests
-	drainQuiet   = 2 * drainPoll           // minimum time without any other requests, so that their responses can be sent
+	drainGrace   = 1500 * time.Millisecond // how long stalled requests may delay the close
+	drainQuiet   = 2 * drainPoll           // pause after the last request that is not stalled, to let its response be sent
 
 	largeResponse = 32 << 10 // in bytes; smaller responses never block on a slow client
 )
 
-// drain ends client requests before etcd closes.
+// drain finishes or cancels client requests before etcd closes.
 //
-// The contexts of endless requests are canceled. Other requests have as much time as etcd's close grants them. By
-// then, package maintenance has transferred leadership while all members paused their writes. If the transfer
-// failed, etcd transfers leadership after clients have received their responses, because raft drops writes that
-// arrive during a transfer.
+// The contexts of endless requests are canceled. Other requests may run until etcd closes and its own timeout for them
+// expires. Before the drain, package maintenance transfers leadership while all members pause their writes. If the
+// transfer fails, etcd transfers leadership after clients have received their responses, because raft drops writes
+// that arrive during a transfer.
 //
-// A client that does not read its response blocks the handler, even if the context is canceled. etcd waits its
-// request timeout for the handler, and with TLS it waits forever, because grpc.Server.Stop waits for the handlers of
+// A client that does not read its response blocks the handler, even if the context is canceled. etcd waits for the
+// handler until its request timeout expires, or forever with TLS, because grpc.Server.Stop waits for the handlers of
 // http.Server. Once all remaining requests are from clients that do not read their responses, drain closes the
 // connections.
 type drain struct {
 	ctx     context.Context //nolint:containedctx // AfterFunc needs a context
 	cancel  context.CancelFunc
 	started time.Time    // set before ctx is canceled and read afterwards
-	took    atomic.Int64 // nanoseconds until the last endless request ended
+	took    atomic.Int64 // nanoseconds until the last endless request finished
 
 	unaries atomic.Int64 // number of running unary handlers
 
@@ -189,7 +189,7 @@ type drain struct {
 	calls   map[*call]struct{}
 	grpc    []*grpc.Server
 	https   map[*http.Server]struct{} // servers that handle HTTP/2 with TLS
-	running time.Time                 // last time at which a request was running that was not stalled
+	running time.Time                 // last time that a request was running without being stalled
 }
 
 // call is a request whose response may be blocked by its client.

@@ -36,7 +36,7 @@ func TestBeforeCompaction(t *testing.T) {
 		o.BeforeCompaction = func(ctx context.Context) {
 			_, err := client.Get(ctx, "k", clientv3.WithRev(2))
 			seen = append(seen, err)
-			<-ctx.Done() // a reader that blocks until its context ends
+			<-ctx.Done() // a reader that blocks until its context is done
 		}
 	})
 	require.NoError(t, b.Open(soon(t)))
@@ -55,7 +55,7 @@ func TestBeforeCompaction(t *testing.T) {
 	require.ErrorContains(t, err, "compacted")
 }
 
-// compacting is a bench with auto-compaction. read counts the calls of BeforeCompaction.
+// compacting is a bench with auto-compaction. read counts the calls to BeforeCompaction.
 type compacting struct {
 	*bench
 	read atomic.Int32
@@ -235,14 +235,14 @@ func enableAuth(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// root returns a client of all members for the root user.
+// root returns a client that is logged in as root and connected to all members.
 func root(t *testing.T, members []*bench) *clientv3.Client {
 	t.Helper()
 	enableAuth(t, members[0].client(t))
 	return connect(t, "root", "secret", members...)
 }
 
-// Followers are defragmented one after another, followed by the leader.
+// Followers must be defragmented one after another, and the leader last.
 func TestDefragmentation_order(t *testing.T) {
 	members := threeWith(t, eager(), electRarely)
 	defer members[0].Close()
@@ -294,7 +294,7 @@ func TestDefragmentation_turnOfAnotherMember(t *testing.T) {
 		}, patience, tick)
 		return members[1].Maintainer.State().LastDefragmentation.Error
 	}
-	expect := func(want, why string) { // a busy machine delays messages, and a member that lags behind is a reason to refuse
+	expect := func(want, why string) { // retried, because a lagging member on a busy machine also causes a rejection
 		got := ask()
 		for deadline := time.Now().Add(patience); got != want && time.Now().Before(deadline); {
 			got = ask()
@@ -395,7 +395,7 @@ func TestNoSpace_disarmedWithRoom(t *testing.T) {
 	defer b.Close()
 	client := b.client(t)
 	raised := func() bool { _, noSpace := b.Alarms(); return noSpace }
-	for full := false; !full; { // the alarm is raised and disarmed as long as defragmentations free space
+	for full := false; !full; { // as long as a defragmentation frees space, the alarm is disarmed again
 		_, err := client.Put(soon(t), fmt.Sprintf("large-%d", time.Now().UnixNano()), string(make([]byte, 1<<19)))
 		full = err != nil && !lifts(b, never.Interval)
 	}

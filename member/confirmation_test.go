@@ -459,7 +459,7 @@ func TestRootPassword_existingCluster(t *testing.T) {
 	}
 }
 
-// A start may be interrupted between any two steps.
+// A member must create the root user even if earlier starts were interrupted between two steps.
 func TestRootPassword_interrupted(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -493,7 +493,7 @@ func TestRootPassword_severalMembers(t *testing.T) {
 	t.Parallel()
 	for name, passwords := range map[string][]string{
 		"all have it":        {"secret", "secret", "secret"},
-		"one of them has it": {"", "secret", ""}, // the leader may not have the flag yet while it is being rolled out
+		"one of them has it": {"", "secret", ""}, // the leader may not have the flag yet during a rollout
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -181,8 +181,8 @@ func excused(members []*bench) bool {
 	return slices.ContainsFunc(members, func(b *bench) bool { return strings.Contains(b.log.String(), "may be delayed") })
 }
 
-// Plain etcd rejects some of these writes with "raft proposal dropped", which clients must not retry, and lets
-// others time out.
+// No write may fail during a leadership transfer. Plain etcd rejects some of these writes with "raft proposal
+// dropped", which clients must not retry, and lets others time out.
 func TestMoveLeader_writes(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -254,8 +254,8 @@ func (b *bench) held() int {
 	return strings.Count(b.log.String(), "paused writes during the leadership transfer")
 }
 
-// A leader silently drops forwarded proposals during a leadership transfer. Without a pause, the client would wait
-// for 7 s.
+// Every member must pause its writes exactly once, because the leader silently drops forwarded proposals during a
+// leadership transfer, and clients would wait for 7 s.
 func TestMoveLeader_pausesWritesOnce(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -263,8 +263,7 @@ func TestMoveLeader_pausesWritesOnce(t *testing.T) {
 	leading := leader(t, members)
 	leads := members[leading].ID()
 	client, confirmed := members[1].client(t), make(chan bool, 3)
-	// A slow member may apply an announcement after the leader has changed, and clients of plain etcd can grant any
-	// lease.
+	// Announcements that are not from the current leader must be ignored.
 	for nonce, id := range []types.ID{1, members[(leading+1)%3].ID()} {
 		grant(t, members[1], reservedID(handoverKind, int64(nonce), id))
 	}
@@ -338,7 +337,7 @@ func replaceDatabase(t *testing.T, others []*bench, behind *bench) {
 	}
 }
 
-// A snapshot from the leader has replaced the database of the member.
+// A member must still pause its writes after a snapshot from the leader has replaced its database.
 func TestMoveLeader_afterASnapshot(t *testing.T) {
 	t.Parallel()
 	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.SnapshotCount, c.SnapshotCatchUpEntries = 10, 10 })
@@ -386,8 +385,8 @@ func TestClose_unreadResponse(t *testing.T) {
 	}
 }
 
-// Two of three members, including the leader, stop at the same time, as if a StatefulSet were scaled from three to
-// one.
+// Two of three members, including the leader, must be able to leave at the same time, as when a StatefulSet is scaled
+// from three to one.
 func TestClose_unwantedMembersLeave(t *testing.T) {
 	t.Parallel()
 	members := three(t)

@@ -87,9 +87,9 @@ func isDropped(err error) bool {
 	return err != nil && status.Code(err) == codes.Unknown && status.Convert(err).Message() == raft.ErrProposalDropped.Error()
 }
 
-// autoCompaction is the auto-compaction from etcd's configuration. With Options.BeforeCompaction, the member runs
-// etcd's compactor itself, because etcd has no hook for it and a short retention would remove revisions before the
-// backups have read them.
+// autoCompaction is the auto-compaction from etcd's configuration. If Options.BeforeCompaction is set, the member runs
+// etcd's compactor itself, because etcd cannot call a function before a compaction, and a short retention would remove
+// revisions before the backups have read them.
 type autoCompaction struct {
 	mode      string
 	retention time.Duration // in mode "revision", a number of revisions
@@ -143,7 +143,7 @@ func (a autoCompaction) run(ctx context.Context, server *etcdserver.EtcdServer, 
 	}
 }
 
-// readFirst lets the backups read revisions before it compacts them.
+// readFirst lets the backups read revisions before etcd compacts them.
 type readFirst struct {
 	server *etcdserver.EtcdServer
 	read   func(context.Context)
@@ -156,8 +156,8 @@ func (r readFirst) Compact(ctx context.Context, request *etcdserverpb.Compaction
 }
 
 // compactionWait bounds how long a compaction waits for the backups to read the revisions that it removes. Reading
-// normally takes milliseconds. If reading is interrupted, the backups need a new full snapshot. Compactions are rare
-// and do not delay other requests.
+// normally takes milliseconds. If the revisions cannot be read in time, the next backup must be a full snapshot.
+// Compactions are rare and do not delay other requests.
 const compactionWait = 3 * time.Second
 
 // beforeCompaction returns an interceptor that calls read before each client compaction. Auto-compaction uses
@@ -178,8 +178,8 @@ func readBefore(ctx context.Context, read func(context.Context)) {
 	read(ctx)
 }
 
-// Confirmation waits for changes to be stored, so that a client never receives a reply that depends on data missing
-// from the store.
+// Confirmation waits for changes to be stored, so that a client never receives a reply that depends on data that the
+// store does not have.
 type Confirmation interface {
 	// Wait returns nil once the revision is in the store and the store is known to belong to this cluster.
 	Wait(ctx context.Context, revision int64) error
@@ -198,7 +198,7 @@ type confirmed struct{ Confirmation }
 var ErrSeveralMembers = errors.New("--backup-ack=stored supports only single-member clusters, but this data belongs to a multi-member cluster: " +
 	"start with --backup-ack=local, or remove the other members first")
 
-// errAdds rejects the addition of a second member, because its replies would not wait for the store.
+// errAdds rejects the addition of a second member, because that member's replies would not wait for the store.
 var errAdds = status.Error(codes.FailedPrecondition,
 	"--backup-ack=stored supports only single-member clusters: restart with --backup-ack=local before you add members")
 
@@ -263,7 +263,7 @@ func (c confirmed) await(ctx context.Context, reply any, failed error) (err erro
 			return asStatus(ctx, err)
 		}
 	case *etcdserverpb.StatusResponse: // must work while nothing is confirmed, so that users can find the cause
-		if c.Revision() == 0 { // otherwise the revision would go back after a restart
+		if c.Revision() == 0 { // otherwise the revision could decrease after a restart
 			err = c.Wait(ctx, 0)
 		}
 		c.limit(reply.GetHeader())
@@ -302,14 +302,14 @@ const (
 	rootUser    = "root"                 // name of the user and the role with all permissions
 	rootTimeout = 5 * time.Second        // timeout of each attempt to create the user
 	rootPause   = 100 * time.Millisecond // pause between attempts
-	// rootPatience bounds how long a follower waits for the leader to create the user. A leader without the password
-	// never does.
+	// rootPatience bounds how long a follower waits for the leader to create the user. A leader that does not have the
+	// password never creates the user.
 	rootPatience = 10 * time.Second
 )
 
-// rootAuth creates the root user in an empty cluster and enables authentication. Until then, clients are rejected,
-// so that none can write anonymously. A cluster with keys or other users is never changed, because it may run
-// without authentication on purpose.
+// rootAuth creates the root user in an empty cluster and enables authentication. Clients are rejected until
+// authentication is enabled, so that no client can write anonymously. A cluster with keys or other users is never
+// changed, because it may run without authentication on purpose.
 type rootAuth struct {
 	password string
 	log      zerolog.Logger

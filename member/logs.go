@@ -14,16 +14,15 @@ import (
 )
 
 const (
-	// sampleInterval and maxEqualLines limit etcd's log, because etcd retries some operations without a pause and
-	// logs every attempt. In each interval, maxEqualLines lines with the same level and message are written; further
-	// lines are only counted.
+	// sampleInterval and maxEqualLines limit etcd's log, because etcd retries some operations without a pause and logs
+	// every attempt. In each interval, at most maxEqualLines lines with the same level and message are written, and
+	// further lines are only counted.
 	sampleInterval = 30 * time.Second
 	maxEqualLines  = 5
 )
 
-// logger returns a zap logger that writes etcd's log to the wrapper's log, at the level from etcd's configuration.
-// The logger reports fatal and panic entries as crashes, because zap would end the process before the reason is
-// recorded.
+// logger returns a zap logger that writes etcd's log to the wrapper's log, at the level from etcd's configuration. The
+// logger reports fatal and panic entries as crashes, because zap would exit before the reason is recorded.
 func (m *Member) logger(level string) *zap.Logger {
 	threshold, err := zapcore.ParseLevel(level)
 	if err != nil {

@@ -40,8 +40,8 @@ type Options struct {
 	// Crash is called once if etcd logs a fatal error or panics. The failed goroutine never continues, so the
 	// process must exit.
 	Crash func(reason error)
-	// ClosePatience bounds a clean close; afterwards, etcd is stopped hard. etcd waits its request timeout (7 s by
-	// default) once for each client listener and once for the leadership transfer.
+	// ClosePatience bounds a clean close. After this time, etcd is stopped without a clean close. etcd can wait up to
+	// its request timeout (7 s by default) for each client listener, and the same again for the leadership transfer.
 	ClosePatience time.Duration
 	// DataVersion is the oldest version of etcd that must be able to read the data. With the zero value, etcd
 	// chooses the version.
@@ -52,11 +52,11 @@ type Options struct {
 	// FindsPlace makes the member update its peer URLs in the cluster and request its promotion if it is a learner.
 	// A backup-restore sidecar does both on its own.
 	FindsPlace bool
-	// AskForVote sends a promotion request to the other members as a client. A learner needs it if authentication is
-	// enabled. AskForVote is nil if there is no client.
+	// AskForVote sends a promotion request to the other members as a client. If authentication is enabled, a learner
+	// needs AskForVote. AskForVote is nil if there is no client.
 	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
-	// AwaitPeers waits until the cluster can admit this member, and returns the cluster version. AwaitPeers calls
-	// report with what it is waiting for, as a participle phrase. AwaitPeers may be nil.
+	// AwaitPeers waits until the cluster can admit this member, and returns the cluster version. AwaitPeers reports
+	// what it is waiting for, for example "waiting for etcd-1". AwaitPeers may be nil.
 	AwaitPeers func(ctx context.Context, report func(reason string)) (dataversion.Version, error)
 	// Unwanted reports whether this member must leave the cluster because the cluster was scaled down. Unwanted may
 	// be nil.
@@ -97,9 +97,9 @@ type Member struct {
 	opened bool
 	opening
 
-	starting    sync.WaitGroup     // goroutines that run from the start of etcd to its end
+	starting    sync.WaitGroup     // goroutines that run from the start of etcd until it has stopped
 	serving     sync.WaitGroup     // goroutines that run from readiness to the start of the close
-	stopServing context.CancelFunc // ends the goroutines in serving
+	stopServing context.CancelFunc // stops the goroutines in serving
 	keeper      atomic.Pointer[dataversion.Keeper]
 
 	files     dataFiles
@@ -178,8 +178,7 @@ func (m *Member) quota() int64 {
 }
 
 // Open starts etcd and returns nil once etcd has joined the cluster, or the reason why it cannot join. Without a
-// quorum, Open waits until ctx is done. If Open fails before etcd is started, nothing is left running; otherwise
-// Close must stop etcd.
+// quorum, Open waits until ctx is done. If Open fails after etcd was started, the caller must call Close to stop etcd.
 func (m *Member) Open(ctx context.Context) error {
 	if err := m.prepare(ctx); err != nil {
 		return err

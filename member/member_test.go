@@ -63,8 +63,8 @@ func TestClose_neverOpened(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// etcd's own Close waits 7 s for watches, and a client may wait forever for a lock. A client resumes its watch on
-// another member after Unavailable, but gives up after any other code.
+// Close must not wait for watches and locks. Watches must be canceled with Unavailable, because a client resumes its
+// watch on another member only after this code.
 func TestClose_endlessRequests(t *testing.T) {
 	b := openBench(t)
 	client := b.client(t)
@@ -151,7 +151,7 @@ func TestRequests(t *testing.T) {
 	assert.Less(t, writes.Took+reads.Took, time.Since(start))
 }
 
-// The readiness history depends on these metrics, which other versions of etcd may rename.
+// etcd must still export the metrics on which the readiness history depends.
 func TestEtcdMetrics(t *testing.T) {
 	t.Parallel()
 	openBench(t)
@@ -202,7 +202,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-// A member whose data is from a time when it was the only member would serve on its own.
+// NotJoined must list the configured members that are missing from the data of a former single-member cluster.
 func TestNotJoined(t *testing.T) {
 	t.Parallel()
 	dir, _, before := stoppedMember(t)
@@ -257,7 +257,6 @@ func TestOpen_portInUse(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// Opening the metrics listener is the last step of Open.
 func TestOpen_metricsPortInUse(t *testing.T) {
 	dir, _, config := stoppedMember(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -298,7 +297,7 @@ func TestOpen_databaseInUse(t *testing.T) {
 	patient.mustClose(t)
 }
 
-// On its own, zap would exit the process. The member must report the reason, and the failing goroutine must not
+// After a fatal log entry, the member must report the reason instead of exiting, and the failing goroutine must not
 // continue.
 func TestLogger_fatalIsACrash(t *testing.T) {
 	for name, log := range map[string]func(*zap.Logger, string, ...zap.Field){

@@ -229,7 +229,7 @@ func preservedDirs(t *testing.T, dir string) []string {
 	return found
 }
 
-// etcd would start with this data and wait forever for an election.
+// Open must set uninitialized data aside, because etcd would wait forever for an election with this data.
 func TestOpen_uninitializedData(t *testing.T) {
 	dir := newDir(t)
 	for round := range 2 { // the second round finds the directories that the first round preserved
@@ -258,7 +258,7 @@ func stoppedMember(t *testing.T) (dir, segment string, config *embed.Config) {
 	return dir, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), b.config
 }
 
-// etcd would treat the data as new and wait forever for an election or its peers.
+// Open must fail if the write-ahead log is missing, because etcd would wait forever for an election or its peers.
 func TestOpen_lostLog(t *testing.T) {
 	dir, segment, _ := stoppedMember(t)
 	require.NoError(t, os.Remove(segment))
@@ -269,7 +269,7 @@ func TestOpen_lostLog(t *testing.T) {
 	require.Error(t, err)
 }
 
-// These tests do not run in parallel, because etcd publishes only the raft status of the member that was started
+// The tests below do not run in parallel, because etcd publishes only the raft status of the member that was started
 // last.
 
 // unhurried returns a member with an election timeout that is longer than the test.
@@ -293,7 +293,7 @@ func TestElectSelf_singleMember(t *testing.T) {
 	}
 }
 
-// The log ends with a second voter that has never started, so no member may campaign.
+// A member must not campaign if the last log entry adds a second voter.
 func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 	t.Parallel()
 	b := openBench(t)
@@ -314,8 +314,7 @@ func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
 }
 
-// raft reads its unapplied entries before it campaigns. etcd has already applied these entries and removed most of
-// them from memory.
+// electSelf must not make raft read entries that etcd has already removed from memory.
 func TestElectSelf_longLog(t *testing.T) {
 	dir := newDir(t)
 	cfg := config(t, dir)

@@ -77,11 +77,11 @@ const (
 	catchUpPause = 5 * time.Second
 )
 
-// proposeAfterSnapshot makes a member ready that has installed a snapshot from the leader in a cluster without
-// writes. A snapshot does not advance the applied index; only a later entry does (applySnapshot and setAppliedIndex
-// in etcdserver/server.go of etcd v3.6.16). Until then, etcd rejects its own requests to the cluster, including the
-// one that publishes its name and makes it ready. proposeAfterSnapshot therefore proposes this entry directly to
-// raft. Applying the entry twice is harmless. proposeAfterSnapshot returns when etcd stops.
+// proposeAfterSnapshot helps a member become ready after it has installed a snapshot from the leader in a cluster
+// without writes. A snapshot does not advance the applied index; only a later entry does (applySnapshot and
+// setAppliedIndex in etcdserver/server.go of etcd v3.6.16). Until then, etcd rejects its own requests to the cluster,
+// including the one that publishes its name and makes it ready. proposeAfterSnapshot therefore proposes this entry
+// directly to raft. Applying the entry twice is harmless. proposeAfterSnapshot returns when etcd stops.
 func proposeAfterSnapshot(server *etcdserver.EtcdServer, config *embed.Config, log zerolog.Logger) {
 	poll := time.NewTicker(catchUpPoll)
 	defer poll.Stop()
@@ -109,7 +109,7 @@ func proposeAfterSnapshot(server *etcdserver.EtcdServer, config *embed.Config, l
 	}
 }
 
-// proposeAttributes proposes the entry with the member's name and client URLs that etcd proposes at its start.
+// proposeAttributes proposes the entry with the member's name and client URLs that etcd proposes when it starts.
 func proposeAttributes(server *etcdserver.EtcdServer, config *embed.Config) error {
 	ctx, cancel := context.WithTimeout(context.Background(), catchUpPoll)
 	defer cancel()
@@ -150,7 +150,7 @@ func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logge
 }
 
 // placement updates this member's peer URLs in the cluster and promotes a learner that recovery added once it has
-// caught up. placement retries until it succeeds, even after a restart, because nothing else does these updates.
+// caught up. placement retries until it succeeds, even after a restart, because nothing else makes these updates.
 type placement struct {
 	server  *etcdserver.EtcdServer
 	config  *embed.Config

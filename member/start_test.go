@@ -61,7 +61,8 @@ func TestIsOnlyVoter(t *testing.T) {
 	}
 }
 
-// The log of a restored member ends with a snapshot, so etcd has no entries to apply.
+// isOnlyVoter must be true for a restored member, for which etcd has no entries to apply because the log ends with a
+// snapshot.
 func TestIsOnlyVoter_restoredMember(t *testing.T) {
 	t.Parallel()
 	const self = 1
@@ -240,7 +241,7 @@ func TestLogger_occasionalLine(t *testing.T) {
 	})
 }
 
-// etcd silently ignores peers of another cluster, except for a line in its log.
+// The logger must record why a start is slow if etcd reports the reason only in its log.
 func TestLogger_reasonForASlowStart(t *testing.T) {
 	m := &Member{options: Options{Log: zerolog.Nop()}}
 	log := m.logger("info")

@@ -26,7 +26,7 @@ import (
 
 // The methods in this file may be called from any goroutine.
 
-// Doing describes the progress of the start or the close, such as "opening the data", so that it completes the
+// Doing describes the progress of the start or the close, such as "opening the data", in words that complete the
 // sentence "etcd is …". Doing returns "" if neither is in progress.
 func (m *Member) Doing() string {
 	doing, _ := m.doing.Load().(string)
@@ -41,8 +41,8 @@ func (m *Member) Doing() string {
 	return doing
 }
 
-// Server returns etcd's server, for reading its database. Server returns nil before etcd has started and after it
-// has stopped.
+// Server returns etcd's server, whose database the caller may read. Server returns nil before etcd has started and
+// after it has stopped.
 func (m *Member) Server() *etcdserver.EtcdServer {
 	if !isClosed(m.started) || m.etcd == nil || isClosed(m.etcd.Server.StopNotify()) {
 		return nil

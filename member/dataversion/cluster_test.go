@@ -44,7 +44,7 @@ func (all members) ours(wanted dataversion.Version) {
 	all.each((*node).ready)
 }
 
-// heldAt3_5 returns a cluster with data from 3.6 that a downgrade keeps at 3.5.
+// heldAt3_5 returns a cluster that has data from 3.6 and is kept at 3.5 by an enabled downgrade.
 func heldAt3_5(t *testing.T, count int) members {
 	t.Helper()
 	all := newMembers(t, count)
@@ -235,7 +235,7 @@ func TestDowngrade_endsForTheNewerVersion(t *testing.T) {
 	n.stop()
 }
 
-// all also runs the tests that are slow or need etcd 3.5.
+// all enables the tests that are slow or need etcd 3.5.
 var all = flag.Bool("downgrade", false, "run also the tests that take long or start etcd 3.5 on the data")
 
 // asMember is the environment variable that makes the test binary run a member with the given configuration.

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// interval is the pause between two checks of the cluster. A check reads some memory and one database page.
+	// interval is the pause between two checks of the cluster.
 	interval = time.Second
 	// requestTimeout bounds one request to the cluster.
 	requestTimeout = 5 * time.Second
 )
 
-// notChecked is the reason of the initial state.
+// notChecked is the reason in the initial state.
 const notChecked = "the cluster has not been checked yet"
 
 // server is the part of etcd that a Keeper uses.
@@ -87,8 +87,8 @@ func (k *Keeper) describe(f facts, d decision) state.DataVersion {
 }
 
 // readable reports whether etcd of the wanted version can read the data. After a downgrade of the cluster, readable
-// returns true only at the second check: by then etcd has written a snapshot, and a start no longer replays the
-// entry with the higher version.
+// returns true only at the second check, because etcd has written a snapshot by then and no longer replays the entry
+// with the higher version when it starts.
 func (k *Keeper) readable(f facts) bool {
 	if f.cluster == (Version{}) {
 		return !k.wanted.Less(f.announced)
@@ -123,7 +123,7 @@ func (k *Keeper) publish(level zerolog.Level, current state.DataVersion) {
 		Str("phase", current.Phase).Bool("readable", current.Readable).Msg("data version: " + current.Reason)
 }
 
-// isIdle reports whether the data is readable and needs no request to the cluster.
+// isIdle reports whether the data is readable and no request to the cluster is needed.
 func isIdle(s state.DataVersion) bool { return s.Readable && (s.Phase == Waiting || s.Phase == Kept) }
 
 // embeddedServer calls the server object directly, which needs no authentication.
@@ -167,7 +167,7 @@ func (s embeddedServer) cancelDowngrade(ctx context.Context) error {
 	return s.Version().DowngradeCancel(ctx)
 }
 
-// facts is a snapshot of the cluster as this member knows it.
+// facts is a snapshot of this member's view of the cluster.
 type facts struct {
 	announced Version // version that this member announces
 	cluster   Version // zero until the cluster has a version

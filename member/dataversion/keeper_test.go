@@ -230,7 +230,7 @@ func TestCheckUpgrade(t *testing.T) {
 		refused  string
 	}{
 		{"", true, ""},
-		// A new cluster has no version until its last member has started.
+		// the version of a new cluster whose members have not all started
 		{"3.0.0", true, ""},
 		{"3.1.0", true, "upgrade all members to etcd 3.5.26"},
 		{"3.4.0", true, "upgrade all members to etcd 3.5.26"},

@@ -65,7 +65,7 @@ func TestOldEtcd_afterKills(t *testing.T) {
 		n.ready()
 		n.put(keys, keys+20)
 		keys += 20
-		<-time.After(time.Duration(rand.IntN(150)) * time.Millisecond) // the kill should hit a random moment
+		<-time.After(time.Duration(rand.IntN(150)) * time.Millisecond) // kill the process at a random time
 		n.kill()
 		n.readByOld(keys)
 	}
@@ -172,7 +172,7 @@ func TestOldEtcd_loweredDataAfterKills(t *testing.T) {
 		n.ready()
 		n.put(keys, keys+10)
 		keys += 10
-		<-time.After(time.Duration(rand.IntN(2500)) * time.Millisecond) // the kill should hit a random moment
+		<-time.After(time.Duration(rand.IntN(2500)) * time.Millisecond) // kill the process at a random time
 	}
 	n.awaitWord(`"readable":true`)
 	n.kill()

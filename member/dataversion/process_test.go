@@ -70,7 +70,7 @@ func cluster(nodes ...*node) string {
 // before is the wanted version of a wrapper without this feature.
 var before dataversion.Version
 
-// ours starts a member with this program and the given wanted version.
+// ours starts a member process with the given wanted version.
 func (n *node) ours(wanted dataversion.Version, cluster, state string) {
 	n.t.Helper()
 	configuration, err := json.Marshal(settings{n.name, n.dir, n.client, n.peer, cluster, state, wanted.String()})
@@ -136,7 +136,7 @@ func (n *node) versions() (v version.Versions) {
 	return v
 }
 
-// downgrading returns whether a downgrade is enabled, as reported to joining members.
+// downgrading returns the answer that a joining member gets when it asks whether a downgrade is enabled.
 func (n *node) downgrading() string {
 	body, _ := get(n.peer + "/downgrade/enabled") // empty then
 	return string(body)
@@ -182,7 +182,7 @@ func (n *node) at(v dataversion.Version) {
 	})
 }
 
-// awaitWord waits for a text in the log.
+// awaitWord waits until the log contains a text.
 func (n *node) awaitWord(word string) {
 	n.t.Helper()
 	n.eventually("it says: "+word, func() bool { return strings.Contains(n.log.String(), word) })
@@ -205,7 +205,7 @@ func (n *node) put(from, to int) {
 	}
 }
 
-// holds fails the test if the member lacks a key below the given number.
+// holds fails the test unless the member has all keys below the given number.
 func (n *node) holds(keys int) {
 	n.t.Helper()
 	n.ready()

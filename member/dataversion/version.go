@@ -59,13 +59,12 @@ const readerVersion = "3.5.27"
 //     Kubernetes accept. kube-apiserver requires 3.5.13 for progress notifications of watches.
 //   - Peers compare only major and minor versions and accept any version from 3.0 on.
 //   - etcd checks the database schema against the announced version at startup. With 3.5, the schema of 3.6 is
-//     accepted, because etcd can undo all schema changes of 3.6.
+//     accepted, because etcd can undo all schema changes made in 3.6.
 //   - `etcdctl downgrade` depends on the cluster version: at 3.5, users can downgrade to 3.4. The Keeper does not
 //     interfere but logs a warning.
 //
-// The resulting cluster version of 3.5 has one effect: etcd persists lease checkpoints only from 3.6 on. The
-// difference matters only with the feature LeaseCheckpoint, which is off by default, and can be overridden with
-// LeaseCheckpointPersist. Nothing else in etcd depends on cluster version 3.6.
+// At cluster version 3.5, etcd does not persist lease checkpoints unless LeaseCheckpointPersist is enabled. Lease
+// checkpoints are off by default (feature LeaseCheckpoint). Nothing else in etcd depends on cluster version 3.6.
 func Announce(wanted, recorded Version) string {
 	name := Embedded
 	if wanted == Of3_5 && !Of3_5.Less(recorded) {
@@ -117,7 +116,7 @@ func CheckOldest(oldest Version) error {
 		"and then replace them with etcd-wrapper", oldest, Embedded)
 }
 
-// upgradeError returns an error that requires a different version of this program. The text must explain what to do.
+// upgradeError returns an error whose text tells the user which version to install.
 func upgradeError(format string, parts ...any) error {
 	return &exitcode.FinalError{Status: exitcode.BadConfig, Err: fmt.Errorf(format, parts...)}
 }

@@ -12,7 +12,7 @@ import (
 
 // Event is a Kubernetes Event to post.
 type Event struct {
-	Reason  string // one word in camel case, for filters
+	Reason  string // one word in camel case; can be used to filter events
 	Subject string // distinguishes events with the same reason; may be empty
 	Warning bool
 	Note    string // a sentence
@@ -37,7 +37,7 @@ const (
 	maxNote = 1024
 )
 
-// EventRecorder posts events in one goroutine from NewEventRecorder to Stop. Post is safe for concurrent use.
+// EventRecorder posts events in a goroutine that runs until Stop is called. Post is safe for concurrent use.
 type EventRecorder struct {
 	post   func(context.Context, Event) error
 	log    zerolog.Logger
@@ -89,7 +89,7 @@ func (r *EventRecorder) Post(e Event) {
 	}
 }
 
-// Stop posts the queued events for up to a second and waits for running requests to end. Post must not be called
+// Stop posts the queued events for up to a second and waits for running requests to finish. Post must not be called
 // after Stop.
 func (r *EventRecorder) Stop() {
 	close(r.stop)

@@ -122,7 +122,7 @@ func TestEventRecorder_silentServer(t *testing.T) {
 	})
 }
 
-// made contains the backup state of the writer.
+// made is a fake backup writer.
 type made struct{ atomic.Pointer[BackupLeases] }
 
 func (m *made) facts() (BackupLeases, bool) {

@@ -77,9 +77,9 @@ type LeaseOptions struct {
 }
 
 // Leases renews the leases that a backup-restore sidecar would renew. The leases tell the operator's tools when a
-// member was last active, whether it is the leader, and how recent the backups are. Start must be called once etcd
-// is ready, and Stop before etcd is closed, each at most once. Each lease has its own goroutine, so a request that
-// hangs does not delay other leases. States is safe for concurrent use.
+// member was last active, whether it is the leader, and how recent the backups are. Start must be called after etcd is
+// ready, and Stop before etcd is closed, each at most once. Each lease has its own goroutine, so a request that hangs
+// does not delay other leases. States is safe for concurrent use.
 type Leases struct {
 	options LeaseOptions
 	server  *Server
@@ -109,7 +109,7 @@ func (l *Leases) Start() {
 	}
 }
 
-// Stop stops renewing the leases and waits for running requests to end.
+// Stop stops renewing the leases and waits for running requests to finish.
 func (l *Leases) Stop() {
 	if l.stop != nil {
 		l.stop()
@@ -238,8 +238,8 @@ func (l *Leases) renewFull(ctx context.Context) (name, holder string, err error)
 	})
 }
 
-// renewDelta writes the newest revision in the store to its lease. As with a sidecar, the revision never decreases.
-// If the store lags, the time is that of the oldest missing change.
+// renewDelta writes the newest revision in the store to its lease. As with a sidecar, the revision never decreases. If
+// the store lags, the renewal time of the lease is the time of the oldest missing change.
 func (l *Leases) renewDelta(ctx context.Context) (name, holder string, err error) {
 	backups, ok := l.options.Backups()
 	if !ok || backups.Stored == 0 {
@@ -294,7 +294,7 @@ type leaseSpec struct {
 	RenewTime      microTime `json:"renewTime,omitzero"`
 }
 
-// microTime is a time in a Lease or an Event, which must have exactly six fractional digits.
+// microTime is a time in a Lease or an Event, formatted with exactly six fractional digits.
 type microTime struct{ time.Time }
 
 const microFormat = "2006-01-02T15:04:05.000000Z07:00"

@@ -16,7 +16,7 @@ import (
 )
 
 // inMemory serves requests with a handler instead of a network, so that tests can use a fake clock. Requests still
-// end when their context is canceled.
+// return when their context is canceled.
 type inMemory struct{ http.Handler }
 
 func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -57,10 +57,10 @@ func (a Account) read(name string) (string, error) {
 	return text, nil
 }
 
-// Timeout bounds one request. Callers must set it on their contexts.
+// Timeout is the timeout that callers must set on the context of each request.
 const Timeout = 5 * time.Second
 
-// maxResponse is the maximum size of a response in bytes. Normal responses have a few kilobytes.
+// maxResponse is the maximum size of a response in bytes. Normal responses are a few kilobytes in size.
 const maxResponse = 1 << 20
 
 // Server is a client of the API server. Server is safe for concurrent use.
@@ -88,7 +88,7 @@ type StatusError struct {
 	Kind   Kind
 }
 
-// Error implements error. The text suggests a remedy if there is one, but never contains the server's response.
+// Error implements error. The error text suggests a remedy if there is one, but never contains the server's response.
 func (e *StatusError) Error() string {
 	switch e.Status {
 	case http.StatusUnauthorized:

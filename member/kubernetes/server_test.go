@@ -194,7 +194,7 @@ func TestParsePod(t *testing.T) {
 	}
 }
 
-// All goroutines share the client that the first request creates.
+// All goroutines must share the HTTP client that the first request creates.
 func TestLeases_firstRequestsAtOnce(t *testing.T) {
 	l, _ := over(t, newAPI("etcd-main-0", "etcd-main-full-snap", "etcd-main-delta-snap"), func() (BackupLeases, bool) {
 		return BackupLeases{Full: 1, FullTime: time.Now(), Stored: 1, UpTo: time.Now()}, true

@@ -199,7 +199,7 @@ func Propose(ctx context.Context, server *etcdserver.EtcdServer, request etcdser
 	return server.Process(ctx, raftpb.Message{Type: raftpb.MsgProp, From: self, To: self, Entries: []raftpb.Entry{{Data: data}}})
 }
 
-// await returns once this member knows the claim, or no longer knows it if known is false.
+// await waits until the claim exists on this member if known is true, or until the claim is gone if known is false.
 func (c claims) await(ctx context.Context, target claim, known bool) error {
 	err := poll(ctx, pollInterval, c.server.StoppingNotify(), func() bool { return c.isKnown(target) == known })
 	if err != nil && ctx.Err() != nil {
@@ -234,7 +234,7 @@ func leaseKey(id int64) []byte { return binary.BigEndian.AppendUint64(nil, uint6
 
 // schedule coordinates the turns of the members of a cluster.
 type schedule interface {
-	request(ctx context.Context) error                 // claims or renews the wish of this member to defragment
+	request(ctx context.Context) error                 // announces or renews the wish of this member to defragment
 	candidates(members []peer) []peer                  // returns the other members that want to defragment
 	acquire(ctx context.Context, members []peer) error // claims the turn; the error wraps errTaken if another member has the turn
 	proposeTransfer(ctx context.Context) error         // pauses the writes of all members for a leadership transfer; returns once no write is in progress
@@ -249,7 +249,7 @@ const (
 	renewals = 3
 	// requestTimeout bounds one request to the cluster.
 	requestTimeout = 5 * time.Second
-	// releaseTimeout bounds the requests for releasing claims.
+	// releaseTimeout bounds the requests that release claims.
 	releaseTimeout = time.Second
 )
 
@@ -273,7 +273,7 @@ func newClaimSchedule(server *etcdserver.EtcdServer, options *Options) *claimSch
 	return &claimSchedule{claims: claims{server}, active: options.Active, log: options.Log, ttl: claimTTL}
 }
 
-// grant makes a claim and waits until this member knows it.
+// grant makes a claim and waits until this member has applied it.
 func (p *claimSchedule) grant(ctx context.Context, target claim, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -283,7 +283,7 @@ func (p *claimSchedule) grant(ctx context.Context, target claim, ttl time.Durati
 	return p.await(ctx, target, true)
 }
 
-// proposeClaim makes a claim without waiting until this member knows it.
+// proposeClaim makes a claim without waiting until this member has applied it.
 func (p *claimSchedule) proposeClaim(ctx context.Context, target claim, ttl time.Duration) error {
 	p.mu.Lock()
 	p.made = append(p.made[max(0, len(p.made)+1-maxClaims):], target)
@@ -318,11 +318,11 @@ func (p *claimSchedule) membersWith(wanted kind, members []peer) (found []peer) 
 // errTaken is returned while another member has the turn.
 var errTaken = errors.New("is being defragmented; wait for it to finish")
 
-// turnLag bounds the delay until this member notices the end of a turn.
+// turnLag bounds how long this member takes to notice that another member's turn is over.
 const turnLag = time.Second
 
-// waitUntilFree waits up to turnLag until no other member has the turn, because a client may notice the end of a
-// turn before this member does.
+// waitUntilFree waits up to turnLag until no other member has the turn, because a client may notice that a turn is
+// over before this member does.
 func (p *claimSchedule) waitUntilFree(ctx context.Context, members []peer) (taken error) {
 	within, cancel := context.WithTimeout(ctx, turnLag)
 	defer cancel()
@@ -400,8 +400,8 @@ const shortestSlot = 3 * time.Second
 
 // byClock reports whether it is this member's turn while the NOSPACE alarm prevents claims. The members that raised
 // the alarm take turns in time slots, in the order of their IDs. A slot is at least twice as long as a
-// defragmentation, which may start only in the first half of the slot. A member leaves the rotation when its alarm
-// is disarmed. If clocks differ, two members may be blocked at the same time, but writes are rejected anyway.
+// defragmentation, which may start only in the first half of the slot. A member leaves the rotation when its alarm is
+// disarmed. If their clocks differ, two members may be blocked at the same time, but writes are rejected anyway.
 func byClock(now time.Time, f facts) bool {
 	slot := shortestSlot
 	for slot < 2*new(estimator).expected(f.inUse) { // doubled, so that members with similar databases agree

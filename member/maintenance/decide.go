@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
-// facts is a snapshot of the member and its cluster. All decisions are based on it.
+// facts is a snapshot of the state of the member and its cluster, on which all decisions are based.
 type facts struct {
 	size, inUse int64 // size of the database in bytes
 	quota       int64 // in bytes; 0 if there is no limit
@@ -189,7 +189,7 @@ func formatSize(count int64) string {
 // with an average cloud disk.
 const defaultPace = 100 * mebibyte
 
-// minMeasured is the minimum number of bytes in use for a measurement.
+// minMeasured is the number of bytes that must be in use for the speed to be measured.
 const minMeasured = 16 * mebibyte
 
 // estimator measures the speed of defragmentations, in bytes in use per second.

@@ -162,7 +162,7 @@ func TestLeave(t *testing.T) {
 		announced int
 	}{
 		"it leads": {func(*stand) {}, true, 1},
-		// etcd does not grant leases and rejects writes while an alarm is raised.
+		// While an alarm is raised, writes are not paused, because etcd rejects them anyway and does not grant leases.
 		"NOSPACE is raised":       {func(s *stand) { s.cluster.now.full = []types.ID{2} }, true, 0},
 		"CORRUPT is raised":       {func(s *stand) { s.cluster.now.corrupt = true }, true, 0},
 		"another one leads":       {func(s *stand) { s.cluster.now.leader = 2 }, false, 0},

@@ -132,7 +132,7 @@ func (k *Maintainer) record(o state.Defragmentation) {
 		Msgf("defragmented the database: %s before, %s after", formatSize(o.BytesBefore), formatSize(o.BytesAfter))
 }
 
-// enter sets the phase and logs when the member starts to wait.
+// enter sets the phase and writes a log line if the member has to wait.
 func (k *Maintainer) enter(phase, reason string, f facts) {
 	k.mu.Lock()
 	before := k.state.Phase
@@ -178,7 +178,7 @@ const confirmTimeout = time.Second
 
 // leave transfers leadership if this member is the leader. raft drops proposals that reach the leader during a
 // transfer, so all members pause their writes. If the transfer fails, etcd transfers leadership at the end of its
-// close, when this member has no clients.
+// shutdown, when no clients are connected to this member.
 func (k *Maintainer) leave(ctx context.Context, s *service) {
 	if k.busy() { // reading facts blocks during a client's defragmentation
 		return
@@ -301,7 +301,7 @@ func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) 
 		changed := server.LeaderChangedNotify() // must be called before Leader, so that no change is missed
 		known := heard
 		heard = leases.list(handover)
-		for _, announced := range heard { // handle each announcement of the leader once
+		for _, announced := range heard { // handle each announcement from the leader only once
 			if !slices.Contains(known, announced) && announced.names(server.Leader()) {
 				k.pauseWrites(ctx, changed, func(ctx context.Context) {
 					confirmed := leases.newClaim(quiet)

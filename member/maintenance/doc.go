@@ -17,16 +17,16 @@
 //  4. Can another member become the leader? (defragment.go) A leader transfers leadership before it is defragmented.
 //
 // While the database is blocked, the member is not ready, and clients that support retries are redirected to another
-// member (requests.go). A defragmentation that a client requests skips the first and the last question: the client
-// decides whether it is worthwhile, and leadership is not transferred.
+// member (requests.go). If a client requests a defragmentation, the first and the last question are skipped: the
+// client decides whether a defragmentation is worthwhile, and leadership is not transferred.
 //
 // # Claims
 //
 // Members communicate only through the raft log. A claim is a lease without keys. The lease ID of a claim contains a
-// kind, a nonce and the end of the member ID. Claims reach all members in the same order and expire automatically if
-// a member crashes. Unlike a key, a claim does not change the revision, does not trigger watches and needs no user.
-// The interceptors reject client requests with reserved lease IDs, except those of administrators that mark a
-// learner for promotion.
+// kind, a nonce and the last digits of the member ID. Claims reach all members in the same order and expire
+// automatically if a member crashes. Unlike a key, a claim does not change the revision, does not trigger watches and
+// needs no user. The interceptors reject client requests with reserved lease IDs, except requests from administrators
+// that mark a learner for promotion.
 //
 // # Invariants
 //
@@ -35,8 +35,8 @@
 //   - No defragmentation runs while the database is being read, or while a snapshot is being sent to another member.
 //   - A defragmentation for the threshold or by command starts only if the other members have a quorum without this one.
 //   - Writes are paused for at most two seconds during a leadership transfer, even if the transfer fails.
-//   - Run does not return during a defragmentation, because a defragmentation cannot be interrupted and etcd must not be closed
-//     before it ends.
+//   - Run does not return during a defragmentation, because a defragmentation cannot be interrupted and etcd must not
+//     be closed before it has finished.
 //
 // The NOSPACE alarm is an exception to the first invariant, because etcd does not grant any leases while the alarm
 // is raised. The members that raised the alarm take turns in time slots instead. If the clocks of these members
@@ -44,21 +44,21 @@
 //
 // # Example
 //
-// A cluster has members 1, 2 and 3, and member 1 is the leader. After a large compaction, each database file has 8
-// GiB with 2 GiB in use, and the threshold is one half. Each member requests a turn. Member 1 lets the other members
-// go first and waits for two intervals. Member 2 goes before member 3 because its ID is lower. Member 2 acquires the
-// turn, redirects its clients, waits 250 ms for running requests and defragments its database. Meanwhile, member 2
-// renews its claim; if member 2 crashed, the claim would expire after 10 s. Once member 2 has applied the entries
-// that were committed in the meantime, it releases the turn, and member 3 follows. Then member 1 announces a
-// handover to the member with the most complete log, for example member 2. Each member pauses new writes, waits for
-// its running writes and confirms the pause. When leadership has been transferred, writes resume with member 2 as
-// the leader, and member 1 defragments its database as a follower.
+// A cluster has members 1, 2 and 3, and member 1 is the leader. After a large compaction, each database file is 8 GiB
+// in size, of which 2 GiB are in use, and the threshold is one half. Each member requests a turn. Member 1 lets the
+// other members go first and waits for two intervals. Member 2 goes before member 3 because its ID is lower. Member 2
+// acquires the turn, redirects its clients, gives running requests 250 ms to finish and defragments its database.
+// During the defragmentation, member 2 renews its claim, which would expire after 10 s if member 2 crashed. Once
+// member 2 has applied the entries that were committed in the meantime, it releases the turn, and member 3 follows.
+// Then member 1 announces a handover to the member with the most complete log, for example member 2. Each member
+// pauses new writes, waits for its running writes and confirms the pause. When leadership has been transferred, writes
+// resume with member 2 as the leader, and member 1 defragments its database as a follower.
 //
 // # Limitations
 //
-// The package does not compact; etcd's auto-compaction or the API server must do this. The package neither raises
-// the quota nor disarms the CORRUPT alarm. After a failed defragmentation, a Maintainer does nothing until the next
-// check.
+// The package does not compact revisions, which is the job of etcd's auto-compaction or the API server. The package
+// neither raises the quota nor disarms the CORRUPT alarm. After a failed defragmentation, a Maintainer does nothing
+// until the next check.
 //
 // Package member creates a Maintainer for each etcd, adds its interceptors to etcd's gRPC server, and calls Run once
 // the member is ready.

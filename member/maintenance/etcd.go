@@ -33,7 +33,7 @@ type cluster interface {
 }
 
 // embedded implements cluster with direct calls to the etcd in this process, which need no certificates or
-// authentication. Defragment is the method of the server, not of the backend, because only the server's method
+// authentication. Defragment calls the method of the server instead of the backend, because only the server's method
 // prevents a snapshot from the leader from replacing the database at the same time.
 type embedded struct {
 	*etcdserver.EtcdServer
@@ -97,8 +97,8 @@ func copySize(dir string) (size int64) {
 	return size
 }
 
-// maxBacklog is the maximum number of unapplied entries of a member that counts as caught up. Under load there are
-// always some.
+// maxBacklog is the maximum number of unapplied entries of a member that counts as caught up. The maximum is not 0,
+// because under load there are always unapplied entries.
 const maxBacklog = 50
 
 func (e embedded) waitApplied(ctx context.Context) error {

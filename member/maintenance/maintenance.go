@@ -20,7 +20,7 @@ import (
 const (
 	// defaultInterval is the interval between two checks of the database size.
 	defaultInterval = 10 * time.Second
-	// waitingFactor divides the check interval while a member is waiting for its turn.
+	// waitingFactor is the factor by which the check interval is reduced while a member is waiting for its turn.
 	waitingFactor = 5
 	// drainTime is the time that running requests get to finish before the database is blocked.
 	drainTime = 250 * time.Millisecond
@@ -189,7 +189,7 @@ type worker struct {
 	*Maintainer
 	*service
 	schedule schedule
-	since    time.Time // time since which a defragmentation has been due and not blocked; zero if it is not
+	since    time.Time // when a defragmentation became due without being blocked; zero if none is due or it is blocked
 }
 
 // check defragments the database if it is worthwhile and possible. check returns the pause before the next check.

@@ -72,9 +72,9 @@ func (k *Maintainer) Unary(ctx context.Context, message any, info *grpc.UnarySer
 	return handler(ctx, message)
 }
 
-// defragmentForClient runs a defragmentation requested by a client, who decides whether it is worthwhile and whether
-// the other members have a quorum. A request is rejected while the database is being read or another member is being
-// defragmented.
+// defragmentForClient runs a defragmentation requested by a client. The client is responsible for checking whether the
+// defragmentation is worthwhile and whether the other members have a quorum. The request is rejected while the
+// database is being read or another member is being defragmented.
 func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
 	s := k.serving.Load()
 	if s == nil || !s.cluster.isAdmin(ctx) {
@@ -120,13 +120,13 @@ func isRequest(method string) bool {
 // gives up only after 20 s.
 const redirectAfter = 200 * time.Millisecond
 
-// errElsewhere makes etcd's client, and therefore every API server, retry immediately on another endpoint: code
-// Unavailable with this message means that the request had no effect. After any other error, the client does not
+// errElsewhere makes etcd's client, and therefore every API server, retry immediately on another endpoint, because
+// code Unavailable with this message means that the request had no effect. After any other error, the client does not
 // retry writes.
 var errElsewhere = status.Error(codes.Unavailable, "there is no connection available")
 
-// pause is a period in which requests wait or are redirected. Reads are lock-free, because every request reads it.
-// Only one goroutine at a time may set it.
+// pause is a period in which requests wait or are redirected. Every request reads the pause, so reads are lock-free.
+// Only one goroutine at a time may set the pause.
 type pause struct{ period atomic.Pointer[period] }
 
 // period is a time span in which requests or readers wait.

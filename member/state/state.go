@@ -1,11 +1,11 @@
 // Package state defines the published state of a member: the cluster, database maintenance, the data version and the
-// leases. The packages under member fill it in, and the status document, the metrics, the page and the terminal show
-// it unchanged. The package does not contain any logic or import any other package of this module.
+// leases. The packages under member fill in the state, and the status document, the metrics, the page and the terminal
+// show it unchanged. The package does not contain any logic or import any other package of this module.
 package state
 
 import "time"
 
-// Member describes the cluster as this member knows it, and the member's own database. IDs are hexadecimal.
+// Member describes this member's view of the cluster, and its own database. IDs are hexadecimal.
 type Member struct {
 	Name       string `json:"member_name,omitempty"`
 	ClusterID  string `json:"cluster_id,omitempty"`

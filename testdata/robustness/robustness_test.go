@@ -1,6 +1,6 @@
 // Package robustness runs etcd's own robustness suite against etcd-wrapper members. The suite generates traffic,
-// replays the members' logs, and compares them with every response and watch event. The suite is in a separate module
-// to keep its dependencies out of the program. `make test-robustness` runs the suite.
+// replays the members' logs, and checks every response and watch event against these logs. The suite is in a separate
+// module to keep its dependencies out of the program. `make test-robustness` runs the suite.
 package robustness
 
 import (
@@ -42,8 +42,8 @@ var traffics = []struct {
 	{"slow Kubernetes", traffic.Kubernetes, traffic.LowTraffic},
 }
 
-// leastTraffic is the minimum number of successful requests per second before the failure. The rate is low enough for
-// a shared machine.
+// leastTraffic is the number of requests per second that must succeed before the failure. The rate is low enough for a
+// shared machine.
 const leastTraffic = 5
 
 func TestLinearizability_standaloneWithBackups(t *testing.T) {
@@ -138,7 +138,7 @@ func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause fu
 	return append(written, watched...)
 }
 
-// process adapts a member to etcd's suite, which needs only its endpoint.
+// process adapts a member to etcd's suite, which uses only the member's endpoint.
 type process struct {
 	e2e.EtcdProcess
 

@@ -23,7 +23,8 @@ import (
 )
 
 // TestLinearizability_singleMemberLosesItsVolume runs members with --backup-ack=stored that repeatedly lose their
-// volumes. The backups are in a directory or on an S3 server 20 ms away. Clients must not notice the restores.
+// volumes. The backups are in a directory, or on an S3 server with a latency of 20 ms. Clients must not notice the
+// restores.
 func TestLinearizability_singleMemberLosesItsVolume(t *testing.T) {
 	traffic.RequestTimeout = 2 * time.Second // each change waits for its upload
 	for name, store := range map[string]func(*testing.T) (address string, env []string){
@@ -78,9 +79,9 @@ func (c *cluster) restore() {
 	c.restored = append(c.restored, r)
 }
 
-// joinLogs returns the persisted requests of all logs, except those that were not in the store at a restore. etcd's
-// model has no restores: restores are replaced by compactions, and revisions are renumbered as if none had been
-// skipped.
+// joinLogs returns the persisted requests from all logs, except requests that were lost in a restore because they were
+// not in the store. joinLogs replaces restores, which etcd's model does not support, with compactions, and renumbers
+// revisions as if none had been skipped.
 func (c *cluster) joinLogs(reports []report.ClientReport) ([]report.ClientReport, []model.EtcdRequest) {
 	c.Helper()
 	c.renumberReports(reports)
@@ -130,8 +131,8 @@ func (c *cluster) renumbered(dataDir string) []model.EtcdRequest {
 	return requests
 }
 
-// readable returns a data directory whose log etcd's suite can read: it starts at index 1 instead of the restored
-// snapshot.
+// readable returns a data directory with a log that etcd's suite can read, because the log starts at index 1 instead
+// of at the restored snapshot.
 func (c *cluster) readable(dataDir string) string {
 	c.Helper()
 	snapshots, err := wal.ValidSnapshotEntries(zap.NewNop(), datadir.ToWALDir(dataDir))

@@ -84,7 +84,7 @@ func pause(c *cluster) {
 	c.runs[i].AwaitReady()
 }
 
-// link puts a proxy in front of each member's peer URL that can block its connections.
+// link puts a proxy that can block connections in front of each member's peer URL.
 func (c *cluster) link() {
 	c.Helper()
 	for _, p := range c.pods {

@@ -186,7 +186,7 @@ func TestRules_fireOnlyWhenTheyShould(t *testing.T) {
 	}
 }
 
-// answer evaluates an expression ten days after 1970, for series with constant values.
+// answer evaluates an expression ten days after the Unix epoch. All series have constant values.
 func answer(t *testing.T, load, expression string) []string {
 	t.Helper()
 	const days10 = 864000
@@ -211,7 +211,7 @@ func answer(t *testing.T, load, expression string) []string {
 
 func last(line string) string { return regexp.MustCompile(`\d+$`).FindString(line) }
 
-// Grafana replaces variables before Prometheus parses an expression.
+// The test replaces variables with values, as Grafana does, because Prometheus cannot parse variables.
 func TestDashboard_expressions(t *testing.T) {
 	content, err := os.ReadFile(folder + "dashboard.json")
 	require.NoError(t, err)

@@ -21,7 +21,7 @@ import (
 type cloud struct {
 	server      func(t *testing.T) *url.URL
 	bucket      func(t *testing.T, endpoint *url.URL, name string) // creates a bucket
-	url         string                                             // --backup-store URL, with the bucket and the endpoint as parameters
+	url         string                                             // --backup-store URL for a bucket and an endpoint
 	credentials []string                                           // environment variables that the cloud's own tools use
 }
 
@@ -65,7 +65,7 @@ func (s *service) another(t *testing.T) *service {
 	return &service{cloud: s.cloud, endpoint: s.endpoint, proxy: storetest.NewProxy(t, s.endpoint)}
 }
 
-// depot returns the depot of a bucket, which need not exist yet.
+// depot returns a depot for a bucket. The bucket does not have to exist yet.
 func (s *service) depot(bucket string) depot {
 	to := func(endpoint *url.URL) string { return fmt.Sprintf(s.url, bucket, url.QueryEscape(endpoint.String())) }
 	return depot{url: to(s.endpoint), through: to(s.proxy.Endpoint)}

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// cluster is a cluster of three members that share a store, with clients that write to the cluster.
+// cluster consists of three members that share a store, and of clients that write to the members.
 type cluster struct {
 	depot
 	t    *testing.T

@@ -161,7 +161,7 @@ func ofSnapshot(t *testing.T, path string) state {
 	return had
 }
 
-// eachRow visits the rows of a database file. A snapshot may end with its digest.
+// eachRow visits the rows of a database file. The file may be a snapshot that ends with its digest.
 func eachRow(t *testing.T, path string, visit func(k, v []byte) error) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})

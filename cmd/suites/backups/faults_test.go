@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/backup/store/storetest"
 )
 
-// fault breaks a store and repairs it.
+// fault is a way to break a store and repair it again.
 type fault struct{ begin, end func() error }
 
 // folderFaults returns the faults of a folder.

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A defragmentation waits until all snapshots are closed, and blocks all other requests meanwhile.
+// Writes must not be blocked while a defragmentation has to wait until all snapshots are closed.
 func TestFullSnapshot_duringDefragmentation(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)

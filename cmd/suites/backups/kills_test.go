@@ -20,11 +20,11 @@ const (
 	// lifetime is the number of cycles per volume and store.
 	lifetime = 50
 	writers  = 4
-	// maxLag is the backup interval plus the time for two uploads on an idle machine.
+	// maxLag is the backup interval plus the duration of two uploads on an idle machine.
 	maxLag = 200*time.Millisecond + time.Second
 )
 
-// killedMember is a member that is killed repeatedly, with the data known to its clients.
+// killedMember is a member that is killed repeatedly, and the data that its clients have written.
 type killedMember struct {
 	*member
 	dice   *rand.Rand
@@ -42,8 +42,8 @@ type ack struct {
 	since    harness.Watch
 }
 
-// TestCrashLoop_losesNothing kills the program at random times. In some cycles, the store becomes unreachable, and
-// may recover before the kill.
+// TestCrashLoop_losesNothing kills the program at random times. In some cycles, the store becomes unreachable and may
+// become reachable again before the kill.
 func TestCrashLoop_losesNothing(t *testing.T) {
 	t.Parallel()
 	killLoop(t, func(t *testing.T, _ int) *killedMember {
@@ -183,7 +183,7 @@ func (v *killedMember) change(ctx context.Context, etcd *clientv3.Client, random
 		return
 	}
 	if v.acknowledge(reply.Header.Revision, key, value) && random.IntN(100) == 0 {
-		_, _ = etcd.Compact(ctx, reply.Header.Revision) // fails if another client has compacted a later revision
+		_, _ = etcd.Compact(ctx, reply.Header.Revision) // fails if another client has compacted at a later revision
 	}
 }
 
@@ -197,7 +197,7 @@ func (v *killedMember) acknowledge(revision int64, key, value string) (goesOn bo
 	return v.acked[0].since.Duration() > maxLag
 }
 
-// sleep waits for a random time or until the process ends.
+// sleep waits for a random time or until the process exits.
 func (v *killedMember) sleep(run *harness.Run, most time.Duration) {
 	select {
 	case <-time.After(time.Duration(v.dice.Int64N(int64(most)))):

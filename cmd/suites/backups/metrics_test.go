@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Alerts rely on the documented metrics. Therefore, the running program must serve all of them in Prometheus format.
+// The running program must serve all documented metrics in Prometheus format, because alerts rely on them.
 func TestBackupMetrics(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)

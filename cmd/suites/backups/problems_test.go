@@ -23,7 +23,7 @@ func recovered(b facts.Backups) bool {
 // requireServingWithProblem checks that etcd is serving and that the status and metrics show the problem.
 func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 	m.T.Helper()
-	// A process whose request has just succeeded may still report an earlier problem.
+	// wait for this problem, because the status may still contain an earlier one
 	awaitBackupStatus(run, "the status has the problem", func(b facts.Backups) bool { return hasProblem(b) && strings.Contains(b.Problem.Message, words) })
 	m.write("in trouble", "written all the same")
 	assert.False(m.T, backupStatus(run).Problem.NextRetry.IsZero(), "the status has the time of the next retry")
@@ -81,7 +81,7 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	before := files(t, first.dir)
 
 	second := newMember(t)
-	second.StartReady().Shutdown() // the store is a directory of its own
+	second.StartReady().Shutdown() // with its own store directory
 	second.keepIn(first.depot)
 	other := second.StartReady()
 	second.requireServingWithProblem(other, "cluster ID mismatch")
@@ -90,8 +90,8 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	assert.Equal(t, before, files(t, first.dir), "the store is unchanged")
 }
 
-// The second cluster has the same configuration as the first, and switches to the first cluster's store after etcd
-// has compacted all common revisions.
+// A cluster that switches to another cluster's store must be detected, even if both have the same configuration and
+// etcd has compacted all common revisions.
 func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -123,7 +123,7 @@ func (m *member) keepIn(elsewhere depot) {
 	m.Flags = append(m.Flags, m.flag())
 }
 
-// files returns the sizes of all files below a directory, by path.
+// files returns the sizes of all files under a directory, by path.
 func files(t *testing.T, dir string) map[string]int64 {
 	t.Helper()
 	found := map[string]int64{}
@@ -138,7 +138,8 @@ func files(t *testing.T, dir string) map[string]int64 {
 	return found
 }
 
-// Administrators may delete the backups or mount an empty volume by mistake.
+// The program must start a new chain if an administrator has deleted the backups or mounted an empty volume by
+// mistake.
 func TestEmptiedStore_startsNewChain(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)

@@ -178,7 +178,7 @@ func TestRestore_usersAndLeases(t *testing.T) {
 	again.Shutdown()
 }
 
-// Leases and users can exist before any key.
+// Backups must continue after a restart even if etcd has leases or users but no keys.
 func TestRestart_withoutKeys(t *testing.T) {
 	t.Parallel()
 	m := newMemberOn(t, newDepot(t))

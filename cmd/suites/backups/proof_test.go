@@ -43,8 +43,8 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	assert.Equal(t, "value", ofSnapshot(t, m.export("latest"))["key"])
 }
 
-// --backup-interval is the time between consecutive uploads, and must not delay the first upload after an idle
-// period.
+// --backup-interval must not delay the first upload after an idle period, because it is the time between consecutive
+// uploads.
 func TestFirstWriteAfterIdleTime_isUploadedAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-interval=5m")

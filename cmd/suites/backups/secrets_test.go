@@ -103,12 +103,12 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 	}
 }
 
-// withoutUmask clears the umask, which gives files exactly the mode that the program requests.
+// withoutUmask clears the umask, so that files get exactly the mode that the program requests.
 func (m *member) withoutUmask() {
 	m.Under = []string{"sh", "-c", `umask 0; exec "$0" "$@"`}
 }
 
-// Backups contain all secrets in etcd, so no other user may read them.
+// Files with backups must not be readable by other users, because backups contain all secrets in etcd.
 func TestFiles_permissions(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)

@@ -21,8 +21,8 @@ type serverTest struct {
 	at, latest state
 }
 
-// The test covers a user's whole way from the first write to a stock etcd on the exported data, including kills and
-// the loss of the volume.
+// The test goes through all operations of a user, from the first write to a stock etcd with the exported data,
+// including kills and the loss of the volume.
 func TestServers_backupAndRestore(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
 		service := c.start(t)
@@ -50,7 +50,7 @@ func (s *serverTest) isBackedUp() *harness.Run {
 	return run
 }
 
-// runCommands runs the backup commands next to the member, which provides the store settings.
+// runCommands runs the backup commands while the member is running, because they use the member's store settings.
 func (s *serverTest) runCommands() {
 	s.T.Helper()
 	assert.Contains(s.T, s.visit("backup", "list"), "last verified   yes")

@@ -36,9 +36,9 @@ func (s sidecar) keep(kind string, first, last int64, content []byte) {
 	}
 }
 
-// backUp stores a full snapshot and two delta snapshots like etcd-backup-restore. The content of the full snapshot is
-// newer than its name, because the real sidecar reads the revision for the name first. backUp returns an intermediate
-// revision with its state, and the latest state.
+// backUp stores a full snapshot and two delta snapshots like etcd-backup-restore. The full snapshot contains later
+// revisions than its name says, because the real sidecar reads the revision for the name first. backUp returns an
+// intermediate revision, the state at this revision, and the latest state.
 func (s sidecar) backUp() (between int64, then, latest state) {
 	s.T.Helper()
 	s.live()
@@ -68,7 +68,7 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 	return between, then, now(s.Pod)
 }
 
-// A cluster that migrates from etcd-backup-restore must keep all its backups.
+// A cluster that migrates from etcd-backup-restore must keep all of its backups.
 func TestMigration_sidecarBackupsAreRestored(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]sidecar{

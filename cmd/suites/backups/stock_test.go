@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/backup/format/formattest"
 )
 
-// The documented commands show that stock tools are sufficient for a restore.
+// The documented commands must restore a full snapshot with stock tools only.
 func TestStockTools_restoreAFullSnapshot(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"age", "zstd"} {

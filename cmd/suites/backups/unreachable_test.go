@@ -50,8 +50,8 @@ func TestUnreachableStore_spoolSurvivesKill(t *testing.T) {
 	assert.Equal(t, "from another run", m.keys(t, targetLatest)["key"])
 }
 
-// The chain ends if more changes are queued than fit into the spool and some of them are compacted. The program must
-// report the gap and start a new chain with a full snapshot.
+// If more changes are queued than fit into the spool and some of them are compacted, the program must report the gap
+// and start a new chain with a full snapshot.
 func TestFullSpool_startsNewChain(t *testing.T) {
 	t.Parallel()
 	requireWholeFlag(t)

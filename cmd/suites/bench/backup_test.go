@@ -27,8 +27,8 @@ const (
 	lookEvery   = 10 * time.Millisecond
 )
 
-// backedUp and apart run the wrapper without a sidecar: backedUp stores backups in a directory next to its volume,
-// and apart does not make backups.
+// backedUp and apart run the wrapper without a sidecar: backedUp stores backups in a directory next to its volume, and
+// apart does not make any backups.
 var (
 	backedUp = standaloneSide(func(p *harness.Pod) []string {
 		store := filepath.Join(p.Dir, "backups")
@@ -56,7 +56,7 @@ func backupsUnderLoad(t *testing.T) []row {
 			for round := range loadRounds {
 				order := turns(len(runs), pair, round)
 				for _, i := range order {
-					end := watchStore(t, runs[i], i == 2) // needed on all sides, because polling costs CPU time
+					end := watchStore(t, runs[i], i == 2) // all sides are polled, because polling costs CPU time
 					puts[i].measure(t, runs[i], clients[i], putKilobyte)
 					behind = append(behind, end()...)
 				}
@@ -75,7 +75,7 @@ func backupsUnderLoad(t *testing.T) []row {
 }
 
 // turns returns the order of measurements in a round. The order rotates with each round and is reversed for every
-// second pair, which keeps any side from benefiting from its position.
+// second pair, so that no side benefits from its position.
 func turns(sides, pair, round int) []int {
 	order := make([]int, sides)
 	for turn := range order {

@@ -78,8 +78,8 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// chosen returns the topics whose names contain a word of -only, or all topics. For example, "backup" selects all
-// topics about backups.
+// chosen returns the topics whose names contain a word from -only, or all topics if -only is empty. For example,
+// "backup" selects all topics about backups.
 func chosen(t *testing.T) []topic {
 	t.Helper()
 	if *only == "" {
@@ -129,7 +129,7 @@ func field(t *testing.T, path, name string) string {
 // plainProgram is the path of the etcd binary that is built from the same module as the wrapper.
 var plainProgram string
 
-// buildStatic builds both programs as they are shipped.
+// buildStatic builds both programs with the flags of a release.
 func buildStatic(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()

@@ -40,8 +40,7 @@ func lossOfQuorum(t *testing.T) []row {
 	}
 }
 
-// memberOfThree measures how long a member of a cluster takes to stop. The leader also has to transfer the
-// leadership.
+// memberOfThree measures how long a member of a cluster takes to stop. The leader also has to transfer leadership.
 func memberOfThree(t *testing.T) []row {
 	var stop [2]series
 	for range memberStops {

@@ -31,7 +31,7 @@ const (
 	month      = 730 * time.Hour
 )
 
-// payer is a configuration whose store requests are counted.
+// payer is a configuration of members whose store requests are counted.
 type payer struct {
 	what    string
 	members int
@@ -107,9 +107,9 @@ func (c *counter) count(r *http.Request) {
 // requests returns the number of writes and of reads so far.
 func (c *counter) requests() [2]int64 { return [2]int64{c.writes.Load(), c.reads.Load()} }
 
-// start starts the members and waits until one of them reports a restore test of a full snapshot, because the
-// requests of this test must not be counted. The writer reports the test immediately, and the other members after
-// their next listing, an hour later.
+// start starts the members and waits until one of them reports a restore test of a full snapshot, because the test's
+// requests must not be counted. The writer reports the test immediately, and the other members report it after their
+// next listing, an hour later.
 func (p payer) start(t *testing.T, store string) {
 	t.Helper()
 	keeping := &side{

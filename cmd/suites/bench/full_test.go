@@ -28,9 +28,9 @@ var backupMB = flag.Int("backup-mb", 2048, "size of the database that a full bac
 const (
 	fullPairs = 5               // measurements of puts with and without a full snapshot
 	fullCalms = 40              // rounds of puts (16 s) after a compaction, because compactions slow down puts
-	fullLimit = 5 * time.Minute // for a full snapshot and its test restore
+	fullLimit = 5 * time.Minute // timeout for a full snapshot and its test restore
 
-	fillValue = 8000 // in bytes: two rows fill four pages
+	fillValue = 8000 // size of a value in bytes; two rows fill four pages
 	fillOnce  = 10   // values per transaction
 
 	calm        = 130 * time.Second // longer than the two minutes between garbage collections in an idle Go process

@@ -23,7 +23,7 @@ import (
 const (
 	loadClients = 100
 	loadPairs   = 10
-	// Many short rounds distribute other load on the machine evenly over both sides.
+	// Many short rounds make sure that other load on the machine affects both sides equally.
 	loadRounds  = 8
 	probeRounds = 40
 	roundTime   = 400 * time.Millisecond
@@ -96,8 +96,8 @@ var loads = []struct {
 type cost struct{ rate, p99, work series }
 
 // underLoad loads both sides in turn while both are running. Several pairs are measured, because a process may be 20%
-// slower than another process of the same program for its whole lifetime. Other load on the machine distorts rates
-// and latencies, but not the CPU time per operation.
+// slower for its whole lifetime than another process of the same program. Other load on the machine distorts rates and
+// latencies, but not the CPU time per operation.
 func underLoad(t *testing.T) (rows []row) {
 	costs := make([][2]cost, len(loads))
 	for pair := range loadPairs {

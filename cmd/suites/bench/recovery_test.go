@@ -77,8 +77,8 @@ func (l *lostVolume) addHour() {
 	restoretest.PutSegments(l.t, l.archive, l.end, l.end.Position.Revision+hour*aSecond-1, aSecond, 200)
 }
 
-// restore deletes the volume, starts the program and waits until the volume has been restored and the member is
-// ready. The store is not changed.
+// restore deletes the volume, starts the program and waits until the volume has been restored and the member is ready.
+// restore does not change the store.
 func (l *lostVolume) restore() *process {
 	l.t.Helper()
 	require.NoError(l.t, os.RemoveAll(l.pod.Volume))
@@ -121,7 +121,7 @@ func copyFile(t *testing.T, from, to string) {
 	defer source.Close() // the file was only read
 	file, err := os.Create(to)
 	require.NoError(t, err)
-	_, err = io.Copy(struct{ io.Writer }{file}, source) // hides ReadFrom: a restore cannot use copy_file_range either
+	_, err = io.Copy(struct{ io.Writer }{file}, source) // hides ReadFrom; restores cannot use copy_file_range either
 	require.NoError(t, err)
 	require.NoError(t, file.Sync())
 	require.NoError(t, file.Close())

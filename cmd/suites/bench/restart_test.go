@@ -26,8 +26,8 @@ const (
 	unhurried  = 2 * time.Second // duration of the writes before and after the measurement
 )
 
-// rollingRestart compares the longest wait of a writer during a rolling restart of three members with the wait that
-// leadership transfers alone cause.
+// rollingRestart compares the longest wait of a writer during a rolling restart of three members with the wait during
+// leadership transfers alone.
 func rollingRestart(t *testing.T) []row {
 	var moved, restarted, failed [2]series
 	for round := range *restartRounds {

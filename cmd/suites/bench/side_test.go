@@ -198,7 +198,7 @@ func (r *process) memory(name string) float64 {
 	return kilobytes / 1024
 }
 
-// cpu returns the CPU time of the process in microseconds. Linux counts it in units of 10 ms.
+// cpu returns the CPU time of the process in microseconds. Linux reports CPU time in units of 10 ms.
 func (r *process) cpu() float64 {
 	r.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))

@@ -17,7 +17,7 @@ import (
 const (
 	watchPairs = 3
 	watches    = 1000
-	watchers   = 10 // clients that hold the watches
+	watchers   = 10 // clients that open the watches
 )
 
 // stopWithWatches stops both sides while every watch uses its own stream, which is the worst case.

@@ -91,8 +91,8 @@ func (r row) result() string {
 	}
 }
 
-// costsAtMost limits the extra cost over plain etcd. The limit applies to the minima, because they are least affected
-// by other load on the machine.
+// costsAtMost limits the extra cost over plain etcd. The limit applies to the lowest values, because they are least
+// affected by other load on the machine.
 func (r row) costsAtMost(extra float64, unit string) row {
 	r.target = fmt.Sprintf("plain's min + %s %s", short(extra), unit)
 	r.met = r.wrapper.least()-r.plain.least() <= extra
@@ -113,22 +113,22 @@ func (r row) neverMoreThan(limit float64, unit string) row {
 	return r
 }
 
-// shareAtLeast sets a lower limit for the ratio to plain etcd, for values where more is better.
+// shareAtLeast sets a lower limit for the ratio to plain etcd. Use it for values where more is better.
 func (r row) shareAtLeast(share float64) row {
 	r.target = fmt.Sprintf("≥ %.2f × plain", share)
 	r.met = r.paired() >= share
 	return r
 }
 
-// timesAtMost limits the ratio to the value in the column of plain etcd, which is another reference value in this
-// row.
+// timesAtMost limits the ratio to the value in the column of plain etcd. In such a row, the column contains a
+// different reference value.
 func (r row) timesAtMost(factor float64, other string) row {
 	r.target = fmt.Sprintf("≤ %s × %s", short(factor), other)
 	r.met = r.paired() <= factor
 	return r
 }
 
-// shareAtMost sets an upper limit for the ratio to plain etcd, for values where less is better.
+// shareAtMost sets an upper limit for the ratio to plain etcd. Use it for values where less is better.
 func (r row) shareAtMost(share float64) row {
 	r.target = fmt.Sprintf("≤ plain / %.2f", share)
 	r.met = r.paired() <= 1/share

@@ -35,8 +35,8 @@ const (
 	firstRevision   = 1_000_000 // higher than any revision that etcd has stored itself
 )
 
-// fullValidation compares the validation of --standalone after a crash with etcd's own tool, which reads every
-// revision once, and with only reading the files.
+// fullValidation compares three durations: the validation of --standalone after a crash, etcd's own tool, which reads
+// every revision once, and a plain read of the files.
 func fullValidation(t *testing.T) []row {
 	p := harness.NewPod(t)
 	plain.start(t, p).stop()

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Real sidecars take ten times as long for the initialization and the configuration when three hibernated members
-// wake up, because they query a cluster that cannot answer yet.
+// The delays are a tenth of what real sidecars take when three hibernated members wake up, because the sidecars query
+// a cluster that cannot answer yet.
 const (
 	wakingInitialization = 3500 * time.Millisecond
 	wakingConfig         = 3700 * time.Millisecond
@@ -23,7 +23,7 @@ const (
 	wakings = 7
 )
 
-// wakeThree starts three members that were stopped gracefully, with slow sidecars.
+// wakeThree starts three gracefully stopped members with slow sidecars.
 func wakeThree(t *testing.T) []row {
 	var beyond series
 	for range 3 {

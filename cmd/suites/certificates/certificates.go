@@ -51,7 +51,7 @@ func (a *Authority) IssuesUntil(end time.Time) { a.ends = end }
 // Bundle returns the path of the authority's own certificate.
 func (a *Authority) Bundle() string { return filepath.Join(a.dir, a.name+".crt") }
 
-// Pool returns a pool with the authority.
+// Pool returns a certificate pool that contains the authority.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
@@ -118,7 +118,7 @@ func (p Pair) Load(t testing.TB) []tls.Certificate {
 	return []tls.Certificate{loaded}
 }
 
-// Insecure returns a configuration for tests that do not verify certificates.
+// Insecure returns a TLS configuration for tests that do not verify certificates.
 func Insecure() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
 }

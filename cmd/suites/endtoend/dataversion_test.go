@@ -50,7 +50,7 @@ func putMany(p *harness.Pod, from, to int) {
 	}
 }
 
-// holds checks that the pod serves all keys below count.
+// holds checks that the pod serves the first count keys.
 func holds(p *harness.Pod, count int) {
 	p.T.Helper()
 	client := p.Etcd()
@@ -61,7 +61,7 @@ func holds(p *harness.Pod, count int) {
 	}
 }
 
-// readByOld runs etcd 3.5 on the pod's data and checks that it serves all keys below count.
+// readByOld runs etcd 3.5 on the pod's data and checks that etcd serves the first count keys.
 func readByOld(p *harness.Pod, count int) {
 	p.T.Helper()
 	old := beginOldEtcd(p, "3.5")

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// fragment creates free pages in a database whose content exceeds the buffers of a connection.
+// fragment creates free pages in a database whose content does not fit in the buffers of a connection.
 func fragment(t *testing.T, p *harness.Pod) {
 	t.Helper()
 	for i := range 24 {
@@ -53,8 +53,8 @@ func TestDefragment_command(t *testing.T) {
 	assert.Equal(t, int(exitcode.NoAnswer), code, log)
 }
 
-// The etcd-backup-restore sidecar both takes snapshots and defragments. Plain etcd would block forever if it did both
-// at once.
+// A defragmentation during a snapshot must not block etcd forever, because the etcd-backup-restore sidecar may request
+// both at the same time.
 func TestDefragment_duringASnapshot(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -25,7 +25,7 @@ func optIn(t *testing.T) {
 	t.Parallel()
 }
 
-// oldCluster returns a cluster of three members of etcd 3.5, with TLS between members and some keys.
+// oldCluster returns a cluster of three etcd 3.5 members that use TLS between each other and have some keys.
 func oldCluster(t *testing.T, keys int) (pods []*harness.Pod, old []*harness.Command) {
 	t.Helper()
 	pods = harness.Members(t, 3, peerTLS)
@@ -60,7 +60,8 @@ func TestDowngrade_rollingAndBack(t *testing.T) {
 	}
 }
 
-// The sidecar replaces the member of a lost volume with a learner of the same name.
+// In a mixed cluster, the sidecar must be able to replace a member that has lost its volume with a learner of the same
+// name.
 func TestDowngrade_mixedClusterReplacesLostVolume(t *testing.T) {
 	optIn(t)
 	pods, old := oldCluster(t, 10)
@@ -98,7 +99,8 @@ func TestDowngrade_memberThatWants3_6(t *testing.T) {
 	harness.Eventually(t, "the data version is kept", func() bool { return readable.Status().DataVersion.Phase == "kept" })
 }
 
-// etcd rejects members without data while it is being downgraded.
+// The downgrade must be canceled when a member loses its volume, because etcd rejects members without data during a
+// downgrade.
 func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	optIn(t)
 	pods := harness.Members(t, 3, peerTLS)
@@ -139,8 +141,9 @@ func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	}
 }
 
-// The volume is restored from a copy made before the upgrade of the cluster. If the leader knows a later log position
-// of the member, every version of etcd exits. If the leader was elected afterwards, it sends the missing entries.
+// The test restores a volume from a copy that was made before the cluster was upgraded. If the current leader has
+// already received a later log position from the member, etcd of any version exits. If the leader was elected
+// afterwards, the leader sends the missing entries.
 func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	optIn(t)
 	pods, runs := harness.Cluster(t, 3)

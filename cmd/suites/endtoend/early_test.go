@@ -56,9 +56,9 @@ func TestScaledUpMember_createsNoCluster(t *testing.T) {
 	assert.Equal(t, 0, status)
 }
 
-// In a trial, the sidecars of three hibernated members took 35 s for the initialization and 37 s for the
-// configuration, because they query a cluster that cannot answer yet. The test uses a tenth of these times. The
-// sidecar never answers a configuration request after the result, so the start must use the prefetched configuration.
+// The start must use the prefetched configuration, because the sidecar in this test does not answer configuration
+// requests after the result. The delays are a tenth of the 35 s for the initialization and 37 s for the configuration
+// that real sidecars of three hibernated members took, because they query a cluster that cannot answer yet.
 func TestHibernatedMembers_waitForTheSidecar(t *testing.T) {
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 3)

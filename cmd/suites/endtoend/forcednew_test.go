@@ -9,9 +9,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A member that lags behind is started with force-new-cluster by mistake, and the setting stays in its configuration.
-// The other two members have acknowledged writes that this member lacks. These two members must not join it: they
-// must wait, explain how to proceed, and serve when it has stopped.
+// One of three members lags behind and is started with force-new-cluster by mistake. The other two members must not
+// join its new cluster, because it lacks acknowledged writes. They must wait, explain how to proceed, and serve once
+// the member with force-new-cluster has stopped.
 func TestForceNewCluster_leftInTheFile(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

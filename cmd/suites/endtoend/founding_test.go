@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The third pod is scheduled long after the other two pods, which cannot know whether it has data.
+// Two pods must wait for the third one, even if it is scheduled much later, because the third pod may have data.
 func TestNewCluster_lateLastMember(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -41,8 +41,7 @@ func edited(t *testing.T) *three {
 	return c
 }
 
-// The other members are started while the first pod, which has data, is down. The new members must not create a new
-// cluster.
+// New members must not create a new cluster if they are started while the first pod, which has data, is down.
 func TestNewMembers_waitForTheFirstWithoutStore(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -57,7 +56,7 @@ func TestNewMembers_waitForTheFirstWithoutStore(t *testing.T) {
 	c.requireWhole()
 }
 
-// All pods share initial-cluster, which is edited only once when two pods are added.
+// Growing a cluster by two pods must require only a single change of initial-cluster, which all pods share.
 func TestSingleMember_growsToThree(t *testing.T) {
 	t.Parallel()
 	c := edited(t)

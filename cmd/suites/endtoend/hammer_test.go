@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Signals arrive until the process exits, and the last one must not kill the process after a clean shutdown.
+// If signals arrive until the process exits, the last signal must not kill the process after a clean shutdown.
 func TestSignals_duringExit(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -30,7 +30,7 @@ func TestSignals_duringExit(t *testing.T) {
 // one.
 func signalUntilExit(run *harness.Run) {
 	for {
-		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have ended
+		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have exited
 		select {
 		case <-run.Ended:
 			return

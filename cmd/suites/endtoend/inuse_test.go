@@ -12,8 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The record is removed permanently, because this process never learns how the other process that uses the data
-// ended.
+// The record must stay removed, because the wrapper cannot find out how the other process that uses the data exited.
 func TestDatabaseInUse_stop(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -74,7 +73,7 @@ func TestDatabaseInUse_twoVolumes(t *testing.T) {
 }
 
 // No initialization may be requested while the data is in use, because the sidecar deletes data that it considers
-// corrupt. A later kill must not leave a clean record.
+// corrupt. If the wrapper is killed afterwards, the exit record must not claim a clean shutdown.
 func TestDatabaseInUse_noInitialization(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// fates lists states of a member's volume with the number of preserved copies.
+// fates lists ways to lose a member's data, with the reason in the log and the number of preserved copies.
 var fates = map[string]struct {
 	happens func(c *three, p *harness.Pod)
 	says    string
@@ -98,8 +98,8 @@ func TestLostMember_killedWhileRejoining(t *testing.T) {
 	}
 }
 
-// A member with an empty volume and a database of 100 MB must vote again within 30 s. Except during an election, the
-// other members must always accept writes.
+// A member with an empty volume must vote again within 30 s in a cluster with a database of 100 MB. Except during an
+// election, the other members must always accept writes.
 func TestLostMember_largeDatabase(t *testing.T) {
 	onlyWithMembers(t)
 	c := newThree(t)
@@ -165,7 +165,8 @@ func TestAllMembersLost_restored(t *testing.T) {
 	}
 }
 
-// With auto-tls, etcd creates the peer certificates at startup and does not verify them.
+// A lost member must be replaced even if peers use auto-tls, in which case etcd creates the peer certificates at
+// startup and does not verify them.
 func TestLostMember_autoTLS(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -222,7 +223,7 @@ func enableAuthentication(t *testing.T, etcd *clientv3.Client, users ...string) 
 	require.NoError(t, err)
 }
 
-// Recovery queries the other members with etcd's certificates, and changes the membership with the root password.
+// Recovery must query the other members with etcd's certificates and change the membership with the root password.
 func TestLostMember_TLSAndAuthentication(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -262,7 +263,7 @@ func TestLostMember_isPromoted(t *testing.T) {
 	}
 }
 
-// etcd exits at every start with the data of a removed member, so the wrapper must detect such data first.
+// The wrapper must detect the data of a removed member before it starts etcd, because etcd would exit at every start.
 func TestRemovedMember_joinsAgain(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"down", "serving"} {
@@ -302,8 +303,8 @@ func terminationMessage(p *harness.Pod) string {
 	return string(text)
 }
 
-// A raft conflict must be reported in one sentence and resolved as soon as possible, even if no leader remembers the
-// member's position.
+// A raft conflict must be reported in one sentence and resolved as soon as possible, even if the current leader has no
+// record of the member's position.
 func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -317,7 +318,7 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	require.Equal(t, 2, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(last), "tocommit")
 	assert.Contains(t, terminationMessage(last), "--recover=auto")
-	for _, other := range c.runs[:2] { // neither member has been the leader since then
+	for _, other := range c.runs[:2] { // restart the leader, because the new one has no record of the member's position
 		if status := other.Status(); status.Leader == status.MemberID {
 			other.Shutdown()
 			c.pods[slices.Index(c.runs, other)].StartReady()
@@ -330,7 +331,8 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	assert.Len(t, preserved(last), 1)
 }
 
-// etcd would reject both members at every start, and the other members have no quorum.
+// If two members have swapped volumes, both must wait, because etcd would exit at every start, and the other members
+// have no quorum.
 func TestSwappedVolumes_bothMembersWait(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
@@ -363,8 +365,8 @@ func TestSwappedVolumes_bothMembersWait(t *testing.T) {
 	c.requireWhole()
 }
 
-// Two members are lost at the same time and rejoin one after the other. A member that is rolled back later is
-// replaced.
+// Two of five members that are lost at the same time must rejoin one after the other, and a member that is rolled back
+// later must be replaced.
 func TestLostMember_twoOfFive(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

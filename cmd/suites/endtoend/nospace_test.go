@@ -16,10 +16,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// lifted is the maximum time from the deletion of keys and a compaction to the end of the NOSPACE alarm.
+// lifted is the maximum time until the NOSPACE alarm is disarmed after keys have been deleted and compacted.
 const lifted = 20 * time.Second
 
-// Each member raises its own alarm, so all members must be defragmented in turn.
+// All members must be defragmented in turn, because each member raises its own alarm.
 func TestMembersWithoutSpace_acceptWritesAfterCompaction(t *testing.T) {
 	onlyWithMembers(t)
 	for _, size := range []int{3, 5} {
@@ -66,7 +66,8 @@ func awaitWrites(t *testing.T, size int) {
 	}
 }
 
-// A lease normally marks a learner for promotion, but the cluster does not grant leases while the alarm is raised.
+// A lost member must rejoin and be promoted while the NOSPACE alarm is raised, although the cluster does not grant the
+// lease that normally marks a learner for promotion.
 func TestMemberLostWithoutSpace(t *testing.T) {
 	t.Parallel()
 	pods := harness.StandaloneMembers(t, 3)
@@ -77,7 +78,7 @@ func TestMemberLostWithoutSpace(t *testing.T) {
 		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // a defragmentation frees nothing, because these keys remain in use; the put may time out on a busy machine
 		return c.alarmed()
 	})
-	for _, step := range steps[2:4] { // The member is killed while it rejoins.
+	for _, step := range steps[2:4] { // kill the member while it rejoins
 		c.runs[2].LoseVolume()
 		c.runs[2] = pods[2].Start()
 		c.runs[2].AwaitLine(step)
@@ -96,7 +97,8 @@ func (c *three) alarmed() bool {
 	return len(alarms.Alarms) > 0
 }
 
-// The cluster does not grant leases during a CORRUPT alarm either. Users repair a corrupt member by deleting its data.
+// A member whose data was deleted must rejoin during a CORRUPT alarm, because users repair a corrupt member by
+// deleting its data.
 func TestMemberLostDuringCorruptAlarm(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -111,7 +113,8 @@ func TestMemberLostDuringCorruptAlarm(t *testing.T) {
 	c.requireWhole()
 }
 
-// The alarm of a removed member remains raised until it is disarmed, and the cluster rejects writes until then.
+// The wrapper must disarm the alarm of a removed member, because the cluster rejects writes as long as the alarm is
+// raised.
 func TestReplacedMember_alarmIsDisarmed(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

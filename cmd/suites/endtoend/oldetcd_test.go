@@ -27,8 +27,8 @@ func beginOldEtcd(p *harness.Pod, version string) *harness.Command {
 	return p.BeginProgram(exec.Command(program, "--config-file="+file))
 }
 
-// etcd-druid runs etcd 3.4 by default. An etcd 3.6 member in an etcd 3.4 cluster makes the other members panic at every
-// start.
+// The wrapper must not start in an etcd 3.4 cluster, which etcd-druid runs by default, because an etcd 3.6 member
+// makes the other members panic at every start.
 func TestEtcd3_4ClusterIsRefused(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
@@ -55,7 +55,7 @@ func TestEtcd3_4ClusterIsRefused(t *testing.T) {
 	}
 }
 
-// A member without data learns the cluster version from the other members.
+// A member without data must query the cluster version from the other members, and must not join an etcd 3.4 cluster.
 func TestEtcd3_4ClusterGetsNoNewMember(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
@@ -84,7 +84,8 @@ func TestEtcd3_4DataOfASingleMemberAreServed(t *testing.T) {
 	run.Shutdown()
 }
 
-// etcd 3.4 logs a v2 API request for each probe of /health, and etcd 3.6 cannot replay such requests.
+// Data that contains v2 API requests must be rejected, because etcd 3.6 cannot replay them. etcd 3.4 logs such a
+// request for each probe of /health.
 func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -101,7 +102,7 @@ func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	assert.Equal(t, 70, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(p), "etcd 3.4")
 
-	// The message contains this advice.
+	// follow the advice in the message
 	p.Config["snapshot-count"] = 1
 	old = beginOldEtcd(p, "3.5")
 	putMany(p, 10, 11)
@@ -112,7 +113,8 @@ func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	run.Shutdown()
 }
 
-// etcd 3.5 stores the member list twice, and older versions removed members from only one of the lists.
+// Data with different member lists must be rejected. etcd 3.5 stores the member list twice, and older releases removed
+// members from only one of the lists.
 func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -132,7 +134,7 @@ func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 	assert.Equal(t, 70, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(p), `still lists member 1234567890abcdef ("removed"), which was removed from the cluster`)
 
-	// The message contains this advice.
+	// follow the advice in the message
 	old = beginOldEtcd(p, "3.5")
 	putMany(p, 10, 11)
 	old.Stop()

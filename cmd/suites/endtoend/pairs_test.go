@@ -17,9 +17,10 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Other tests cover each failure separately. In this file, two failures happen together.
+// In each of the tests below, two failures happen at the same time. Other tests cover each failure separately.
 
-// Data is copied from the other members while the old data is preserved.
+// If there is no space for the data from the other members, a lost member must explain which preserved copy to delete,
+// and then recover.
 func TestLostMember_littleSpace(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -42,7 +43,7 @@ func TestLostMember_littleSpace(t *testing.T) {
 	c.requireWhole()
 }
 
-// The CA bundle is replaced while the member waits.
+// A waiting member must use the new CA bundle if the bundle is replaced in the meantime.
 func TestLostMember_renewedCA(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -64,7 +65,7 @@ func TestLostMember_renewedCA(t *testing.T) {
 	run.AwaitReady()
 }
 
-// A lost node is replaced with a node that has a different address.
+// A lost member must be able to rejoin from a node with a different address.
 func TestLostMember_newAddress(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -88,7 +89,8 @@ func TestLostMember_newAddress(t *testing.T) {
 	c.requireWhole()
 }
 
-// etcd counts an added member that has not started as unavailable.
+// A new member must wait while another member is down, because etcd counts a member that has been added but not
+// started as unavailable.
 func TestNewMember_waitsForTheOneThatIsDown(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -107,7 +109,8 @@ func TestNewMember_waitsForTheOneThatIsDown(t *testing.T) {
 	assert.Equal(t, "value", fourth.Get("key"))
 }
 
-// Neither member responds before it has started. The learner must not create a cluster of its own, even without data.
+// If the only voter and its learner are started at the same time, the learner must not create a cluster of its own,
+// even without data.
 func TestSingleMemberAndLearner_startTogether(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

@@ -10,7 +10,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Plain etcd can create a cluster without initial-cluster, and ignores the setting if a log exists.
+// The wrapper must accept configurations without initial-cluster, like plain etcd, which also ignores the setting if a
+// log exists.
 func TestPlainEtcdConfigurations(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

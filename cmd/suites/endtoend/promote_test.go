@@ -88,7 +88,7 @@ func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
 
 	run = second.Start()
 	run.AwaitLine(harness.Line{"message": "removed this member's old ID"})
-	run.Kill() // the cluster itself stores the note about the learner
+	run.Kill() // the note about the learner is stored in the cluster
 	run = second.Start()
 	promoteByHand(first, run)
 	run.AwaitReady()
@@ -106,8 +106,8 @@ func awaitNoteRemoved(p *harness.Pod) {
 	})
 }
 
-// A learner that recovery has added must be promoted automatically, even if it loses its volume, and therefore the
-// note about it, before the promotion.
+// A learner that recovery has added must be promoted automatically, even if it loses its volume again before the
+// promotion.
 func TestMemberAddedByRecovery_isPromoted(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

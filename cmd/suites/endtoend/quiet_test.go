@@ -37,8 +37,8 @@ func (c *three) quietly(entries int) {
 	writers.Wait()
 }
 
-// After installing a snapshot from its leader, etcd rejects its own requests and logs each rejection until another
-// entry is committed, which never happens in an idle cluster.
+// A lost member must become ready even in an idle cluster. After installing a snapshot from its leader, plain etcd
+// rejects its own requests and logs each rejection until another entry is committed.
 func TestLostMember_idleCluster(t *testing.T) {
 	t.Parallel()
 	losses := map[int]int{100: 2} // the second loss follows a rejoin

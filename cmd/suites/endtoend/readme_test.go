@@ -151,7 +151,7 @@ func masked(text string) string {
 	return regexp.MustCompile(`\d+`).ReplaceAllString(text, "N")
 }
 
-// The commands on the page import the data of another etcd and rehearse a restore.
+// The commands on the page must import the data of another etcd and rehearse a restore.
 func TestPageCommands_migrationAndPlanning(t *testing.T) {
 	t.Parallel()
 	const moving = "docs/moving.md"

@@ -73,8 +73,8 @@ func TestExitRecord_unremovable(t *testing.T) {
 	assert.NotEmpty(t, run.Log.FindText("cannot remove exit record"), "the log says why")
 }
 
-// freeze creates a file that cannot be removed. As root, the file is immutable. Otherwise, it is in another user's
-// directory.
+// freeze creates a file that cannot be removed. If the test runs as root, the file is immutable. Otherwise, the file
+// is in another user's directory.
 func freeze(t *testing.T, path string) {
 	t.Helper()
 	if os.Geteuid() == 0 {
@@ -125,7 +125,7 @@ func TestVolumeLock_stopWhileWaiting(t *testing.T) {
 	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }))
 }
 
-// A record must not apply to the data of a different etcd that ran after the record was written.
+// A record must be ignored if a different etcd used the data after the record was written.
 func TestExitRecord_olderThanTheData(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, p *harness.Pod){
@@ -159,7 +159,7 @@ func TestExitRecord_olderThanTheData(t *testing.T) {
 	}
 }
 
-// gardener/etcd-wrapper and older versions write a record without a note.
+// The wrapper must accept a record without a note, as written by gardener/etcd-wrapper and older versions.
 func TestExitRecord_withoutNote(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -45,8 +45,8 @@ func preserved(p *harness.Pod) []string {
 	return found
 }
 
-// Only this test restores a single member with the built program. The test checks the log, the metrics and the
-// status, and that watching clients must list again.
+// The test restores a single member with the built program, checks the log, the metrics and the status, and checks
+// that clients with a watch must list again.
 func TestRestore_singleMember(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -95,7 +95,7 @@ func TestRestore_singleMember(t *testing.T) {
 	}
 }
 
-// requireCompacted checks that clients that watched before the restore must list again.
+// requireCompacted checks that clients with a watch from before the restore must list again.
 func requireCompacted(p *harness.Pod, from int64) {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
@@ -166,8 +166,8 @@ func TestRestore_impossible(t *testing.T) {
 	}
 }
 
-// A simple token contains the log index at which it was issued, and etcd delays requests with the token until it has
-// applied that index.
+// Tokens from before a restore must be rejected. Otherwise, etcd would delay requests with such a token until it has
+// applied the log index at which the token was issued.
 func TestRestore_oldTokensAreRejected(t *testing.T) {
 	t.Parallel()
 	p := newPodWithStore(t)

@@ -55,8 +55,8 @@ func TestRefusedStart_firstLine(t *testing.T) {
 	}
 }
 
-// The members of a new cluster have no data and may join an existing cluster. Therefore, their URLs are compared only
-// after all members have responded.
+// The URLs of new members must be compared only after all members have responded, because members without data may
+// also join an existing cluster.
 func TestRefusedStart_foundingMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -94,8 +94,8 @@ func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	third.Shutdown()
 }
 
-// The sidecar checks less than the wrapper. Data that only the wrapper considers invalid must be rejected with an
-// explanation of the difference.
+// If the wrapper rejects data that the sidecar considers valid, the message must explain that the wrapper checks more
+// than the sidecar.
 func TestRefusal_validForTheSidecar(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -110,7 +110,7 @@ func TestRefusal_validForTheSidecar(t *testing.T) {
 	assert.Contains(t, message, "neither the validation nor the sidecar checks for this)")
 }
 
-// A data directory in the root of the volume also contains the program's own files.
+// The wrapper must accept the root of the volume, which also contains the wrapper's own files, as the data directory.
 func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
@@ -127,7 +127,8 @@ func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	second.Shutdown()
 }
 
-// A start that fails before etcd creates a member leaves only the preserved copy in the directory.
+// The wrapper must start with a data directory that contains only a preserved copy, which remains if a start fails
+// before etcd creates a member.
 func TestStandalone_preservedUninitializedMember(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)

@@ -41,7 +41,7 @@ func TestRootPassword_newCluster(t *testing.T) {
 	visit(p, "backup", "verify")
 	visit(p, "defrag")
 	shutdownStored(run)
-	require.NoError(t, os.WriteFile(file, []byte("another"), 0o600)) // the cluster keeps the first password
+	require.NoError(t, os.WriteFile(file, []byte("another"), 0o600)) // the password in etcd does not change
 	run = p.StartReady()
 	guarded(run)
 	run.LoseVolume()

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Bash reads the keys like from a terminal, and a tab requests completion.
+// The test types keys into Bash as a user would, including tabs that request completion.
 func TestBashCompletion(t *testing.T) {
 	t.Parallel()
 	named := filepath.Join(t.TempDir(), "etcd-wrapper")

@@ -32,8 +32,8 @@ var stops = map[string]func(run *harness.Run) error{
 	},
 }
 
-// beforeEtcd lists the states before etcd's start. Each entry has a way to keep a wrapper in that state, and the
-// calls that the sidecar receives.
+// beforeEtcd lists the states before etcd's start. Each entry describes how to keep a wrapper in the state, and which
+// calls the sidecar receives.
 var beforeEtcd = map[string]struct {
 	hold func(*harness.Sidecar)
 	path string
@@ -175,7 +175,7 @@ func TestHangup_unreadLog(t *testing.T) {
 	assert.Equal(t, "terminated", p.Record())
 }
 
-// The clients keep connections with full buffers open: a suspended etcdctl watch, and a watch and a snapshot whose
+// A stop must not wait for clients whose buffers are full: a suspended etcdctl watch, and a watch and a snapshot whose
 // responses are not read.
 func TestStop_stalledClients(t *testing.T) {
 	t.Parallel()

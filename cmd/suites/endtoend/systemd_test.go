@@ -91,7 +91,7 @@ func TestSystemd_missingSocket(t *testing.T) {
 	run.Shutdown()
 }
 
-// The commands in the systemd unit and the Compose file start a member with backups and with the configuration file
+// The commands in the systemd unit and the Compose file must start a member with backups, using the configuration file
 // from the same directory.
 func TestHostFiles_startAMember(t *testing.T) {
 	t.Parallel()

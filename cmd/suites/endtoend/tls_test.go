@@ -84,7 +84,8 @@ func putWithoutCertificate(p *harness.Pod) error {
 	return err
 }
 
-// etcd reads its CA bundle only once. An unnoticed renewal would lock out all clients later.
+// The wrapper must report a renewed CA bundle, because etcd reads the bundle only once and would later reject all
+// clients.
 func TestTLS_renewedCARequiresRestart(t *testing.T) {
 	t.Parallel()
 	ca := certificates.NewAuthority(t, "ca")

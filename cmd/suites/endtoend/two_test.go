@@ -26,7 +26,8 @@ func requireExplanation(t *testing.T, run *harness.Run, words string) {
 	assert.Contains(t, run.Status().Recovery.Reason, words)
 }
 
-// After the second member is added, the cluster has two voters and no quorum until the second member is running.
+// A second member that was added as a voter must be able to start, although the cluster has no quorum until the second
+// member is running.
 func TestSecondMember_addedAsVoter(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -45,7 +46,8 @@ func TestSecondMember_addedAsVoter(t *testing.T) {
 	assert.Equal(t, "value", second.Get("key"))
 }
 
-// A quorum of two members is two, so only a user can repair the cluster.
+// If one of two members is lost, the messages must explain the repair, because the cluster has no quorum and only a
+// user can repair it.
 func TestLostMember_oneOfTwo(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -101,7 +103,7 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 	}
 }
 
-// The two lost members find each other and the third member, which is not a quorum on its own.
+// After two of three members are lost, both must explain that the only member with data is not a quorum.
 func TestLostMember_twoOfThree(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -116,7 +118,7 @@ func TestLostMember_twoOfThree(t *testing.T) {
 	requireExplanation(t, c.runs[2], "etcd-main-1 is not running etcd and has no usable data")
 }
 
-// The data of all members agrees.
+// A cluster must be restored from its store even if all of its members were rolled back to the same state.
 func TestAllMembersRolledBack_restored(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

@@ -18,7 +18,7 @@ import (
 // Patience limits every wait on a busy machine.
 const Patience = 3 * time.Minute
 
-// Etcd is a server with a client.
+// Etcd is an etcd server with a client.
 type Etcd struct {
 	*embed.Etcd
 	Client *clientv3.Client

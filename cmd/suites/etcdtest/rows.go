@@ -51,7 +51,7 @@ func Rows(t testing.TB, path string) (rows []format.Row) {
 	return rows
 }
 
-// RequireSameRows compares rows without printing megabytes.
+// RequireSameRows fails the test if the rows differ, without printing megabytes.
 func RequireSameRows(t testing.TB, want, got []format.Row) {
 	t.Helper()
 	for i := range min(len(want), len(got)) {

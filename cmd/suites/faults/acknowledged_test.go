@@ -78,7 +78,7 @@ func TestStored_orderlyStopLeavesTheStoreToTheNextPod(t *testing.T) {
 	p.Program = patient
 	p.StartAndStop("key", "value")
 	require.NoError(t, os.RemoveAll(p.Volume))
-	run := p.StartReady() // waits up to harness.Patience, which is shorter
+	run := p.StartReady() // must return within harness.Patience, which is shorter
 	require.Equal(t, "value", p.Get("key"))
 	run.Shutdown()
 }
@@ -93,8 +93,8 @@ func TestStored_severalMembersAreRefused(t *testing.T) {
 	require.NotEmpty(t, run.Log.FindText("--backup-ack=stored requires a single-member cluster, but initial-cluster has 3"))
 }
 
-// lossesOfStore is the number of losses per store. Each restore starts a generation that all later restores must
-// read.
+// lossesOfStore is the number of volumes that are lost per store. Each restore starts a new generation, which all
+// later restores must read.
 const lossesOfStore = 4
 
 func TestStored_nothingIsLostWithTheVolume(t *testing.T) {
@@ -105,7 +105,8 @@ func TestStored_nothingIsLostWithTheVolume(t *testing.T) {
 	}
 }
 
-// The server is slow, loses replies, returns errors and drops connections.
+// The member must keep all acknowledged writes while its server is slow, loses replies, returns errors and drops
+// connections.
 func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
 	for _, latency := range []time.Duration{20 * time.Millisecond, 200 * time.Millisecond} {
 		t.Run(latency.String(), func(t *testing.T) {
@@ -144,9 +145,9 @@ func emptyVolumesOn(t *testing.T, server *url.URL, bucket string, latency time.D
 	}, end)
 }
 
-// emptyVolumes repeatedly ends the member, usually with a kill, and deletes its volume during reads, writes and
-// watches. The history of all clients must remain consistent. trouble makes the store fail before the member ends,
-// possibly for longer, and repair ends the failure.
+// emptyVolumes repeatedly stops the member, usually by killing it, and deletes its volume during reads, writes and
+// watches. The history of all clients must remain consistent. trouble makes the store fail before the member is
+// stopped, possibly for longer, and repair makes the store work again.
 func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.Rand)) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -202,7 +203,8 @@ type sightings struct {
 	done func()
 }
 
-// watchTraffic watches all keys until apply is called. After an error, it skips to newer events like clients do.
+// watchTraffic watches all keys until apply is called. After an error, watchTraffic skips to newer events, like
+// clients do.
 func watchTraffic(t *testing.T, p *harness.Pod, tr *traffic) *sightings {
 	t.Helper()
 	client, seen := p.Etcd(), &sightings{at: map[string]int64{}}
@@ -226,9 +228,9 @@ func watchTraffic(t *testing.T, p *harness.Pod, tr *traffic) *sightings {
 	return seen
 }
 
-// apply marks a write in the history as done if a watch returned it, even if the client got no response. Writes
-// without a response that no client has seen are removed, because the checker would have to try every possible
-// position for them.
+// apply marks a write in the history as done if a watch returned it, even if the client got no response. Writes that
+// got no response and that no client has seen are removed, because the checker would have to try every possible
+// position for each of them.
 func (s *sightings) apply(t *testing.T, tr *traffic) {
 	t.Helper()
 	s.done()

@@ -13,14 +13,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// slowFlush makes strace delay each flush of the follower's log by this many microseconds. etcd flushes its
-// database every 0.1 s.
+// slowFlush makes strace delay each flush of the follower's log by 0.7 s, while etcd flushes its database every 0.1 s.
 const slowFlush = "delay_enter=700000"
 
-// A follower that flushes its log slowly commits entries that only the other members have on disk. The follower's
-// database may contain these entries before its log does, and a power loss then removes them from the log. No
-// acknowledged write may be lost. The other members must continue, and the follower must refuse to start and be
-// replaced.
+// No acknowledged write may be lost if a power loss hits a follower that flushes its log slowly. The follower's
+// database may then contain entries that are missing from its log. The other members must continue, and the follower
+// must refuse to start and be replaced.
 func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	t.Parallel()
 	onlyWithFaults(t)

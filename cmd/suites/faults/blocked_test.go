@@ -17,7 +17,7 @@ type blockedStart struct {
 	// park returns the blocked process and a function that makes the pod usable for the next process.
 	park   func(p *harness.Pod) (run *harness.Run, leave func())
 	budget time.Duration
-	forced []int // exit statuses that are allowed in this state, in addition to those of the stimulus
+	forced []int // exit statuses that are allowed in this state in addition to stimulus.allowed
 }
 
 var parkings = map[string]blockedStart{
@@ -73,7 +73,7 @@ func blockOnDB(p *harness.Pod) (*harness.Run, func()) {
 	return run, release
 }
 
-// parkAtQuorum leaves a member without a quorum. The member can continue as a single member.
+// parkAtQuorum starts a member without a quorum. The returned function makes the member a single-member cluster.
 func parkAtQuorum(p *harness.Pod) (*harness.Run, func()) {
 	alone := p.SingleMember()
 	p.WithoutQuorum()

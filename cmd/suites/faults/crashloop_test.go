@@ -33,7 +33,7 @@ type crashloop struct {
 	acknowledged map[string]bool
 }
 
-// lifetime is the number of cycles per volume. A larger number would only slow down the starts.
+// lifetime is the number of cycles per volume. More cycles per volume would only make the starts slower.
 const lifetime = 100
 
 // TestFaultCrashLoop kills etcd at random times while it starts, serves writes and stops. No acknowledged write may

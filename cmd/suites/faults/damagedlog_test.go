@@ -27,7 +27,8 @@ var logDamages = map[string]func(content []byte, begin int64){
 	"a flipped bit":    func(content []byte, begin int64) { content[begin+700] ^= 1 },
 }
 
-// etcd truncates a damaged log, but the entries after the damage prove that the lost entries were acknowledged.
+// A start must fail if entries after the damage in a log prove that the lost entries were acknowledged. Plain etcd
+// would truncate the log.
 func TestFaultDamagedLog_provenLossIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
@@ -56,12 +57,13 @@ func TestFaultDamagedLog_provenLossIsRefused(t *testing.T) {
 	}
 }
 
-// A power loss leaves a torn last entry, which may or may not have been acknowledged.
+// A member must serve after a power loss has torn the last entry of its log, which may or may not have been
+// acknowledged.
 func TestFaultTornLog_isServed(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
 		if name == "a flipped bit" {
-			continue // a power loss cannot cause this damage, and etcd does not open a log with this damage
+			continue // a power loss cannot flip a bit, and etcd does not open a log with a flipped bit
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,8 +141,8 @@ func requireFailedValidation(p *harness.Pod, index uint64) {
 	assert.False(p.T, clean(p))
 }
 
-// The database of a member with a truncated log contains more writes than the log. The message must contain the
-// command that exports the database.
+// If the database contains more writes than a truncated log, the message must contain the command that exports the
+// database.
 func TestFaultTruncatedLog_databaseIsExported(t *testing.T) {
 	t.Parallel()
 	trial(t, "opening", "database without its log")

@@ -94,7 +94,7 @@ func makeReadOnly(p *harness.Pod) { harness.Mount(p.T, "--bind", "-o", "ro", p.V
 
 func TestFaultFullDisk(t *testing.T) {
 	t.Parallel()
-	// 200 MB are needed, because etcd allocates two log segments of 64 MB, the second one during the start.
+	// 200 MB are needed, because etcd preallocates two log segments of 64 MB, the second one while it is starting.
 	for name, free := range map[string]int{"at birth": 1 << 20, "while serving": 200 << 20} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -32,7 +32,7 @@ func large() string {
 	return string(value)
 }
 
-// grow writes the given number of MiB below a prefix.
+// grow writes the given number of MiB under a prefix.
 func grow(t *testing.T, c *clientv3.Client, prefix string, mebibytes int) {
 	t.Helper()
 	keys := make(chan int)
@@ -54,7 +54,7 @@ func grow(t *testing.T, c *clientv3.Client, prefix string, mebibytes int) {
 	writers.Wait()
 }
 
-// thin deletes the values below a prefix in batches of 100 and compacts, which creates free pages.
+// thin deletes the values under a prefix in batches of 100 and compacts, which creates free pages.
 func thin(t *testing.T, c *clientv3.Client, prefix string) {
 	t.Helper()
 	var reply *clientv3.DeleteResponse

@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// isolated is a member without a sidecar in its own network namespace, which the test can access only through
-// commands.
+// isolated is a member without a sidecar. The member has its own network namespace, so the test can reach it only
+// through commands.
 type isolated struct {
 	*wires
 	name string
@@ -68,7 +68,7 @@ func (m *isolated) begin(state string, initial ...*isolated) {
 	require.NoError(m.t, m.cmd.Start())
 	running := m.cmd
 	m.t.Cleanup(func() {
-		_ = running.Process.Kill() // the process may have ended
+		_ = running.Process.Kill() // the process may have exited
 		_ = running.Wait()
 		if content, _ := os.ReadFile(m.file("log")); m.t.Failed() {
 			m.t.Logf("last lines of the log of %s:\n%s", m.name, content[max(0, len(content)-3000):])
@@ -133,7 +133,7 @@ func (m *isolated) stop() {
 	require.Zero(m.t, m.exit())
 }
 
-// known returns the members listed by `etcdctl member list` by name.
+// known maps names to members, as listed by `etcdctl member list`.
 func (m *isolated) known() map[string]listed {
 	m.t.Helper()
 	var reply struct{ Members []listed }
@@ -164,7 +164,7 @@ func (w *wires) client(members []*isolated) *clientv3.Client {
 	return harness.NewClient(w.t, clientv3.Config{Endpoints: endpoints, DialOptions: []grpc.DialOption{grpc.WithContextDialer(w.dial)}})
 }
 
-// The commands are from docs/maintenance.md.
+// The test runs the commands in docs/maintenance.md.
 func TestMaintenance_growMoveAndShrink(t *testing.T) {
 	if !*day {
 		t.Skip("takes a minute: make test-maintenance")

@@ -46,8 +46,8 @@ func TestFaultKilledAtEverySystemCall(t *testing.T) {
 // logCalls is the number of identical calls on etcd's log to test.
 const logCalls = 4
 
-// killSpots returns the system calls of a run on the record and the database, and some of those on the log, with
-// paths relative to the volume.
+// killSpots returns the system calls of a run on the record and the database, and some of the calls on the log. The
+// paths are relative to the volume.
 func killSpots(t *testing.T) (spots []spot) {
 	t.Helper()
 	p := harness.NewPod(t)
@@ -72,8 +72,8 @@ func here(p *harness.Pod, at spot) spot {
 	return spot{harness.CallPoint{Call: at.Call, Path: filepath.Join(p.Volume, at.Path), Count: at.Count}}
 }
 
-// TestFaultOrderOnDisk checks the order in which changes become durable, because a simulated power loss cannot reveal
-// a wrong order.
+// TestFaultOrderOnDisk checks the order in which changes are flushed, because a simulated power loss cannot reveal a
+// wrong order.
 func TestFaultOrderOnDisk(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -101,14 +101,14 @@ func after(t *testing.T, calls []spot, from int, wanted spot) int {
 	return from + at
 }
 
-// firstWrite returns the index of the first call that changes something below a path. Calls that check locks are
+// firstWrite returns the index of the first call that changes something under a path. Calls that check locks are
 // ignored.
 func firstWrite(calls []spot, path string) int {
 	changes := []string{"write", "fsync", "fdatasync", "renameat", "unlinkat"}
 	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.Path, path) && slices.Contains(changes, s.Call) })
 }
 
-// first and last return the indexes of the first and the last call on a path or below the path.
+// first and last return the indexes of the first and the last call on a path or on anything under the path.
 func first(calls []spot, path string) int {
 	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.Path, path) })
 }

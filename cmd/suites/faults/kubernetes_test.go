@@ -35,9 +35,9 @@ const (
 	objectChanges = 2000 // acknowledged before each loss
 )
 
-// TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member whose store has a latency of 20
-// ms. No request may fail under load before the member is killed and loses its volume. No change that was
-// acknowledged or watched may be lost. The wait times are those of a release.
+// TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member whose store has a latency of 20 ms.
+// No request may fail under load before the member is killed and loses its volume. No change that was acknowledged or
+// watched may be lost. The test uses the same timeouts as a release.
 func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 	if *kubeAPIServer == "" {
 		t.Skip("SKIPPED: this needs a kube-apiserver, which make test-deploy builds and passes")
@@ -63,7 +63,7 @@ func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 	run.Shutdown()
 }
 
-// kubernetes is an API server with the state of the objects known to its clients.
+// kubernetes is an API server and the state of its objects as seen by the clients.
 type kubernetes struct {
 	t      *testing.T
 	url    string
@@ -96,9 +96,9 @@ func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	command.Stdout, command.Stderr = log, log
 	require.NoError(t, command.Start())
 	t.Cleanup(func() {
-		_ = command.Process.Kill() // the process may have ended
+		_ = command.Process.Kill() // the process may have exited
 		_ = command.Wait()
-		_ = log.Close() // only this test uses the file
+		_ = log.Close() // an error does not affect the test
 		if content, _ := os.ReadFile(log.Name()); t.Failed() {
 			t.Logf("last lines of the API server's log:\n%s", content[max(0, len(content)-5000):])
 		}
@@ -271,11 +271,11 @@ func (c configMap) changes(exists bool) (count int) {
 	if !exists {
 		return deleted
 	}
-	_, _ = fmt.Sscan(c.Data.Changes, &count) // other ConfigMaps have no count
+	_, _ = fmt.Sscan(c.Data.Changes, &count) // ConfigMaps of other clients have no count
 	return count
 }
 
-// check compares all objects with the state known to the clients, and the objects in etcd with the objects listed by
+// check compares all objects with the state seen by the clients, and the objects in etcd with the objects listed by
 // the API server.
 func (k *kubernetes) check(p *harness.Pod) {
 	k.t.Helper()

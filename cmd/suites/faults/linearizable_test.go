@@ -47,7 +47,7 @@ var registers = porcupine.Model{
 	},
 }
 
-// traffic is a set of clients that continuously read and write, with their history.
+// traffic is a set of clients that continuously read and write, and the history of their operations.
 type traffic struct {
 	began   time.Time
 	clients sync.WaitGroup
@@ -163,7 +163,8 @@ func TestFaultClusterStaysLinearizable(t *testing.T) {
 	}
 }
 
-// disturbances lists failures after which all members become ready again. New runs replace the ended runs in runs.
+// disturbances lists failures after which all members become ready again. Each failure replaces the runs that have
+// exited with new ones.
 var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
 	"rolling restart by SIGTERM": func(pods []*harness.Pod, runs []*harness.Run) {
 		for i := range runs {

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A failed listener ends the process, because an unreachable member is useless and only a restart can help.
+// The process must exit if a listener fails, because an unreachable member is useless and only a restart can help.
 func TestFaultListenerFails(t *testing.T) {
 	t.Parallel()
 	for name, listener := range map[string]struct {
@@ -43,7 +43,7 @@ func TestFaultListenerFails(t *testing.T) {
 	}
 }
 
-// cutListener shuts down a listening socket of the process, like a fault.
+// cutListener shuts down a listening socket of the process to simulate a fault.
 func cutListener(run *harness.Run, port int) {
 	run.T.Helper()
 	process, err := unix.PidfdOpen(run.Cmd.Process.Pid, 0)

@@ -64,8 +64,9 @@ func requireShortGaps(t *testing.T, writers []*harness.LatencyClient) {
 	}
 }
 
-// The test simulates a day: fragmentation, compactions, slow readers of snapshots, defragmentations by threshold
-// and by command, kills of members during a defragmentation, and an exceeded quota.
+// No acknowledged write may be lost during a simulated day of maintenance: fragmentation, compactions, slow readers of
+// snapshots, defragmentations by threshold and by command, kills of members during a defragmentation, and an exceeded
+// quota.
 func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	if !*day {
 		t.Skip("takes minutes: make test-maintenance")
@@ -114,7 +115,8 @@ func done(runs []*harness.Run) (count int) {
 	return count
 }
 
-// fragmentsWhileASnapshotIsRead fragments the databases and waits until every member has been defragmented.
+// fragmentsWhileASnapshotIsRead fragments the databases while a snapshot is being read, and waits until every member
+// has been defragmented.
 func fragmentsWhileASnapshotIsRead(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
 	t.Helper()
 	c, reader := clientOfAll(t, pods), rand.IntN(len(pods))
@@ -152,7 +154,7 @@ func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.
 	t.Logf("member %d was killed while it was being defragmented", victim)
 	runs[victim] = pods[victim].Start()
 	runs[victim].AwaitReady()
-	for i, run := range runs { // the killed member may have completed its defragmentation before it was serving again
+	for i, run := range runs { // the killed member may have been defragmented before it was serving again
 		harness.Eventually(t, fmt.Sprintf("member %d has no room left in its file", i), func() bool {
 			current := run.Status()
 			return current.Maintenance.Phase == "idle" && current.DBSize-current.DBInUse < 32<<20

@@ -44,7 +44,8 @@ func TestFaultRemovedMember(t *testing.T) {
 	}
 }
 
-// The members of the two clusters have the same names and addresses, and their volumes are swapped.
+// A member must not start with the volume of a member that has the same name and address but belongs to another
+// cluster.
 func TestFaultDataOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	trial(t, "opening", "data of another cluster")

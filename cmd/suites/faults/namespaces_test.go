@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wires is a network of namespaces: one namespace contains a bridge, and each of the other namespaces contains a
-// member. The machine's own network is not affected.
+// wires is a network that connects namespaces, one for each member, through a bridge in a namespace of its own. The
+// machine's own network is not affected.
 type wires struct {
 	t      *testing.T
 	prefix string // prefix of the names of the namespaces
@@ -78,7 +78,7 @@ func (w *wires) dial(ctx context.Context, address string) (conn net.Conn, err er
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		runtime.LockOSThread() // never unlocked, because a thread in another namespace must end with this goroutine
+		runtime.LockOSThread() // never unlocked, because a thread in another namespace must exit together with this goroutine
 		hub, failed := unix.Open("/run/netns/"+w.name("hub"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if failed != nil {
 			err = failed

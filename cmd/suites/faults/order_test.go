@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// order records the kernel's file events for a database and the exit record, in order. Unlike the log, the recording
-// is complete even after a kill.
+// order records the kernel's file events for a database and the exit record, in order. The recording is complete even
+// after a kill, unlike the log.
 type order struct {
 	t      *testing.T
 	events int // file descriptor

@@ -32,7 +32,7 @@ func TestFaultPowerLoss_recordIsTrue(t *testing.T) {
 	run.Shutdown()
 }
 
-// Power losses in this crash loop also lose writes that the operating system has not flushed.
+// The crash loop simulates power losses, which also lose writes that the operating system has not flushed.
 func TestFaultPowerLossLoop(t *testing.T) {
 	t.Parallel()
 	cycles := 2

@@ -12,8 +12,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Some writers of plain etcd do not get a response: raft drops a write that is forwarded to a stopping leader, and the
-// request times out.
+// Every write must get a response during a rolling restart. With plain etcd, some writes time out, because raft drops
+// a write that is forwarded to a stopping leader.
 func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
@@ -55,8 +55,8 @@ func tooBusy(run *harness.Run) bool {
 	return run.Log.Matching(harness.Line{"message": "may be delayed"}) != nil
 }
 
-// etcd does not grant leases in this state, so a stopping leader does not wait until the other members know about its
-// stop.
+// A leader must stop cleanly even if the quota is exceeded and etcd does not grant the lease with which a leader
+// announces its stop.
 func TestLeaderStop_exceededQuota(t *testing.T) {
 	onlyWithFaults(t)
 	t.Parallel()
@@ -75,7 +75,7 @@ func TestLeaderStop_exceededQuota(t *testing.T) {
 	}
 }
 
-// The leader cannot know that the followers will not respond.
+// A leader must also stop in time if its followers do not respond.
 func TestLeaderStop_frozenFollowers(t *testing.T) {
 	onlyWithFaults(t)
 	t.Parallel()

@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// stimulus is an event for a process. allowed lists the exit statuses that may follow, where -1 means that the
-// process was killed.
+// stimulus is an event to which a process must react, such as a signal. allowed lists the permitted exit statuses,
+// where -1 means that the process was killed.
 type stimulus struct {
 	name    string
 	push    func(run *harness.Run)
@@ -35,7 +35,7 @@ var stimuli = []stimulus{
 }
 
 func send(s syscall.Signal) func(run *harness.Run) {
-	return func(run *harness.Run) { _ = run.Cmd.Process.Signal(s) } // the process may have ended
+	return func(run *harness.Run) { _ = run.Cmd.Process.Signal(s) } // the process may have exited
 }
 
 func postStop(run *harness.Run) {
@@ -90,7 +90,7 @@ func (s blockedStart) suffers(t *testing.T, name string, push stimulus) {
 }
 
 // assertTruth checks that a clean record exists only if etcd was closed, and always after exit status 0. If the
-// process may have been killed, seen provides the evidence.
+// process may have been killed, seen shows whether etcd was closed first.
 func assertTruth(run *harness.Run, status int, seen *order) {
 	run.T.Helper()
 	assert.False(run.T, clean(run.Pod) && leftOpen(run, seen), "a clean record after an etcd that was not closed")

@@ -32,7 +32,7 @@ func NewClient(t *testing.T, config clientv3.Config) *clientv3.Client {
 	return client
 }
 
-// limitCalls returns an interceptor that ends calls after the given time, as measured by a Watch, unless their
+// limitCalls returns an interceptor that cancels calls after the given time, as measured by a Watch, unless their
 // context has a deadline. The error contains the name of the call, and etcd's client does not retry it.
 func limitCalls(within time.Duration) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
@@ -87,8 +87,8 @@ func (p *Pod) read(key string) *clientv3.GetResponse {
 	return reply
 }
 
-// LatencyClient writes one key after another and measures the longest time between two acknowledged writes. Its
-// fields may be read after it has stopped.
+// LatencyClient writes one key after another and measures the longest time between two acknowledged writes. The fields
+// may be read after the client has stopped.
 type LatencyClient struct {
 	Prefix     string // prefix of the keys
 	Acked      int

@@ -57,8 +57,8 @@ func (d *Disk) CutPower(run *Run) {
 	Eventually(d.t, "the disk is remounted", d.back)
 }
 
-// back mounts the disk again and reports whether it is usable. The kernel mounts the shut-down file system again
-// while another process, such as a container that has just started, still has the old mount in its namespace.
+// back mounts the disk again and reports whether it is usable. The disk stays unusable as long as another process,
+// such as a container that has just started, has the old mount in its namespace.
 func (d *Disk) back() bool {
 	if exec.Command("mount", "-o", "loop", d.image, d.point).Run() != nil {
 		return false
@@ -128,7 +128,7 @@ func (p *Pod) tracePath() string { return filepath.Join(p.Dir, "trace") }
 var traced = regexp.MustCompile(`^\d+ +(\w+)\((?:\d+<([^>]+)>|AT_FDCWD<[^>]*>, "([^"]+)")`)
 
 // Trace runs life with the pod under strace. Trace returns the successful calls of the given kinds on paths of the
-// volume or below others, in the order in which they returned.
+// volume or under others, in the order in which the calls returned.
 func (p *Pod) Trace(calls string, life func(), others ...string) (spots []CallPoint) {
 	p.T.Helper()
 	p.Strace("-y", "-z", "-e", "trace="+calls)

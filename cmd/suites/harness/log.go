@@ -49,7 +49,8 @@ var allLogs = flag.Bool("all-logs", false, "also print etcd's own log lines when
 // ofEtcd identifies a line that etcd itself logs.
 const ofEtcd = `"component":"etcd"`
 
-// summary returns the text that a failing test prints: the wrapper's lines and the number of omitted lines of etcd.
+// summary returns the text that a failing test prints: the wrapper's log lines and the number of etcd's log lines that
+// were omitted.
 func (l *Log) summary() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -57,13 +57,13 @@ func sampleCPU() {
 func threadTime() time.Duration {
 	var spent unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &spent); err != nil {
-		panic(err) // every supported Linux has this clock
+		panic(err) // every supported version of Linux has this clock
 	}
 	return time.Duration(spent.Nano())
 }
 
-// Watch is a stopwatch that runs slower on a busy machine: it measures how long something would have taken with a
-// dedicated core. Tests use it to check time limits.
+// Watch is a stopwatch that runs slower on a busy machine. Tests use a Watch to check time limits, because it measures
+// how long something would have taken on a dedicated core.
 type Watch struct {
 	began        time.Time
 	took, worked time.Duration // values of pace at the start

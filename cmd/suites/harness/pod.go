@@ -45,8 +45,8 @@ func NewPodWithStoppedSidecar(t *testing.T) *Pod {
 	return p
 }
 
-// NewPod returns a pod whose sidecar starts listening with the first process. Tests must script the sidecar before
-// that.
+// NewPod returns a pod whose sidecar starts listening with the first process. Tests must script the sidecar before the
+// first process starts.
 func NewPod(t *testing.T) *Pod {
 	t.Helper()
 	Built(t)
@@ -61,8 +61,8 @@ func NewPod(t *testing.T) *Pod {
 	return p
 }
 
-// NewStandalonePod returns a pod without a sidecar. NewStandalonePod writes etcd's configuration, with the additional
-// keys, to a file.
+// NewStandalonePod returns a pod without a sidecar. NewStandalonePod writes etcd's configuration and the additional
+// keys to a file.
 func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 	t.Helper()
 	p := NewPodWithStoppedSidecar(t)
@@ -89,7 +89,7 @@ func (p *Pod) WriteConfigFile() {
 
 func (p *Pod) configFile() string { return filepath.Join(p.Dir, "etcd.yaml") }
 
-// SingleMember returns a sidecar's configuration for a single member, including keys that etcd does not know.
+// SingleMember returns a sidecar's configuration for a single member, including keys that etcd does not support.
 func (p *Pod) SingleMember() map[string]any {
 	client, peer := p.Endpoint(), p.PeerURL()
 	return map[string]any{
@@ -153,7 +153,7 @@ func (p *Pod) ExpectTerminationMessage() {
 	require.NoError(p.T, os.WriteFile(p.TerminationMessage(), nil, 0o600))
 }
 
-// WriteRecord writes an exit record, like another run.
+// WriteRecord writes an exit record as if another run had written it.
 func (p *Pod) WriteRecord(content string) {
 	p.T.Helper()
 	require.NoError(p.T, os.WriteFile(p.RecordPath(), []byte(content), 0o600))
@@ -194,7 +194,7 @@ func (p *Pod) BlockClose() (release func()) {
 	p.T.Cleanup(func() { _ = connection.Close() }) // release may have closed it
 	_, err = io.WriteString(connection, "POST /v3/kv/range HTTP/1.1\r\nHost: etcd\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
 	require.NoError(p.T, err)
-	// etcd has asked for the body and is waiting for it.
+	// etcd has accepted the request and is waiting for its body.
 	require.NoError(p.T, connection.SetReadDeadline(time.Now().Add(Patience)))
 	asked := make([]byte, len("HTTP/1.1 100 Continue"))
 	_, err = io.ReadFull(connection, asked)

@@ -30,10 +30,10 @@ const parallel = "6"
 var Program string
 
 // DetectRaces makes the program under test use the race detector if the tests themselves use it. The detector triples
-// the CPU time of every process, so only the suite that covers all features has it by default.
+// the CPU time of every process, so only the suite that covers all features uses it by default.
 var DetectRaces = flag.Bool("detect-races", false, "build the program with the race detector if the tests use it")
 
-// directory contains the program that this suite runs.
+// directory is the directory of the program that this suite runs.
 var directory string
 
 // Main runs the tests of a suite for TestMain and returns the exit status.
@@ -110,8 +110,8 @@ func moduleRoot() (string, error) {
 }
 
 // Stillness replaces, in the built program, the 90 s for which a restore waits after the last heartbeat of the backup
-// writer. An idle process sends a heartbeat only every 30 s, so a test must write to a member that should count as
-// active.
+// writer. An idle process sends a heartbeat only every 30 s, so a test must keep writing to a member that should count
+// as active.
 const Stillness = 2 * time.Second
 
 // BuildAsReleased builds the program with the 90 s of a release, once for all suites.
@@ -143,9 +143,9 @@ func build(root, path string, stillness time.Duration, flags ...string) error {
 	command := exec.Command("go", "build", "-ldflags", "-X etcd-wrapper/recovery.stillness="+stillness.String(), "-o", path)
 	command.Dir, command.Stderr = root, os.Stderr
 	if detectsRaces() {
-		command.Args = append(command.Args, "-race") // shares the compiled packages of the tests
+		command.Args = append(command.Args, "-race") // shares the compiled packages with the tests
 	} else {
-		command.Args, command.Env = append(command.Args, "-trimpath"), append(os.Environ(), "CGO_ENABLED=0") // shares those of make build
+		command.Args, command.Env = append(command.Args, "-trimpath"), append(os.Environ(), "CGO_ENABLED=0") // like make build
 	}
 	command.Args = append(append(command.Args, flags...), "./cmd/etcd-wrapper")
 	return command.Run()
@@ -158,7 +158,7 @@ func detectsRaces() bool {
 }
 
 // openSources opens every directory of the module. Go caches a test result until a file opened by the test changes,
-// but does not know that these tests depend on the program.
+// but cannot detect that these tests depend on the program.
 func openSources(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -171,13 +171,13 @@ func openSources(root string) error {
 			return fs.SkipDir
 		}
 		if folder, err := os.Open(path); err == nil {
-			_ = folder.Close() // opening the directory was sufficient
+			_ = folder.Close() // only opening the directory matters
 		}
 		return nil
 	})
 }
 
-// Command is a running command of the program other than start-etcd.
+// Command is a running subcommand of the program other than start-etcd.
 type Command struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -232,7 +232,7 @@ func (c *Command) Wait() (out, log string, status int) {
 	return c.Output(), c.log.String(), c.cmd.ProcessState.ExitCode()
 }
 
-// Output runs a command that needs no pod and returns its output.
+// Output runs a command that does not need a pod and returns its output.
 func Output(t *testing.T, args ...string) string {
 	t.Helper()
 	var stderr bytes.Buffer

@@ -1,5 +1,5 @@
 // Package harness runs the program like a pod, with real processes, real signals, a scripted sidecar and etcd's own
-// client. It is for tests only. The suites in the neighboring directories contain the requirements.
+// client. Package harness is for tests only. The suites in the neighboring directories test the requirements.
 //
 // A Pod is everything that outlives a process, and a Run is one process in a pod. No helper sleeps for a fixed time:
 // tests wait for an expected event up to a deadline. On a busy machine, time limits are extended (see Watch).
@@ -62,7 +62,7 @@ func (p *Pod) Arguments(flags ...string) []string {
 func (p *Pod) Run(args ...string) *Run {
 	p.T.Helper()
 	if _, err := os.Lstat(p.Volume); errors.Is(err, fs.ErrNotExist) {
-		require.NoError(p.T, os.MkdirAll(p.Volume, 0o700)) // as Kubernetes does for a lost volume
+		require.NoError(p.T, os.MkdirAll(p.Volume, 0o700)) // like Kubernetes, if the volume was lost
 	}
 	reader, writer, err := os.Pipe()
 	require.NoError(p.T, err)
@@ -131,7 +131,7 @@ func (r *Run) Signal(s syscall.Signal) {
 	require.NoError(r.T, r.Cmd.Process.Signal(s))
 }
 
-// Exit waits for the process to exit and returns its status, or -1 if a signal ended it.
+// Exit waits for the process to exit and returns its status, or -1 if it was killed by a signal.
 func (r *Run) Exit(within time.Duration) int {
 	r.T.Helper()
 	await(r.T, "the process ends", within, r.HasEnded)
@@ -167,8 +167,8 @@ func (r *Run) Shutdown() (took time.Duration) {
 	return took
 }
 
-// answerWithin limits a request to the wrapper's own server. Responses come from memory, so this time is sufficient
-// on any machine.
+// answerWithin limits a request to the wrapper's own server. The time is sufficient on any machine, because the server
+// responds from memory.
 const answerWithin = 10 * time.Second
 
 // Readyz returns the status code of GET /readyz, or 0 if there is no response.
@@ -177,8 +177,8 @@ func (r *Run) Readyz() int {
 	return code
 }
 
-// Request returns the status code and the body of a response, or 0 if there is no response. Like the kubelet, it does
-// not verify certificates (see Pod.ServerCertName).
+// Request returns the status code and the body of a response, or 0 if there is no response. Like the kubelet, Request
+// does not verify certificates (see Pod.ServerCertName).
 func (r *Run) Request(method, path string) (int, string) {
 	r.T.Helper()
 	request, err := http.NewRequest(method, r.URL(path), nil)
@@ -226,7 +226,7 @@ func (r *Run) AwaitReady() {
 }
 
 // AwaitReadyz waits until /readyz responds with the status code, and returns the elapsed time as measured by a Watch.
-// The test fails if the process exits before.
+// The test fails if the process exits first.
 func (r *Run) AwaitReadyz(status int) time.Duration {
 	r.T.Helper()
 	watch := StartWatch()

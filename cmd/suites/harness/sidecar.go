@@ -33,7 +33,7 @@ type Sidecar struct {
 	config  func() map[string]any
 	server  *http.Server
 	handler http.Handler
-	stopped bool // Listen is called by the test instead of the start of the first process
+	stopped bool // the test calls Listen itself
 	once    sync.Once
 	closed  chan struct{}
 	cleared chan struct{} // closed by ClearFaults
@@ -84,13 +84,13 @@ func (s *Sidecar) Listen() {
 		}
 		s.t.Cleanup(func() {
 			close(s.closed)
-			_ = s.server.Close() // an error here has no effect on the test
+			_ = s.server.Close() // an error does not affect the test
 		})
 		go func() { _ = s.server.Serve(listener) }() // returns after Close
 	})
 }
 
-// handle records a request and responds, with a fault if one is due.
+// handle records a request and sends the response, or the next fault if there is one.
 func (s *Sidecar) handle(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -108,7 +108,7 @@ func (s *Sidecar) handle(next http.Handler) http.Handler {
 	})
 }
 
-// status reports a result once, for any HTTP method.
+// status reports each result only once, regardless of the HTTP method.
 func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	word := s.state
@@ -136,7 +136,7 @@ func (s *Sidecar) start(http.ResponseWriter, *http.Request) {
 	}
 }
 
-// Finish waits until a validation of duration Forever has started, and ends it.
+// Finish waits until a validation of duration Forever has started, and completes it.
 func (s *Sidecar) Finish() {
 	s.t.Helper()
 	Eventually(s.t, "a validation starts", func() bool {
@@ -220,7 +220,7 @@ func (s *Sidecar) Await(path string) {
 // Fault sends a faulty response.
 type Fault func(*Sidecar, http.ResponseWriter, *http.Request)
 
-// Block accepts a request, but does not respond before ClearFaults is called.
+// Block accepts a request, but does not respond until ClearFaults is called.
 func Block(s *Sidecar, w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	healing := s.cleared

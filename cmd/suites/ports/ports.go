@@ -1,6 +1,6 @@
 // Package ports leases TCP ports to tests. No other test uses a leased port, and the kernel does not use it for
-// outgoing connections. The package is for programs that need a port number: a test that can pass a listener should
-// listen on port 0.
+// outgoing connections. The package is for programs that take a port number. A test that can pass a listener should
+// listen on port 0 instead.
 package ports
 
 import (
@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lowest is the first port to lease. Lower ports are for well-known services.
+// lowest is the first port to lease. Ports below lowest are left to well-known services.
 const lowest = 10000
 
 var leases struct {

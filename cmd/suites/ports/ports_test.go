@@ -15,7 +15,7 @@ import (
 )
 
 // leaseMany is the environment variable that makes the test binary lease ports, print them and hold them until the
-// end of its input.
+// input is closed.
 const leaseMany = "TEST_LEASES_PORTS"
 
 const many = 50
@@ -50,7 +50,7 @@ func leaseAndHold(t *testing.T) {
 		fmt.Println(ports.Lease(t))
 	}
 	fmt.Println("held")
-	_, _ = fmt.Scanln() // blocks until the end of the input
+	_, _ = fmt.Scanln() // blocks until the input is closed
 }
 
 // leasedByAnotherProcess starts a process that leases ports and holds them until the end of the test.

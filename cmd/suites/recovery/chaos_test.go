@@ -67,7 +67,7 @@ type cluster struct {
 	dice     *rand.Rand
 	book     *ledger
 	informer *informer
-	watching int // number of the informer's lists at the last verification
+	watching int // how often the informer had listed at the last verification
 
 	etcd      *clientv3.Client // client used by the test itself
 	run       *harness.Run
@@ -121,8 +121,9 @@ func (c *cluster) choose() disaster {
 	})
 }
 
-// choose returns a random element that is currently possible and whose name contains part. The element is drawn from
-// all elements, because the random sequence of a seed must not depend on which of them are possible.
+// choose returns a random element that is currently possible and whose name contains part. choose draws from all
+// elements until one is possible, because the random sequence of a seed must not depend on which elements are
+// possible.
 func choose[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, about func(T) (name string, possible bool)) T {
 	t.Helper()
 	fits := func(one T) bool {

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// clockAhead is the environment variable that contains how many seconds the clock of a skewed program is ahead.
+// clockAhead is the environment variable that sets how many seconds the clock of a skewed program is ahead.
 const clockAhead = "CLOCK_AHEAD"
 
 // Patch for time.Now that adds the seconds.

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A condition lasts while a fault is injected. A cluster that survives a condition and a fault separately may not
-// survive both at the same time.
+// A condition is a problem that persists while a fault is injected, because a cluster that survives each of the two
+// alone may not survive both at the same time.
 type condition struct {
 	name  string
 	start func(c *threeMembers, victim *member) (ends func())

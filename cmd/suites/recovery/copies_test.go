@@ -24,7 +24,8 @@ func (l *storedMember) copied() *harness.Pod {
 	return other
 }
 
-// Both copies have the same rows at first. The copy that writes second finds the rows of the other copy in the store.
+// Only one of two pods with copies of the same data may continue the backups. The pod that writes second must notice
+// the other pod's rows in the store.
 func TestCopies_oneContinues(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)
@@ -49,7 +50,7 @@ func TestCopies_oneContinues(t *testing.T) {
 	runs[running].AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
-// The data of the copy is preserved, and --adopt adds it to the store once.
+// The data of the rejected copy must be preserved, and --adopt must add it to the store exactly once.
 func TestCopies_adoption(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)

@@ -46,7 +46,7 @@ func newDamagedMember(t *testing.T, damage func(p *harness.Pod), copies int) *da
 	return s
 }
 
-// reset restores the copies of the volume and the store.
+// reset restores the volume and the store from their copies.
 func (s *damagedMember) reset() {
 	s.T.Helper()
 	s.copyAll(s.Volume+".saved", s.Volume)

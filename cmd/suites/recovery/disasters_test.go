@@ -110,9 +110,9 @@ func (c *cluster) copyVolume() {
 	}
 }
 
-// awaitNewerThanCopy waits until the store contains a revision that is missing from the copy of the volume. Before
-// that, a rolled-back volume cannot be distinguished from the volume of an etcd that was killed when the copy was
-// made.
+// awaitNewerThanCopy waits until the store contains a revision that is missing from the copy of the volume. Until the
+// store contains a newer revision, a rolled-back volume looks like the volume of an etcd that was killed when the copy
+// was made.
 func (c *cluster) awaitNewerThanCopy() {
 	c.T.Helper()
 	copied := highestRevision(c.Pod, c.oldVolume)
@@ -122,7 +122,7 @@ func (c *cluster) awaitNewerThanCopy() {
 	})
 }
 
-// shutdown stops first the clients and then the program, which uploads all acknowledged writes.
+// shutdown stops the clients first, and then the program, which uploads all acknowledged writes.
 func (c *cluster) shutdown(stop func()) {
 	c.T.Helper()
 	stop()

@@ -24,8 +24,8 @@ type figures struct {
 
 	takeovers          int
 	kept, lost         int           // writes reported as stored, and how many of them are missing after a takeover
-	longestOverlap     time.Duration // longest time from the return of a pod to its exit
-	longestOverlapIdle time.Duration // the same in idle-machine time
+	longestOverlap     time.Duration // longest time between the return of a pod and its exit
+	longestOverlapIdle time.Duration // longestOverlap in idle-machine time
 }
 
 func (f *figures) add(change func(*figures)) {

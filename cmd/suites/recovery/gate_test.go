@@ -63,7 +63,7 @@ func (g *gate) slow(pause time.Duration) {
 	g.pause = pause
 }
 
-// open accepts connections again and ends the delay.
+// open accepts connections again and removes the delay.
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,7 +107,7 @@ func (g *gate) admit(pair ...net.Conn) bool {
 	return !g.shut
 }
 
-// pass copies data until one of the connections ends, and then closes both.
+// pass copies data until one of the connections is closed, and then closes both.
 func (g *gate) pass(from, to net.Conn) {
 	piece := make([]byte, 64<<10)
 	for {

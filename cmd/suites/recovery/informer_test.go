@@ -73,7 +73,7 @@ func (i *informer) list(ctx context.Context) bool {
 	return true
 }
 
-// watch applies events to the cache until the next revision has been compacted. A watch that ends for another reason
+// watch applies events to the cache until the next revision has been compacted. A watch that fails for another reason
 // is resumed.
 func (i *informer) watch(ctx context.Context) {
 	for ctx.Err() == nil {

@@ -48,12 +48,12 @@ func (s *damagedMember) spots(t *testing.T) (spots []harness.CallPoint) {
 
 func (s *damagedMember) ofRecovery(path string) bool {
 	own := []string{s.Volume, filepath.Join(s.Volume, "recovery.json"), filepath.Join(s.Volume, "recovery.json.tmp")}
-	named := !strings.HasPrefix(filepath.Base(path), ".new-") // the name is random and differs in the next run
+	named := !strings.HasPrefix(filepath.Base(path), ".new-") // a random name that is different in the next run
 	return slices.Contains(own, path) || strings.HasPrefix(path, s.DataDir()+".") || strings.HasPrefix(path, s.dir) && named
 }
 
-// dieAt kills a recovery at a system call and checks that the next start completes the recovery. A recovery may also
-// end before that call.
+// dieAt kills a recovery at a system call and checks that the next start completes the recovery. The recovery may also
+// finish before it reaches the call.
 func (s *damagedMember) dieAt(t *testing.T, at harness.CallPoint) {
 	t.Helper()
 	where := fmt.Sprintf("%s on %s, number %d", at.Call, strings.TrimPrefix(at.Path, s.Volume), at.Count)

@@ -49,7 +49,7 @@ func TestLedger_acceptsValidResults(t *testing.T) {
 	assert.Empty(t, wrong)
 }
 
-// The chaos tests rely on the ledger to find violations.
+// verify must find all kinds of violations, because the chaos tests rely on the ledger.
 func TestLedger_findsViolations(t *testing.T) {
 	for name, test := range map[string]struct {
 		have    func(first, perhaps, last *attempt) contents

@@ -73,9 +73,9 @@ func (l *ledger) acknowledged() int {
 // contents are etcd's keys and values by key.
 type contents map[string]*mvccpb.KeyValue
 
-// verify compares the data with the data that must or may exist at a revision and returns the differences. verify
-// also records the outcome of unacknowledged attempts. over means that none of these attempts can still succeed, and
-// undone is the number of acknowledged changes that were rolled back.
+// verify compares the data with the data that must or may exist at a revision and returns the differences. verify also
+// records the outcome of unacknowledged attempts. If over is set, none of these attempts can still succeed. undone is
+// the number of acknowledged changes that were rolled back.
 func (l *ledger) verify(have contents, at int64, over bool) (wrong []string, undone int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// some returns the stride of a loop, which is apart, or 1 with -whole.
+// some returns the step for a loop over the trials: apart by default, or 1 with -whole.
 func some(apart int) int {
 	if *whole {
 		return 1

@@ -25,7 +25,7 @@ type network struct {
 // networks counts the networks of this process.
 var networks atomic.Int32
 
-// newNetwork creates a network. The test is skipped if that is impossible, for example without root.
+// newNetwork creates a network. The test is skipped if namespaces cannot be created, for example without root.
 func newNetwork(t *testing.T) *network {
 	t.Helper()
 	number := int(networks.Add(1))

@@ -51,7 +51,7 @@ func TestSpool_survivesLostData(t *testing.T) {
 	}
 }
 
-// The segments in the spool are missing from valid data that a user restored from an old copy.
+// Segments in the spool must not be lost when a user restores an old copy of the data, which does not contain them.
 func TestSpool_survivesManualRestore(t *testing.T) {
 	t.Parallel()
 	p, d := newSpoolPod(t)

@@ -142,8 +142,8 @@ func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	run.AwaitReady()
 }
 
-// A database may have been corrupt before it was backed up. Recovery must open it in a child process, because opening
-// a corrupt database can crash the process.
+// Recovery must open a restored database in a child process, because the database may have been corrupt when it was
+// backed up, and opening a corrupt database can crash the process.
 func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)
@@ -168,7 +168,7 @@ func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	l.requireRefused("the backups are damaged")
 }
 
-// An older full snapshot and its segments must restore the same revision as a damaged full snapshot.
+// If a full snapshot is damaged, the same revision must be restored from an older full snapshot and its segments.
 func TestDamagedBackup_olderFullSnapshotIsUsed(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)

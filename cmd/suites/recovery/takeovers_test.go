@@ -165,8 +165,8 @@ func (p backupWriter) startWriting(prefix string) *writes {
 	return w
 }
 
-// writePause is the pause between two writes to a pod. The pause is long because many pods are under load at the same
-// time.
+// writePause is the pause between two writes to a pod. The pause between writes is long because many pods are under
+// load at the same time.
 const writePause = 200 * time.Millisecond
 
 func (w *writes) write(client *clientv3.Client, key string) {

@@ -42,7 +42,7 @@ type threeMembers struct {
 	etcd     *clientv3.Client // client used by the test itself
 	informer *informer
 	id       uint64 // ID of the cluster
-	watching int    // number of the informer's lists at the last verification
+	watching int    // how often the informer had listed at the last verification
 	stored   int64  // revision reported as stored by the members
 	restored int64  // highest revision reported as restored by the members since the fault
 }
@@ -91,8 +91,8 @@ func (c *threeMembers) awaitReady() {
 	}
 }
 
-// recoveryTimeout limits the time until a member is ready. A member may first have to watch another member for a
-// minute, which it checks every 30 s.
+// recoveryTimeout limits the time until a member is ready. A member may first have to observe another member for a
+// minute, and checks every 30 s.
 const recoveryTimeout = 3 * time.Minute
 
 func (m *member) awaitReady() {
@@ -100,8 +100,8 @@ func (m *member) awaitReady() {
 	for watch := harness.StartWatch(); m.run.Readyz() != 200; <-time.After(20 * time.Millisecond) {
 		require.Less(m.T, watch.Duration(), recoveryTimeout, "%s is ready again", m.Config["name"])
 		select {
-		// The killed member was the only one that could describe the cluster. An orchestrator would restart the
-		// current member.
+		// The member exits if the killed member was the only one that could describe the cluster. Restart it, like an
+		// orchestrator.
 		case <-m.run.Ended:
 			require.NotEmpty(m.T, m.run.Log.FindText("the next start tries again"), "the process ended before it was ready")
 			m.run = m.Run(m.run.Cmd.Args[1:]...)

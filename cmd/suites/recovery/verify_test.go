@@ -83,8 +83,8 @@ func (c *cluster) requireNewHistory(revision int64) {
 	harness.Eventually(c.T, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
 }
 
-// requireLeases checks that keys have their leases with the granted TTL, and that keys with an expired lease are
-// deleted.
+// requireLeases checks that keys still have their leases with the granted TTL, and that keys whose lease has expired
+// are deleted.
 func (c *cluster) requireLeases(have contents) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)

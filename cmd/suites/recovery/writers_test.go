@@ -14,7 +14,7 @@ const (
 	writers   = 3
 	keys      = 30 // of each
 	leaseTime = 3600
-	briefly   = 3 // TTL, in seconds, of the leases of short-lived keys
+	briefly   = 3 // TTL of leases for short-lived keys, in seconds
 	pace      = 2 * time.Millisecond
 	patience  = 5 * time.Second // timeout of a client request
 )
@@ -68,7 +68,7 @@ func (w *client) change(ctx context.Context) {
 	defer cancel()
 	if w.dice.IntN(100) == 0 {
 		if at := w.book.highest() - w.dice.Int64N(50); at > 0 { // etcd also accepts revision 0
-			_, _ = w.etcd.Compact(ctx, at) // fails for a compacted revision
+			_, _ = w.etcd.Compact(ctx, at) // fails if the revision is already compacted
 		}
 		return
 	}

@@ -90,7 +90,8 @@ func TestHelmHasNothingToSay(t *testing.T) {
 	assert.NotContains(t, said, "WARNING")
 }
 
-// The tests in deploy compare these rendered examples with the program, so they do not need helm.
+// The committed examples must match the chart, because the tests in deploy compare the examples with the program and
+// do not run helm.
 func TestExamples_matchTheChart(t *testing.T) {
 	files, err := filepath.Glob(path("examples", "*.values.yaml"))
 	require.NoError(t, err)
@@ -223,7 +224,7 @@ func TestAMemberThatLosesNothingNeedsNoClaim(t *testing.T) {
 	assert.Contains(t, env, document{"name": "ETCD_WRAPPER_BACKUP_ACK", "value": "stored"})
 }
 
-// Namespaces do not isolate networks, and two releases may share a namespace.
+// Two releases must not share any objects, names or selectors, even in the same namespace.
 func TestReleases_areIndependent(t *testing.T) {
 	const values = `{replicas: 3, store: {url: s3://bucket}, leases: true, tls: {source: cert-manager}, monitoring: {podMonitor: true}}`
 	blue, green := rendered(t, values, "blue", "one"), rendered(t, values, "green", "one")
@@ -244,7 +245,7 @@ func TestReleases_areIndependent(t *testing.T) {
 // block matches an indented code block on a page.
 var block = regexp.MustCompile(`(?m)(?:^    .*\n)+`)
 
-// Adding or removing members must not restart the remaining members.
+// Changing the number of members must not change the pod template, because that would restart the remaining members.
 func TestReplicas_keepThePodTemplate(t *testing.T) {
 	template := func(replicas int) any {
 		set := rendered(t, fmt.Sprintf("{replicas: %d, store: {url: s3://b}}", replicas), "etcd", "blue")["StatefulSet/etcd"]

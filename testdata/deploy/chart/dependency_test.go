@@ -58,7 +58,7 @@ func TestHelm3RendersTheSame(t *testing.T) {
 	}
 }
 
-// Without quotes, YAML would parse these names as a boolean and as null.
+// The chart must quote names that YAML would otherwise parse as a boolean or as null.
 func TestNames_areQuotedInYAML(t *testing.T) {
 	for _, name := range []string{"true", "null", "yes", "on"} {
 		values := "{store: {url: s3://b, secret: " + "'null'" + "}, priorityClassName: 'true', leases: true, tls: {source: cert-manager}, monitoring: {podMonitor: true}, copy: {to: s3://c}}"

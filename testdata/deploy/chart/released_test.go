@@ -54,7 +54,7 @@ func TestValues_keepImmutableFields(t *testing.T) {
 	}
 }
 
-// Upgrades may skip versions, so every released version is compared with the current chart.
+// An upgrade from any released version must keep all immutable fields, because users may skip versions.
 func TestVersions_keepImmutableFields(t *testing.T) {
 	for _, chart := range cluster.Released() {
 		for _, values := range []string{

@@ -28,7 +28,7 @@ import (
 // token authenticates all programs and tests as a single user with all permissions.
 const token = "test-deploy"
 
-// Cluster is a running control plane.
+// Cluster is a running Kubernetes control plane.
 type Cluster struct {
 	Config     *rest.Config
 	Client     kubernetes.Interface
@@ -162,7 +162,7 @@ func (c *Cluster) log(program string) string {
 }
 
 func tail(file string) string {
-	content, _ := os.ReadFile(file) // an unreadable log is shown as empty
+	content, _ := os.ReadFile(file) // if the log cannot be read, no lines are printed
 	lines := strings.Split(string(content), "\n")
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }
@@ -210,7 +210,8 @@ func (c *Cluster) tool(name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Environment returns the environment of a cluster user, in which kubectl and helm are in PATH and configured.
+// Environment returns the environment of a cluster user. kubectl and helm are in PATH and are configured for the
+// cluster.
 func (c *Cluster) Environment() []string {
 	path := strings.Join([]string{filepath.Dir(Tool("kubectl")), filepath.Dir(Tool("helm")), os.Getenv("PATH")}, string(os.PathListSeparator))
 	return append(os.Environ(), "KUBECONFIG="+c.Kubeconfig, "KUBECACHEDIR="+filepath.Join(c.dir, "cache"), "HELM_CACHE_HOME="+filepath.Join(c.dir, "helm"),

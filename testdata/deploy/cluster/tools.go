@@ -22,9 +22,8 @@ func Checkout() string {
 // tools returns the directory with the programs built by Build.
 func tools() string { return filepath.Join(Checkout(), "bin", "test-deploy") }
 
-// which returns the Kubernetes version to build and run. The KUBERNETES environment variable selects "newest" (the
-// default) or "oldest", which is the oldest version that the chart supports. Each Kubernetes version has its own
-// module.
+// which returns the Kubernetes version to build and run. The environment variable KUBERNETES is either "newest" (the
+// default) or "oldest", the oldest version that the chart supports. Each Kubernetes version has its own module.
 func which() string { return cmp.Or(os.Getenv("KUBERNETES"), "newest") }
 
 // ofKubernetes lists the programs that depend on the Kubernetes version.

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Backoff between container restarts. The kubelet's backoff of 10 s to 5 min is too long for tests.
+// Backoff between container restarts. The kubelet's backoff of 10 s to 5 min would be too long for tests.
 const (
 	firstBackoff = time.Second
 	lastBackoff  = 10 * time.Second
@@ -232,7 +232,7 @@ func (c *container) port(wanted intstr.IntOrString) int {
 	return number
 }
 
-// prober returns a client that, like the kubelet, does not verify certificates.
+// prober returns an HTTP client that does not verify certificates, like the kubelet.
 func (n *Node) prober(timeout time.Duration) *http.Client {
 	return &http.Client{Timeout: timeout, Transport: &http.Transport{
 		DialContext: n.network.dial, DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},

@@ -28,7 +28,7 @@ const (
 	creation = 30 * time.Second
 )
 
-// listen serves the kubelet API for kubectl exec and kubectl port-forward until the process ends, and returns its
+// listen serves the kubelet API for kubectl exec and kubectl port-forward until the process exits, and returns the
 // address.
 func (m *Machines) listen() (address string) {
 	mux := http.NewServeMux()
@@ -86,7 +86,7 @@ func (n *Node) ExecInContainer(ctx context.Context, pod, _, container string, ar
 			return err
 		}
 		go func() {
-			_, _ = io.Copy(typed, in) // the command may end without reading its input
+			_, _ = io.Copy(typed, in) // the command may exit without reading its input
 			_ = typed.Close()
 		}()
 	}
@@ -122,7 +122,7 @@ func (n *Node) Exec(pod *corev1.Pod, container string, args ...string) (string, 
 	return out.String(), nil
 }
 
-// Kill sends SIGKILL to a container, like the kernel's OOM killer.
+// Kill kills a container with SIGKILL, like the kernel's OOM killer.
 func (n *Node) Kill(pod *corev1.Pod, container string) error {
 	return exec.Command(n.runc, "--root", n.State(), "kill", string(pod.UID)+"-"+container, "KILL").Run()
 }

@@ -14,8 +14,8 @@ import (
 
 const zone = "svc.cluster.local."
 
-// answerNames is the cluster's name server. The name server answers queries from the EndpointSlices, each in its own
-// goroutine, until conn is closed.
+// answerNames is the cluster's name server. The name server answers queries with addresses from the EndpointSlices
+// until conn is closed, and handles each query in its own goroutine.
 func (n *Node) answerNames(conn net.PacketConn) {
 	for {
 		buffer := make([]byte, 1500)
@@ -43,7 +43,7 @@ func (n *Node) reply(query []byte) []byte {
 	if !known {
 		message.RCode = dnsmessage.RCodeNameError
 	}
-	reply, _ := message.Pack() // a message that was unpacked can always be packed again
+	reply, _ := message.Pack() // cannot fail, because the message has just been unpacked
 	return reply
 }
 

@@ -152,8 +152,8 @@ func inNewNamespace(name string, do func() error) error {
 	})
 }
 
-// onThread runs do on a locked thread. If the thread cannot return to its network namespace, it ends with the
-// goroutine.
+// onThread runs do on a locked thread. If the thread cannot return to its network namespace, the thread exits together
+// with the goroutine.
 func onThread(do func() error) error {
 	ended := make(chan error)
 	go func() {
@@ -238,7 +238,7 @@ func (n *Node) Forward(t testing.TB, port, to string) (address string) {
 			})
 		}
 	})
-	t.Cleanup(func() { _ = listener.Close() }) // open connections are closed when the pods end
+	t.Cleanup(func() { _ = listener.Close() }) // open connections are closed when the pods terminate
 	return resolver
 }
 
@@ -259,7 +259,7 @@ func join(one, other io.ReadWriteCloser) {
 // Gateway is the address at which pods can reach a server that Serve has started.
 const Gateway = resolver
 
-// patience limits the start of a program on a busy machine.
+// patience limits how long a program may take to start on a busy machine.
 const patience = 2 * time.Minute
 
 // Serve starts a program that listens on a port of Gateway, and waits until it is listening. The program runs until

@@ -81,7 +81,7 @@ func (m *Machines) Start(t testing.TB, namespace, runc string, images map[string
 	return n
 }
 
-// reachable allows the users of pods to access volumes below dir.
+// reachable allows the users of pods to access volumes under dir.
 func reachable(t testing.TB, dir string) {
 	for ; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 		require.NoError(t, os.Chmod(dir, 0o755))
@@ -98,7 +98,7 @@ func (n *Node) serveNames(t testing.TB) {
 	go n.answerNames(conn)
 }
 
-// watch starts each pod that is bound to a node and is not running yet. watch returns when all pods have ended.
+// watch starts each pod that is bound to a node and is not running yet. watch returns when all pods have terminated.
 func (n *Node) watch(ctx context.Context) {
 	var running sync.WaitGroup
 	known := map[types.UID]bool{}
@@ -135,7 +135,7 @@ func (n *Node) seen(pod *corev1.Pod) (*corev1.Pod, bool) {
 	return found, ok
 }
 
-// named returns a pod as last read from the API server.
+// named returns the pod with the given name, as last read from the API server.
 func (n *Node) named(name string) (*corev1.Pod, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

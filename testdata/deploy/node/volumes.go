@@ -183,8 +183,8 @@ func (n *Node) projected(ctx context.Context, pod *corev1.Pod, sources []corev1.
 	return files, nil
 }
 
-// publish replaces files atomically, as a kubelet does: each name is a link through ..data, and ..data is a link to
-// the directory with the latest content.
+// publish replaces files atomically, like a kubelet: each name is a link through ..data, which is itself a link to the
+// directory with the latest content.
 func (n *Node) publish(pod *corev1.Pod, folder string, files map[string][]byte, mode int32) error {
 	if same(filepath.Join(folder, "..data"), files) {
 		return nil

@@ -56,7 +56,7 @@ func (s *sidecar) start(_ http.ResponseWriter, r *http.Request) {
 	s.status = "Successful"
 }
 
-// full sends the same response as the real sidecar after a full snapshot.
+// full sends the response that the real sidecar sends after a full snapshot.
 func full(w http.ResponseWriter, _ *http.Request) {
 	log.Print("full snapshot requested")
 	w.Header().Set("Content-Type", "application/json")

@@ -64,7 +64,8 @@ func (f flags) askEtcd() error {
 	return nil
 }
 
-// identity returns a TLS configuration with the client certificate and the CA of etcd's server certificate.
+// identity returns a TLS configuration that uses the client certificate and trusts the CA of etcd's server
+// certificate.
 func (f flags) identity() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(f["cert"], f["key"])
 	if err != nil {

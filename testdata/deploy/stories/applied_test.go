@@ -45,8 +45,8 @@ func TestVariants_upgrade(t *testing.T) {
 	}
 }
 
-// definitions creates the CRDs of cert-manager and the Prometheus operator. An old API server ignores unknown schema
-// fields, which is fine because only this project's objects are validated strictly.
+// definitions creates the CRDs of cert-manager and the Prometheus operator. An old API server may ignore unknown
+// schema fields, because only this project's objects are validated strictly.
 func definitions(t *testing.T) {
 	t.Helper()
 	for module, folder := range map[string]string{

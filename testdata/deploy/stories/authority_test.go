@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The story follows docs/operations.md. The client also trusts both authorities before the members use the new one,
-// and switches to a certificate from the new authority before the old one is removed.
+// The story follows docs/operations.md. Like the members, the client trusts both authorities before the members use
+// the new one, and has a new certificate before the old authority is removed.
 func TestCARotation_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	former, latter := w.withCertificates(), newAuthority(t)

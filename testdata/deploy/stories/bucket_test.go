@@ -32,7 +32,7 @@ var credentials = map[string]string{
 	"AWS_ENDPOINT_URL": "http://" + node.Gateway + ":" + bucketPort,
 }
 
-// offerBucket starts an S3 server for the pods, with the buckets named in the manifests. offerBucket returns the
+// offerBucket starts an S3 server for the pods and creates the buckets named in the manifests. offerBucket returns the
 // directory with the objects in my-bucket.
 func (w *world) offerBucket() (folder string) {
 	w.t.Helper()
@@ -56,7 +56,7 @@ func newWorldWithBucket(t *testing.T, options ...node.Option) *world {
 	return w
 }
 
-// listed is the output of `etcd-wrapper backup list -o json`.
+// listed is the decoded output of `etcd-wrapper backup list -o json`.
 type listed struct {
 	Generations []struct {
 		Windows []struct{ From, To int64 }

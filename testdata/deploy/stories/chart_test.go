@@ -19,8 +19,8 @@ const (
 	threeWithSidecars = three + "\n" + oneWithSidecar
 )
 
-// apply installs or upgrades the chart with the given values. As with the helm command, values from earlier calls are
-// dropped.
+// apply installs or upgrades the chart with the given values. apply drops the values of earlier calls, like the helm
+// command.
 func (w *world) apply(values ...string) {
 	w.t.Helper()
 	out, err := w.upgrade(values...)

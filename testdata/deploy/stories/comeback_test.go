@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// A single-member cluster stores its backups on a volume, so the store must change when members are added.
+// Growing a cluster must also move its backups, which a single member stores on a volume, to a bucket.
 func TestOneMember_growsToThree(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(one)
@@ -28,7 +28,7 @@ func TestOneMember_growsToThree(t *testing.T) {
 	w.checkBackups("etcd-main-2", writes)
 }
 
-// New members must not create a new cluster while they cannot reach the first member.
+// New members must not create a second cluster if they cannot reach the first member.
 func TestNewMembersWaitForTheFirst(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(one, "store: {url: s3://my-bucket/etcd-main}")
@@ -58,9 +58,9 @@ func TestLostVolume_memberRejoins(t *testing.T) {
 	w.comesBack("etcd-main-1", func() { w.recipe("docs/operations.md", "-n etcd delete pod etcd-main-1", nil) })
 }
 
-// The story loses a machine and the volume of a pod. The pod object remains until the node is deleted, because
-// nothing reports that the pod has ended. The story needs its own machines because other stories are still using the
-// shared ones.
+// A member must return after its machine and volume are lost. The pod object remains until the node is deleted,
+// because no kubelet reports that the pod has terminated. The story needs its own machines because other stories are
+// still using the shared ones.
 func TestLostNode_memberMoves(t *testing.T) {
 	w := newWorldWithBucket(t)
 	require.NoError(t, machines.Offer(t.Context(), w.namespace, 4, corev1.Taint{Key: "kind", Value: w.namespace, Effect: corev1.TaintEffectNoSchedule}))
@@ -98,7 +98,8 @@ func (w *world) comesBack(member string, loses func()) {
 	w.checkBackups(member, writes)
 }
 
-// No other story restores all three members with the chart's settings for the bucket, the keys and the volumes.
+// A cluster that loses all three volumes must be restored with the chart's settings for the bucket, the keys and the
+// volumes.
 func TestLostVolumes_clusterIsRestored(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -129,8 +130,8 @@ func (w *world) loseAll() {
 	w.awaitReady(3)
 }
 
-// The story follows docs/operations.md. A rolling update would never finish, because the first member becomes ready
-// only together with the others.
+// The story restores all members as described in docs/operations.md, without a rolling update, which would never
+// finish because the first member becomes ready only together with the others.
 func TestThreeMembers_restoreToATime(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -168,7 +169,7 @@ func (w *world) mistake() (values string) {
 	return fmt.Sprintf("restore: {to: 'revision:%d', id: before-the-mistake}", good)
 }
 
-// If only replicas is changed, the remaining members must not restart.
+// Changing only replicas must not restart the remaining members.
 func TestReplicas_changeDuringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	const values = three + "\nspread: {nodes: preferred}" // the cluster has fewer machines than members

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// A Job copies the store once, and a CronJob copies it on a schedule. When the first bucket is given up, the members
-// continue with the copy.
+// The story copies the store once with a Job and then on a schedule with a CronJob. When the first bucket is
+// abandoned, the members must continue with the copy.
 func TestBackupCopy_clusterContinuesInTheCopy(t *testing.T) {
 	const nightly, each = `copy: {to: "s3://another-bucket/etcd-main", schedule: "0 3 * * *"}`, `copy: {to: "s3://another-bucket/etcd-main", schedule: "* * * * *"}`
 	w := newWorldWithBucket(t)

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// disk is the size of the volumes in these stories. Backups leave 256 MB for etcd, whose log preallocates 64 MB and
-// needs more for large values.
+// disk is the size of the volumes in these stories. Backups leave 256 MB for etcd, which preallocates 64 MB for its
+// log and needs more for large values.
 const disk = 768 << 20
 
 // etcd exits when its volume is full. Once space has been freed, the member must return with all acknowledged writes.

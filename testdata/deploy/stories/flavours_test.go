@@ -26,9 +26,9 @@ func TestThreeMembers_withSidecars(t *testing.T) {
 	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
 }
 
-// The volume, the exit record and the member names are the same with and without a sidecar. As described in
-// docs/upgrade.md, the sidecar's etcd can still read the data. When the member returns to standalone mode, its
-// earlier backups continue.
+// A member must keep its volume, exit record and name when its sidecar is removed and added again. As described in
+// docs/upgrade.md, the sidecar's etcd must still be able to read the data. When the member returns to standalone mode,
+// it must continue its earlier backups.
 func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorld(t)
 	w.apply(oneWithSidecar)
@@ -49,7 +49,7 @@ func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 // readableFor35 is the setting in docs/upgrade.md for users who may want to return to etcd 3.5.
 const readableFor35 = `dataVersion: "3.5"`
 
-// The migration in docs/upgrade.md starts with a full snapshot by the sidecar.
+// The story follows the migration in docs/upgrade.md, in which the sidecar first takes a full snapshot.
 func TestThreeMembers_sidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(threeWithSidecars)

@@ -20,7 +20,8 @@ const (
 	recipient = "age1zesj80vjwy2j0zqdamgn4t2y44gfmx0say94g8sgrzqkcgyftdhsrlavv3"
 )
 
-// The keys come from Secrets, as in docs/deploy.md. The copy Job must not get a decryption key.
+// Backups must be encrypted and signed with keys from Secrets, as described in docs/deploy.md, and the copy Job must
+// not get a decryption key.
 func TestBackups_encryptedAndSigned(t *testing.T) {
 	w := newWorld(t)
 	bucket := w.offerBucket()
@@ -69,7 +70,7 @@ func signing(t *testing.T) map[string]string {
 	return map[string]string{"key.pem": text("PRIVATE KEY", key), "trusted.pem": text("PUBLIC KEY", trusted)}
 }
 
-// The chart values are from docs/deploy.md. Every member must require the password, and the backups must include the
+// With the chart values from docs/deploy.md, every member must require the password, and the backups must include the
 // users.
 func TestRootPassword_fromSecret(t *testing.T) {
 	w := newWorldWithBucket(t)

@@ -59,7 +59,7 @@ func TestLeases_memberAndBackups(t *testing.T) {
 	w.mayDoNoMore("get lease/etcd-main-0", "patch lease/etcd-main-0", "patch lease/etcd-main-full-snap")
 }
 
-// Only the permissions can be tested, because the scripted sidecar does not call the API server.
+// The story checks only the sidecar's permissions, because the scripted sidecar does not call the API server.
 func TestSidecarRole_isMinimal(t *testing.T) {
 	w := newNamespace(t)
 	w.apply(threeWithSidecars)

@@ -16,7 +16,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The kernel kills a container that exceeds its memory limit. The chart does not set a memory limit by default.
+// A member must return after the kernel has killed its container for exceeding the memory limit. The story sets a
+// limit, because the chart does not set one by default.
 func TestOOMKill_memberReturns(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "resources: {limits: {memory: 512Mi}}")

@@ -15,9 +15,9 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// Two releases with different names, IDs and store prefixes share a namespace and a bucket. The story uses only
-// release files: the nodes load the image from its file, as described in docs/deploy.md, and the kubectl plugin is
-// the script in the archive.
+// The story installs two releases with different names, IDs and store prefixes in the same namespace and bucket. The
+// story uses only release files: the nodes load the image from its file, as described in docs/deploy.md, and the
+// kubectl plugin is the script in the archive.
 func TestReleaseFiles_twoClusters(t *testing.T) {
 	needsRoot(t)
 	folder := t.TempDir()

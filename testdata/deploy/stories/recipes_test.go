@@ -23,7 +23,7 @@ func (w *world) shell(ctx context.Context, folder, commands string) *exec.Cmd {
 	return command
 }
 
-// given returns the values under the file name that the pages use.
+// given returns the chart values as a file with the name that the pages use.
 func given(values string) map[string]string { return map[string]string{"my-etcd.yaml": values} }
 
 // recipes matches the code blocks of a page.

@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// `helm rollback` reverts a broken upgrade completely.
+// `helm rollback` must revert a broken upgrade completely.
 func TestStuckUpgrade_isRolledBack(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -39,8 +39,8 @@ func TestStuckUpgrade_isRolledBack(t *testing.T) {
 	assert.Len(t, maps.Items, 1, "old configurations are deleted")
 }
 
-// Before the chart existed, the manifests used the same cluster token for all clusters, and member names without a
-// namespace.
+// Members of a cluster that was created before the chart existed must stay in their cluster when the chart changes the
+// cluster token and the peer URLs.
 func TestMemberNames_shortToLong(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, `etcdConfig:
@@ -80,7 +80,7 @@ func TestHibernation(t *testing.T) {
 	assert.Equal(t, before, w.clusterID())
 }
 
-// A StatefulSet's volume size is immutable. Therefore, the StatefulSet is recreated while its pods keep running.
+// The story recreates the StatefulSet while its pods keep running, because a StatefulSet's volume size is immutable.
 func TestVolumeSize_changesWithoutRestart(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)
@@ -98,8 +98,7 @@ func TestVolumeSize_changesWithoutRestart(t *testing.T) {
 	assert.Zero(t, w.restarts("etcd-main-0"))
 }
 
-// Uninstalling a release keeps its volumes and Secrets. A new release with the same name reuses the volumes and
-// Secrets.
+// Uninstalling a release must keep its volumes and Secrets, and a new release with the same name must reuse them.
 func TestUninstall_keepsDataAndBackups(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)

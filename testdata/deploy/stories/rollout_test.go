@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// A new configuration changes a pod annotation. The pods must restart one at a time, in reverse order, and only when
-// the previous pod is ready.
+// After a configuration change, the pods must restart one at a time, in reverse order, and only when the previous pod
+// is ready.
 func TestConfigurationChange_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -31,7 +31,8 @@ func TestConfigurationChange_duringWrites(t *testing.T) {
 	require.True(t, first.Before(&last), "the last member is restarted first")
 }
 
-// An invalid configuration affects only one member until it is reverted, and the other members keep serving.
+// An invalid configuration must stop only one member until the change is reverted, while the other members keep
+// serving.
 func TestStuckRollout_isReverted(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -69,7 +70,7 @@ func (w *world) logOf(member, container string) string {
 	return string(content)
 }
 
-// The API server checks the PodDisruptionBudget before each eviction.
+// The PodDisruptionBudget must allow the eviction of only one member at a time.
 func TestEviction_oneOfThree(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -111,7 +112,8 @@ func TestEviction_singleMember(t *testing.T) {
 	require.NoError(t, contains(w.log("etcd-main-0"), "sanity validation"))
 }
 
-// If the OOM killer kills a container, there is no clean exit record, so the next start runs a full validation.
+// After a container was killed, for example by the OOM killer, the next start must run a full validation, because
+// there is no clean exit record.
 func TestKilledContainer_validatesInFull(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)
@@ -130,7 +132,7 @@ func TestKilledContainer_validatesInFull(t *testing.T) {
 	require.NoError(t, contains(w.log("etcd-main-0"), "full validation"))
 }
 
-// kubectl describe shows users why a container has ended.
+// kubectl describe must show users why a container has terminated.
 func TestRefusal_inKubectlDescribe(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one, `etcdConfig:

@@ -47,8 +47,9 @@ func TestThreeMembers_bucket(t *testing.T) {
 	assert.Contains(t, result, "could be restored", "any member can request a backup")
 }
 
-// Members without data wait for the store, and none becomes ready before the others. A rolling update with corrected
-// values would therefore wait forever for the first pod. The README describes the fix.
+// The story corrects a wrong bucket name as described in the README. With the corrected values alone, a rolling update
+// would wait forever for the first pod, because members without data wait for the store and become ready only
+// together.
 func TestWrongBucketName_isCorrected(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "store: {url: s3://mistaken-bucket/etcd-main}")

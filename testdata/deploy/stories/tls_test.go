@@ -40,7 +40,7 @@ func TestThreeMembers_TLS(t *testing.T) {
 	w.awaitMetrics()
 }
 
-// The sidecar has both a server certificate and a client certificate for etcd.
+// The sidecars must work with TLS, for which each sidecar has a server certificate and a client certificate for etcd.
 func TestThreeMembers_sidecarsAndTLS(t *testing.T) {
 	w := newWorld(t)
 	w.secret("etcd-main-backup-credentials", map[string]string{"region": "eu-west-1"})
@@ -85,7 +85,7 @@ func (w *world) withCertificates() *authority {
 	return ca
 }
 
-// renewAll replaces the certificates in the Secrets and waits until the members serve the new ones.
+// renewAll replaces the certificates in the Secrets and waits until the members use the new certificates.
 func (w *world) renewAll(ca *authority) {
 	w.t.Helper()
 	before := ca.issued + 1

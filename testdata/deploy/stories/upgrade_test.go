@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The published chart of an earlier version is installed, upgraded to the current chart with a new image tag, rolled
-// back and upgraded again while a client writes.
+// While a client writes, the story installs the published chart of an earlier version, upgrades to the current chart
+// with a new image tag, rolls back and upgrades again.
 func TestEarlierCharts_upgradeAndRollback(t *testing.T) {
 	for _, chart := range cluster.Released() {
 		t.Run(filepath.Base(chart), func(t *testing.T) {
@@ -42,7 +42,8 @@ func (w *world) awaitImage(image string) {
 	}
 }
 
-// The objects are created by kubectl apply and then adopted by Helm with the command from docs/upgrade.md.
+// The story creates the objects with kubectl apply and then lets Helm adopt them with the command from
+// docs/upgrade.md.
 func TestAppliedManifests_areAdoptedByHelm(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.strictly(three)
@@ -57,8 +58,8 @@ func TestAppliedManifests_areAdoptedByHelm(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 }
 
-// A process reads its environment only at startup. Pods that are still waiting must therefore be deleted once the
-// Secret has been corrected.
+// The story corrects a Secret and then deletes the pods that are still waiting, because a process reads its
+// environment only at startup.
 func TestWrongSecret_isCorrected(t *testing.T) {
 	w := newWorld(t)
 	w.offerBucket()

@@ -26,7 +26,7 @@ type writer struct {
 
 const enoughWrites = 20
 
-// writers counts the writers. Each writer has a number and therefore writes different keys.
+// writers counts the writers. Each writer has its own number, so that no two writers write the same key.
 var writers atomic.Int32
 
 func (w *world) startWriter() *writer {

@@ -168,8 +168,8 @@ func port(given *flag.FlagSet) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// below is the offset between client ports and ports that etcd's tests do not use. etcd's tests use ports from 10000
-// and 20000.
+// below is the difference between a client port of etcd's tests and a port that the tests do not use. etcd's tests use
+// ports from 10000 and 20000.
 const below = 4000
 
 func level(given *flag.FlagSet) string {

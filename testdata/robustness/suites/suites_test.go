@@ -26,7 +26,7 @@ const module = "go.etcd.io/etcd/tests/v3/"
 
 const founding = "one of its three members is reached by nobody: a cluster is founded only when every member has told that it has no data"
 
-// different lists the tests that cannot pass with etcd-wrapper, with the reasons. Tests that start to pass must be
+// different lists the tests that cannot pass with etcd-wrapper, with the reasons. A test that starts to pass must be
 // removed from the list.
 var different = map[string]string{
 	"TestAuthority": "it reads the lines that Go's HTTP/2 writes to standard error, and every line of ours is JSON",
@@ -64,7 +64,7 @@ func TestEtcdSuites_passAsWithPlainEtcd(t *testing.T) {
 	}
 }
 
-// compare checks that a test which passes with plain etcd also passes with etcd-wrapper.
+// compare fails if a test passes with plain etcd but not with etcd-wrapper.
 func (s suite) compare(t *testing.T, test, plain, ours string) (withPlain, withOurs outcome) {
 	t.Helper()
 	var output string
@@ -160,8 +160,8 @@ func patience(test string) string {
 	return "5m"
 }
 
-// run runs a test with the binaries in a directory. The test has its own network and PID namespaces: the ports that
-// etcd's tests use are free, and all processes end with the test.
+// run runs a test with the binaries in a directory. The test has its own network and PID namespaces, so the ports that
+// etcd's tests use are free, and all processes are killed when the test has finished.
 func (s suite) run(test, binaries string) (ended outcome, output string) {
 	command := exec.Command("sh", "-c", `ip link set lo up && exec "$0" "$@"`,
 		s.program, "-test.run", "^"+test+"$", "-test.v", "-test.timeout", patience(test), "-bin-dir="+binaries)
