@@ -84,6 +84,7 @@ func (m marked) Unwrap() []error { return []error{m.cause, m.kind} }
 // then.
 type ForceNote struct{ path string }
 
+// ForceNoteOn returns the note on a volume.
 func ForceNoteOn(volumeDir string) ForceNote {
 	return ForceNote{filepath.Join(volumeDir, "force-new-cluster.done")}
 }

@@ -31,6 +31,7 @@ type Condition struct {
 // Class groups conditions by the place to investigate first.
 type Class string
 
+// Classes of conditions.
 const (
 	ClassVolume        Class = "volume"        // another process has locked the volume
 	ClassSidecar       Class = "sidecar"       // no usable response from the sidecar

@@ -15,6 +15,7 @@ type Case struct {
 // Names classifies the cluster ID recorded with the data.
 type Names string
 
+// Values of Names.
 const (
 	Nothing Names = "no cluster"
 	This    Names = "the store's cluster"
@@ -25,6 +26,7 @@ const (
 // describes the store as a whole.
 type Place string
 
+// Values of Place.
 const (
 	Void      Place = "nothing"            // the store has no objects
 	Objects   Place = "objects"            // the store has objects but no cluster ID

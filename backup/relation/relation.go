@@ -14,6 +14,7 @@ import (
 // A Relation describes how a member's data relates to the contents of a store.
 type Relation string
 
+// Values of Relation.
 const (
 	Empty        Relation = "empty"         // the store has no objects
 	Nameless     Relation = "nameless"      // the store has objects but no cluster ID
@@ -34,6 +35,7 @@ const (
 // State describes the data on a member's volume.
 type State string
 
+// Values of State.
 const (
 	NoData  State = "no data"
 	Damaged State = "damaged data" // etcd cannot open the data
