@@ -165,7 +165,7 @@ func (f *Fault) Error() string { return f.Err.Error() }
 // Unwrap returns the cause.
 func (f *Fault) Unwrap() error { return f.Err }
 
-// asFault wraps err in a Fault if err concerns the content of the store rather than access to the store.
+// asFault wraps err in a Fault if err means that the object is unusable.
 func asFault(err error, object string, from format.Position) error {
 	if Unusable(err) {
 		return &Fault{Object: object, From: from, Err: err}
@@ -193,8 +193,8 @@ func (f faultList) errorOf(object string) error {
 // Origin is the first position of a restored generation that has no full snapshot yet.
 var Origin = format.Position{Revision: 1}
 
-// A lastRead caches the last manifest of an object, or the error from verifying the object. Objects are immutable; if
-// an object is replaced, its size or time changes.
+// A lastRead caches the last manifest of an object, or the error from verifying the object. If an object is replaced,
+// its size or time changes, so the cached result is not used.
 type lastRead struct {
 	manifest *format.Manifest
 	err      error
@@ -260,8 +260,8 @@ func (o Object) hasNameOf(other Object) bool {
 	return o.Level == other.Level && o.Generation == other.Generation && o.Start == other.Start && o.NamedEnd() == other.NamedEnd()
 }
 
-// NamedEnd returns the position after an object according to the object's name. A segment may extend beyond the named
-// end.
+// NamedEnd returns the position after an object, judging by the object's name. For a segment, NamedEnd returns the
+// lowest possible position, because the name does not contain the end.
 func (o Object) NamedEnd() format.Position {
 	if o.Level == Segment {
 		return format.Position{Revision: o.Start.Revision, Part: o.Start.Part + 1}
@@ -275,7 +275,7 @@ func (o Object) contains(position format.Position) bool {
 }
 
 // Objects lists the objects of the given levels, or of all levels if none are given. Each level is sorted by start
-// position. Listing the levels in the order in which objects are merged ensures that no object is missed.
+// position. Segments are listed first and hours last, so an object that is merged in the meantime is not missed.
 func (r *objectStore) Objects(ctx context.Context, generation int, levels ...Level) (all []Object, err error) {
 	if len(levels) == 0 {
 		levels = []Level{Segment, Minute, Hour}
@@ -335,7 +335,7 @@ func FullName(revision int64, at time.Time) string {
 	return fmt.Sprintf("%019d-%s", revision, at.UTC().Format(nameTime))
 }
 
-// ParseFullName parses a name returned by FullName. If err is not nil, the time is zero, which sorts first.
+// ParseFullName parses a name returned by FullName. If the name is invalid, the returned time is zero.
 func ParseFullName(name string) (revision int64, at time.Time, err error) {
 	number, stamp, _ := strings.Cut(name, "-")
 	if _, err = fmt.Sscanf(number, "%d", &revision); err == nil {

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// Two members each started a chain, but only the first chain was continued.
+// The first chain must continue past the full snapshot of another member if that member's chain was not continued.
 func TestHistory_chainCrossesAnUnusedFull(t *testing.T) {
 	for where, revision := range map[string]int64{"within a segment": 25, "between two": 30} {
 		t.Run(where, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestFallback_usesACrossedFull(t *testing.T) {
 	assert.EqualValues(t, 25, result.full)
 }
 
-// An unreadable segment ends the chain, because the revisions that it covers may extend past the full snapshot.
+// A chain must end at an unreadable segment, because the segment may extend past the next full snapshot.
 func TestFind_damagedSegmentCrossesNothing(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	crossing := w.segment(30)
@@ -66,7 +66,7 @@ func TestFind_damagedSegmentCrossesNothing(t *testing.T) {
 	assert.EqualValues(t, 25, path.Revision)
 }
 
-// Readers compute the name of the next segment, so they find segments that have not been listed yet.
+// Find must find segments that are missing from a listing, because their names are known in advance.
 func TestFind_unlistedSegment(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 	name := archive.SegmentName(1, w.full().Next)
@@ -89,8 +89,8 @@ func (w *world) stranger(first, last int64, at time.Time) {
 	w.putSegment(w.rows(start, last, at))
 }
 
-// The store was emptied, and another cluster initialized it while the first cluster kept writing for a few seconds.
-// The new cluster's objects sort between the segments of the first cluster.
+// Find must skip the segments of a cluster that kept writing after its store was emptied and initialized by another
+// cluster.
 func TestFind_skipsSegmentsOfAnotherCluster(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	w.stranger(5, 8, TimeAt(9))
@@ -118,8 +118,8 @@ func TestFind_skipsSegmentsOfAnotherCluster(t *testing.T) {
 	require.ErrorIs(t, err, archive.ErrNotKept)
 }
 
-// A merged object covers every segment that starts within its range, so a later segment in that range would be
-// deleted as already merged.
+// Merge must refuse segments of another cluster, because segments that start within the merged object would be
+// deleted.
 func TestMerge_refusesSegmentsOfAnotherCluster(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	w.stranger(20, 30, TimeAt(9))
@@ -128,8 +128,7 @@ func TestMerge_refusesSegmentsOfAnotherCluster(t *testing.T) {
 	assert.Empty(t, w.objects(archive.Minute))
 }
 
-// No segment follows the full snapshot yet, and a segment that is not part of any chain spans the snapshot's
-// revision.
+// A full snapshot after a gap must start a chain even if a stray segment spans the snapshot's revision.
 func TestHistory_fullStartsAChainAfterAHole(t *testing.T) {
 	for what, crosses := range map[string]func(w *world){
 		"another cluster's": func(w *world) { w.stranger(20, 30, TimeAt(9)) },
@@ -158,7 +157,7 @@ func TestHead_ignoresACrossingSegmentOfAnotherCluster(t *testing.T) {
 	assert.Equal(t, w.next, w.head().Start)
 }
 
-// The name of the merged object contains the start of the next chain, so the content has not been read yet.
+// A damaged merged object at the start of another chain must not extend the previous chain.
 func TestHistory_damagedMergedObjectWhereAnotherChainStarts(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 20, 30)
 	before := w.merge(archive.Minute, w.objects(archive.Segment)...)
@@ -176,7 +175,8 @@ func TestHistory_damagedMergedObjectWhereAnotherChainStarts(t *testing.T) {
 	assert.ErrorIs(t, history.Newest().Chains[1].PastEnd, format.ErrDamaged)
 }
 
-// The second full snapshot looks like the start of a chain, because there are no rows between the two snapshots.
+// Find must return a path even if the second full snapshot looks like the start of a chain because there are no rows
+// before it.
 func TestFind_mergedObjectsOverlapAtAFull(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 10)
 	w.full()
@@ -195,8 +195,7 @@ func TestFind_mergedObjectsOverlapAtAFull(t *testing.T) {
 	assert.Equal(t, []int64{11}, w.restore(archive.Target{}).revisions)
 }
 
-// If two members split rows at different revisions, a full snapshot may be inside a segment. A full snapshot inside a
-// segment does not start a chain: the previous chain continues past the snapshot.
+// A full snapshot within a segment must not start a chain, because the previous chain continues past the snapshot.
 func TestFind_fullWithinASegment(t *testing.T) {
 	for name, merged := range map[string]bool{"as it was stored": false, "merged": true} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 // Package archive defines the layout of backups in a store: the object names, the statements that describe the
-// objects, and how to find and read a revision. The writer package decides when to write, and the retention package
-// decides when to merge and delete. The archive package only deletes segments that were stored too late.
+// objects, and the functions that find and read a revision. The writer package decides when to write, and the
+// retention package decides when to merge and delete. The archive package itself deletes nothing except segments that
+// were stored too late.
 //
 // # Objects
 //
@@ -16,20 +17,19 @@
 //
 // # The sequence
 //
-// The objects of a generation form a single sequence. A segment's position consists of the first revision that has
-// not been covered yet and a counter of the segments without rows at that revision. The end of a segment determines
-// the position, and therefore the name, of the next segment. Stores create each name only once, so creating the next
-// name is the only lock that writers need: if two processes continue from the same head, one creates the object and
-// the other gets store.ErrExists.
+// The objects of a generation form a single sequence. A segment's position consists of the first revision that
+// earlier segments do not cover and the number of earlier segments without rows at that revision. The end of a
+// segment determines the position, and therefore the name, of the next segment. Stores create each name only once, so
+// creating the next name is the only lock that writers need: if two processes continue from the same head, one
+// creates the object and the other gets store.ErrExists.
 //
 // Each segment also records the digest of all earlier rows in Before. A segment from another history is therefore
 // never used as the next segment, even if the position matches.
 //
 // A name becomes available again when its segment has been merged and deleted, so a writer that was suspended may
-// store another segment under the name. The late segment does not count: a merged object takes precedence over
-// segments, and Merge rejects late segments by comparing the merged object with all others that cover the same
-// positions. Merged objects may overlap if two members merge at the same time, but overlapping objects contain the
-// same segments.
+// store another segment under the name. Late segments are ignored: readers prefer merged objects to segments, and
+// Merge rejects a segment if another merged object contains a different segment at the same position. Merged objects
+// may overlap if two members merge at the same time, but overlapping objects contain the same segments.
 //
 // For example, a cluster at revision 10 stores a full snapshot, whose Next is position 11.0. The writer captures
 // revisions 11 to 14 and creates segment/11.0, whose manifest ends at revision 14. Then a lease changes without a new
@@ -38,29 +38,29 @@
 // # The head and the end of a generation
 //
 // A walk follows the sequence from object to object. Head, Advance, History and Find all use walk to find the end of
-// a sequence. Unverifiable objects after the end are reported as Ignored and have no effect. Head starts at the
-// newest object that can be verified. A restore that creates a new cluster first ends the generation with
-// Archive.End, which creates an empty segment that names the successor at the next position. From then on, every
-// writer of the generation fails at that position, so the successor contains all confirmed backups. Only then does
-// the restore create the successor's generation.json. For the same reason, Lineage counts a generation only if the
-// sequence of the previous generation has ended.
+// a sequence. Objects after the end that cannot be verified are reported as Ignored and have no effect. Head starts
+// at the newest object that can be verified. A restore that creates a new cluster first ends the generation with
+// Archive.End, which creates an empty segment that names the successor at the next position. No writer can add
+// objects to a generation that has ended, so the successor contains all confirmed backups. Only then does the restore
+// create the successor's generation.json. Lineage ignores a generation unless the previous generation has ended.
 //
-// A full snapshot starts a new chain if earlier rows were compacted or are damaged. The new chain bypasses the next
-// position, so the manifest of the snapshot names that position in Behind. The snapshot counts only after an empty
-// segment at that position names the snapshot (Archive.Open).
+// A full snapshot starts a new chain if earlier rows were compacted or are damaged. The new chain does not start at
+// the next position of the sequence, so the manifest of the full snapshot records that position in Behind. A full
+// snapshot with Behind is ignored until Archive.Open has stored an empty segment at the position in Behind that names
+// the snapshot.
 //
 // # Chains and paths
 //
 // History lists all restore points. A Chain is a range of revisions without a gap. Find returns the Path to a Target:
 // a full snapshot and the objects to read after the snapshot. Read reads these objects and verifies every byte. If an
 // object is missing or damaged, the error is a Fault, and Fallback returns another path that avoids the object by
-// using an older full snapshot or unmerged objects. If that path ends at an earlier revision, the revisions in
+// using an older full snapshot or unmerged objects. If the other path ends at an earlier revision, the revisions in
 // between are lost. A path never ends early without an error. If the first segment after a full snapshot does not
-// continue from the snapshot, the Fault blames the snapshot: the sequence continues past the snapshot, and a path
-// from an older snapshot may still succeed.
+// continue from the snapshot, the Fault names the snapshot instead of the segment, because a path from an older full
+// snapshot may still succeed.
 //
 // # Limits
 //
-// The archive package does not depend on etcd and does not interpret rows. Creating a name is the only lock. The
-// relation package decides whether data belongs to a store.
+// The archive package does not depend on etcd and does not interpret rows. The relation package determines whether a
+// data directory belongs to a store.
 package archive

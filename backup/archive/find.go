@@ -22,7 +22,7 @@ type Target struct {
 // Latest reports whether the target has neither a revision nor a time.
 func (t Target) Latest() bool { return t.Revision == 0 && t.Time.IsZero() }
 
-// String describes the target for use in a sentence.
+// String describes the target in a form that can be used in a sentence.
 func (t Target) String() string {
 	switch {
 	case t.Revision != 0:
@@ -41,10 +41,11 @@ type Path struct {
 	Objects    []Object  // objects to read after Full, in order
 	Revision   int64     // later rows are ignored
 	Time       time.Time // time at which Revision was current, if known
-	PastEnd    error     // why backups after the latest revision cannot be read; nil if there are none or the target is not the latest revision
-	Reported   int64     // last revision of the generation according to object names; only set for the latest revision
+	PastEnd    error     // why later backups cannot be read; nil if there are none or the target is not the latest revision
+	Reported   int64     // highest revision in the object names of the generation; only set for the latest revision
 
-	// Fetched is called by Read with the number of bytes read. Callers of Find may set Fetched.
+	// Fetched, if not nil, is called by Read with the number of bytes read. Callers set Fetched after Find has
+	// returned.
 	Fetched func(bytes int)
 
 	end    format.Position // the path ends before this position; zero if only Revision limits the path
@@ -54,8 +55,8 @@ type Path struct {
 	faults faultList // objects that the path must avoid
 }
 
-// Lost returns the number of revisions after the end of the path that exist according to object names but cannot be
-// read. More revisions may be lost: see PastEnd.
+// Lost returns the number of revisions after the end of the path that appear in object names but cannot be read. The
+// actual number may be higher: see PastEnd.
 func (p Path) Lost() int64 { return max(0, p.Reported-p.Revision) }
 
 // truncate returns the readable part of a path.
@@ -67,14 +68,14 @@ func (p Path) truncate(end format.Position, known faultList) Path {
 
 // Find returns the path to a target. A time after the end of the newest chain selects the end of that chain, unless
 // newer backups are known to exist. A time between the last chain of a generation and the start of the next
-// generation selects the end of that chain. The latest revision is the last one of the newest generation or, if the
-// newest generation has no backups yet, the revision that was restored into it. If the target cannot be restored,
-// Find returns ErrNotKept with a list of available targets.
+// generation selects the end of that chain. The latest revision is the last revision of the newest generation. If the
+// newest generation has no backups yet, the latest revision is the revision that was restored to create it. If the
+// target cannot be restored, Find returns ErrNotKept with a list of available targets.
 func (r *Reader) Find(ctx context.Context, target Target) (Path, error) {
 	return r.find(ctx, target, nil)
 }
 
-// find is like Find, but skips known faults and any other object that turns out to be unusable.
+// find is like Find, but avoids the objects in faults and any other object that turns out to be unusable.
 func (r *Reader) find(ctx context.Context, target Target, known faultList) (Path, error) {
 	for {
 		history, err := r.historyWithout(ctx, known)
@@ -112,8 +113,8 @@ func (h *History) find(ctx context.Context, target Target) (Path, error) {
 	return Path{}, h.rangeError(target)
 }
 
-// resolve replaces the latest target with a generation or, if the newest generation has no backups yet, with the
-// revision that was restored into it.
+// resolve replaces a target without a revision or time with the newest generation. If the newest generation has no
+// backups yet, resolve returns the revision that was restored to create it.
 func (h *History) resolve(target Target) Target {
 	newest := h.Newest()
 	if !target.Latest() || target.Generation != 0 || newest == nil {
@@ -151,7 +152,7 @@ func (c Chain) contains(target Target, until time.Time) bool {
 	}
 }
 
-// path returns the path to a target in the chain, based on object names.
+// path returns the path to a target in the chain.
 func (h *History) path(ctx context.Context, generation GenerationContents, chain Chain, target Target) (Path, error) {
 	path := Path{
 		Generation: generation.Generation, Full: chain.Fulls[0].Full, Revision: chain.To,
@@ -169,7 +170,7 @@ func (h *History) path(ctx context.Context, generation GenerationContents, chain
 	switch {
 	case target.Latest():
 		if path.PastEnd, path.Reported = chain.PastEnd, chain.To; errors.Is(generation.Ignored, format.ErrUntrusted) {
-			path.PastEnd = cmp.Or(path.PastEnd, generation.Ignored) // the key for the ignored object may be missing
+			path.PastEnd = cmp.Or(path.PastEnd, generation.Ignored) // the object may be valid but signed with an untrusted key
 		}
 		if path.PastEnd != nil {
 			path.Reported = maxNamed(generation.Fulls, generation.Objects)
@@ -196,7 +197,7 @@ func (h *History) path(ctx context.Context, generation GenerationContents, chain
 	return path, nil
 }
 
-// rangeError returns an error that lists the available ranges and why later revisions are not available.
+// rangeError returns an error that lists the available ranges and explains why later revisions cannot be read.
 func (h *History) rangeError(target Target) error {
 	err := fmt.Errorf("%s is %w in %s; restore points: %s", target, ErrNotKept, h.reader.store, h.describeRanges())
 	if newest := h.Newest(); newest != nil && newest.pastEnd() != nil {
@@ -205,10 +206,10 @@ func (h *History) rangeError(target Target) error {
 	return err
 }
 
-// maxRanges limits the number of ranges in an error; backup list shows all of them.
+// maxRanges limits the number of ranges that an error lists.
 const maxRanges = 3
 
-// describeRanges lists the newest ranges of restore points.
+// describeRanges lists the newest ranges of revisions that can be restored.
 func (h *History) describeRanges() string {
 	var all []string
 	for _, generation := range h.Generations {
@@ -229,8 +230,8 @@ func (h *History) describeRanges() string {
 
 // Fallback returns another path to the same target after a Fault, using an older full snapshot or different objects.
 // If the target was the latest revision or a named full snapshot, the new path may end at an earlier revision.
-// Callers must compare the revisions to report the loss. The new path may fail as well. Fallback returns ErrNotKept
-// if there is no other path, and returns cause unchanged if it is not a Fault.
+// Callers must compare the revisions to report how many were lost. Fallback returns ErrNotKept if there is no other
+// path, and returns cause unchanged if it is not a Fault.
 func (r *Reader) Fallback(ctx context.Context, path Path, cause error) (Path, error) {
 	var fault *Fault
 	if !errors.As(cause, &fault) {
@@ -258,7 +259,7 @@ func (r *Reader) Fallback(ctx context.Context, path Path, cause error) (Path, er
 	return other, err
 }
 
-// fallbackFull returns another path to the revision of a full snapshot, or to the last readable revision before that.
+// fallbackFull returns another path to the revision of a full snapshot, or to the last readable revision before it.
 func (r *Reader) fallbackFull(ctx context.Context, path Path, known faultList) (Path, error) {
 	exact := Target{Generation: path.Generation.Number, Revision: path.Revision}
 	other, err := r.find(ctx, exact, known)
@@ -275,8 +276,8 @@ func (r *Reader) fallbackFull(ctx context.Context, path Path, known faultList) (
 // endOfTime is later than any marker.
 var endOfTime = time.Unix(1<<40, 0)
 
-// markerBefore returns the last marker up to a time in the objects after a path's full snapshot. The full snapshot
-// counts as a marker that is one second later than the snapshot's time.
+// markerBefore returns the last marker up to a time in the objects after a path's full snapshot. The full snapshot is
+// treated as a marker that is one second later than the snapshot's time.
 func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (known format.Marker, err error) {
 	known = format.Marker{Revision: path.Full.Revision, Time: path.Full.ValidFrom()}
 	times := make([]time.Time, len(path.chain)) // times of the first markers; zero for an object without markers
@@ -309,7 +310,7 @@ func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (kno
 	return known, nil
 }
 
-// lastIndex returns the index of the last element that fits, or -1.
+// lastIndex returns the index of the last element for which fits returns true, or -1.
 func lastIndex[T any](all []T, fits func(T) bool) int {
 	for i, one := range slices.Backward(all) {
 		if fits(one) {
@@ -323,10 +324,10 @@ func lastIndex[T any](all []T, fits func(T) bool) int {
 const clockTolerance = time.Minute
 
 // countByStoreClock returns the number of objects that existed at a time according to the store's clock, if that
-// number is greater than count, which is based on markers. A greater number means that the member that wrote the
-// objects had a clock that was ahead. Because the store's clock may be wrong instead, countByStoreClock trusts it
-// only if later objects repeat the same marker time: marker times never decrease, so members that wrote later had to
-// repeat that time until their own clocks caught up.
+// number is greater than count, which is based on markers. A greater number means that the clock of the member that
+// wrote the objects was ahead. The store's clock may be wrong instead, so countByStoreClock only uses it if
+// consecutive objects have the same marker time: marker times never decrease, so other members repeat a marker time
+// that is ahead until their own clocks have caught up.
 func countByStoreClock(objects []Object, times []time.Time, count int, t time.Time) int {
 	for i := count + 1; i < len(objects); i++ {
 		if times[i].Equal(times[i-1]) && times[i].Sub(objects[i].Modified) > clockTolerance {

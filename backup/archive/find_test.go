@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// instead restores a target and tries fallbacks until one succeeds or none are left.
+// instead restores a target and tries each fallback until one succeeds or none are left.
 func (w *world) instead(target archive.Target) (restored, archive.Path, error) {
 	w.t.Helper()
 	path, err := w.Find(w.ctx, target)
@@ -34,7 +34,7 @@ func (w *world) instead(target archive.Target) (restored, archive.Path, error) {
 	return restored{}, path, err
 }
 
-// spoilt runs a test once for each way to make an object unusable.
+// spoilt runs a test once for each way in which an object can be unusable.
 func spoilt(t *testing.T, test func(t *testing.T, spoil func(w *world, name string))) {
 	t.Run("missing", func(t *testing.T) {
 		test(t, func(w *world, name string) { require.NoError(t, w.store.Delete(w.ctx, name)) })
@@ -190,7 +190,7 @@ func TestFind_time(t *testing.T) {
 	assert.Equal(t, revisions(26, 33), result.revisions)
 }
 
-// A full snapshot and an accidental write happened in the same second, and the target is just before the write.
+// Find must select the state before a write even if a full snapshot was taken in the same second as the write.
 func TestFind_timeJustBeforeAFull(t *testing.T) {
 	w, _ := timed(t)
 	w.ahead(12, TimeAt(20).Add(100*time.Millisecond))
@@ -204,7 +204,7 @@ func TestFind_timeJustBeforeAFull(t *testing.T) {
 	}
 }
 
-// A full snapshot's revision was certainly current at the end of the second in which the snapshot was taken.
+// Without segments, a full snapshot can only be selected by the end of the second in which it was taken.
 func TestFind_timeOfASingleFull(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.gap(20)
@@ -231,7 +231,7 @@ func TestFind_timeAmongSegmentsWithoutMarkers(t *testing.T) {
 	assert.EqualValues(t, 16, w.find(archive.Target{Time: TimeAt(16)}).Revision)
 }
 
-// backlog stores a segment without time markers, like a writer that is catching up.
+// backlog simulates a writer that is catching up: it stores a segment without time markers.
 func (w *world) backlog(last int64) { w.ahead(last, time.Time{}) }
 
 // ahead stores a segment whose marker has the given time.
@@ -257,7 +257,7 @@ func timed(t *testing.T) (w *world, clock *time.Time) {
 	return w, clock
 }
 
-// A member's clock is an hour ahead. Members that write later never record an earlier time.
+// Find must use the store's clock if a member's clock was an hour ahead.
 func TestFind_timeWithAMemberWhoseClockWasAhead(t *testing.T) {
 	w, clock := timed(t)
 	start := *clock
@@ -279,7 +279,7 @@ func TestFind_timeWithAMemberWhoseClockWasAhead(t *testing.T) {
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: start.Add(time.Second)}).Revision)
 }
 
-// All markers are ahead of the store's clock, so the store's clock may be wrong.
+// Find must use the markers if all of them are ahead of the store's clock.
 func TestFind_timeWithAStoreWhoseClockIsBehind(t *testing.T) {
 	w, clock := timed(t)
 	start := clock.Add(time.Hour)
@@ -291,7 +291,7 @@ func TestFind_timeWithAStoreWhoseClockIsBehind(t *testing.T) {
 	assert.EqualValues(t, 24, w.find(archive.Target{Time: start.Add(2*time.Minute + time.Second)}).Revision)
 }
 
-// All markers of a burst may have the same time, and a store may round times to seconds.
+// Find must not mistake a burst of segments with the same marker time for a member's clock being ahead.
 func TestFind_timeWithinABurst(t *testing.T) {
 	w, clock := timed(t)
 	w.gapAt(20, *clock)
@@ -302,7 +302,7 @@ func TestFind_timeWithinABurst(t *testing.T) {
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: clock.Add(1400 * time.Millisecond)}).Revision)
 }
 
-// Unlisted segments from the same second do not mean that a member's clock was ahead.
+// Find must not conclude from unlisted segments of the same second that a member's clock was ahead.
 func TestFind_timeBeforeUnlistedSegmentsOfOneSecond(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 20, 22, 24)
 	at := TimeAt(30)
@@ -315,7 +315,7 @@ func TestFind_timeBeforeUnlistedSegmentsOfOneSecond(t *testing.T) {
 	}
 }
 
-// The last revision was current until the cluster was restored.
+// A time between the last revision and a restore must select the last revision.
 func TestFind_timeBetweenTheLastRevisionAndARestore(t *testing.T) {
 	w := begin(t, &format.Keys{}, 15)
 	w.gap(18)
@@ -331,7 +331,7 @@ func TestFind_timeBetweenTheLastRevisionAndARestore(t *testing.T) {
 	}
 }
 
-// inflated is a store with one object that is followed by zeros, like a sparse file.
+// inflated is a store in which one object is followed by zeros, as in a sparse file.
 type inflated struct {
 	store.Store
 	name string
@@ -372,7 +372,7 @@ func (s *inflated) Get(ctx context.Context, name string, offset, length int64) (
 	return io.NopCloser(io.LimitReader(rest, min(length, s.size-offset))), nil
 }
 
-// A restore would need a volume as large as the size in the listing.
+// Find must skip an object whose listed size is so large that a restore would need a huge volume.
 func TestFind_skipsAnInflatedObject(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 	w.full()

@@ -34,7 +34,7 @@ type Full struct {
 	Term       uint64          `json:"term"`              // raft term
 	Applied    uint64          `json:"applied,omitzero"`  // raft index applied by the writer during the transaction; 0 if unknown
 	Member     string          `json:"member"`            // etcd member ID of the writer in hexadecimal
-	Reason     string          `json:"reason"`            // why the snapshot was made, as a clause
+	Reason     string          `json:"reason"`            // why the snapshot was taken, as a clause
 	Encrypted  bool            `json:"encrypted,omitzero"`
 }
 
@@ -43,11 +43,11 @@ const fullKind = "full"
 // Name returns the name of the full snapshot within its generation.
 func (f Full) Name() string { return FullName(f.Revision, f.Time) }
 
-// ValidFrom returns a time at which the revision had certainly been reached. Time is truncated and may be up to a
-// second too early.
+// ValidFrom returns a time at which the revision was certainly reached: Time plus one second, because Time is
+// truncated to seconds.
 func (f Full) ValidFrom() time.Time { return f.Time.Add(time.Second) }
 
-// StartsChain reports whether the full snapshot starts a chain, which means that no segments lead up to the snapshot.
+// StartsChain reports whether the full snapshot starts a chain, that is, no segments lead up to it.
 func (f Full) StartsChain() bool {
 	return f.Chain == format.Seed(f.Cluster, f.Generation, f.Revision)
 }
@@ -75,7 +75,7 @@ func (f Full) check() error {
 
 // PutData compresses, encrypts and stores the database of a full snapshot and returns the manifest for Commit.
 // PutData sets Heading, Data, Database, Encrypted and, if zero, Next. After an error, callers must retry with a later
-// Time, and therefore a different name, because encrypting twice yields different bytes.
+// Time, which changes the name, because encrypting the database again yields different bytes.
 func (a *Archive) PutData(ctx context.Context, full Full, database io.Reader) (Full, error) {
 	full = a.withDefaults(full)
 	var err error
@@ -95,7 +95,7 @@ func (a *Archive) PutSealedData(ctx context.Context, full Full, data io.Reader) 
 	return full, err
 }
 
-// withDefaults sets the fields that do not depend on the content.
+// withDefaults returns full after setting the fields that do not depend on the content.
 func (a *Archive) withDefaults(full Full) Full {
 	full.Heading, full.Encrypted = newHeader(fullKind), a.keys.Encrypts()
 	full.Time = full.Time.UTC().Truncate(time.Second)
@@ -161,9 +161,9 @@ func (r *objectStore) Full(ctx context.Context, generation int, name string) (Fu
 }
 
 // OpenFull reads a full snapshot as a stock snapshot: the database followed by its 32-byte SHA-256. io.EOF means that
-// the stored bytes and the SHA-256 match the manifest; the caller must still compare the SHA-256 with the database,
-// as for any snapshot. After any other error, the data read so far must not be used. OpenFull reports a missing or
-// damaged object as a Fault.
+// the stored bytes and the SHA-256 match the manifest. The caller must still verify that the database has this
+// SHA-256, as with any snapshot. After any other error, the data read so far must not be used. OpenFull reports a
+// missing or damaged object as a Fault.
 func (r *objectStore) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error) {
 	name := DataName(full.Generation, full.Name())
 	content, err := Fetch(ctx, r.store, name)
@@ -197,7 +197,7 @@ func (s *snapshot) Read(p []byte) (int, error) {
 
 func (s *snapshot) Close() error { return errors.Join(s.plain.Close(), s.content.Close()) }
 
-// An endReader fails if there is unread data.
+// An endReader returns an error if data is left after the expected end.
 type endReader struct{ of io.Reader }
 
 func (n endReader) Read([]byte) (int, error) {
@@ -212,7 +212,7 @@ func (n endReader) Read([]byte) (int, error) {
 // An Outcome is the result of a restore test.
 type Outcome string
 
-// Outcomes of a restore test. A test that could not run has no outcome.
+// Outcomes of a restore test.
 const (
 	Verified Outcome = "verified"
 	Failed   Outcome = "failed"
@@ -227,7 +227,7 @@ type Result struct {
 	Revision   int64        `json:"revision"` // restored revision
 	Segments   bool         `json:"segments"` // whether segments after the full snapshot were restored as well
 	Outcome    Outcome      `json:"outcome"`
-	Why        string       `json:"why,omitempty"` // reason for a failure, as a sentence
+	Why        string       `json:"why,omitempty"` // why the test failed, as a sentence
 	At         time.Time    `json:"at"`            // truncated to seconds
 	Seconds    float64      `json:"seconds"`       // duration of the test
 	Database   format.Body  `json:"database,omitzero"`
@@ -241,7 +241,7 @@ const resultKind = "result"
 const maxSameSecond = 10
 
 // PutResult stores a result and sets Heading. If a result from the same second exists, the new result is stored with
-// a later time. Only the newest result of a full snapshot counts.
+// a later time, because only the newest result of a full snapshot is used.
 func (a *Archive) PutResult(ctx context.Context, result Result) (err error) {
 	result.Heading, result.At = newHeader(resultKind), result.At.UTC().Truncate(time.Second)
 	for range maxSameSecond {
@@ -287,7 +287,7 @@ func (r *objectStore) RestoreTests(ctx context.Context, generation int, since ti
 }
 
 // A StoredFull is a full snapshot in a listing. If the manifest cannot be verified, only Generation, Revision and
-// Time are set, based on the object name.
+// Time are set, and their values are taken from the object name.
 type StoredFull struct {
 	Full
 	Size   int64     // total size of the objects in bytes
@@ -299,11 +299,11 @@ type StoredFull struct {
 	fault error // why the data is unusable
 }
 
-// Usable reports whether a restore may start with the full snapshot: the manifest has been verified and the last
-// restore test did not fail.
+// Usable reports whether a restore may start with the full snapshot, that is, the manifest has been verified and the
+// last restore test did not fail.
 func (f StoredFull) Usable() bool { return f.rejectReason() == nil }
 
-// rejectReason returns why a restore must not start with the full snapshot, or nil if it can.
+// rejectReason returns why a restore must not start with the full snapshot, or nil if the snapshot is usable.
 func (f StoredFull) rejectReason() error {
 	switch {
 	case f.Err != nil:
@@ -316,15 +316,16 @@ func (f StoredFull) rejectReason() error {
 	return nil
 }
 
-// A Link is the end of the sequence before a full snapshot that starts a new chain. The snapshot counts only after an
-// empty segment at that position names the snapshot. The empty segment prevents chains from starting in a generation
-// that has ended.
+// A Link is the end of the sequence before a full snapshot that starts a new chain. The full snapshot is ignored
+// until an empty segment at the position of the link names the snapshot. A generation that has ended has no such
+// position, so no chain can start in it.
 type Link struct {
 	format.Position
 	Before format.Digest `json:"before"` // digest of the chain at that position
 }
 
-// listSnapshots lists full snapshots without reading them, and the objects that do not belong to any full snapshot.
+// listSnapshots lists the full snapshots and the objects that do not belong to any full snapshot, without reading
+// them.
 func (r *objectStore) listSnapshots(ctx context.Context, generation int) (fulls []StoredFull, orphans []store.Object, err error) {
 	prefix := fullPrefix(generation)
 	var waiting []store.Object // data objects that are listed before their manifests

@@ -115,7 +115,7 @@ func TestHistory_fullWithoutAManifest(t *testing.T) {
 func TestOpenFull_reportsDamage(t *testing.T) {
 	for sealing, test := range map[string]struct {
 		keys *format.Keys
-		step int // 3 tests at least two bits of each byte, because opening sealed data takes ten times as long
+		step int // opening sealed data takes ten times as long, so only every third bit is flipped
 	}{"plain": {&format.Keys{}, 1}, "sealed": {NewKeys(t).Load(t), 3}} {
 		t.Run(sealing, func(t *testing.T) {
 			w := begin(t, test.keys)
@@ -218,7 +218,7 @@ func TestHistory_newestResultCounts(t *testing.T) {
 	assert.True(t, w.history().Newest().Fulls[0].Usable(), "a restore test says nothing of the full alone")
 }
 
-// A member and an administrator may test the same full snapshot at the same time.
+// PutResult must be able to store two results for the same full snapshot in the same second.
 func TestPutResult_sameSecond(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	full := *w.head().Full
@@ -234,7 +234,7 @@ func TestPutResult_sameSecond(t *testing.T) {
 	assert.Len(t, tests, 3)
 }
 
-// An invalid object whose name sorts last must not hide valid results, because pruning relies on them.
+// An invalid result with the last name must not hide valid results, because pruning relies on them.
 func TestHistory_takesTheNewestResultThatVerifies(t *testing.T) {
 	keys := NewKeys(t).Load(t)
 	w := begin(t, keys)

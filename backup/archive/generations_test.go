@@ -61,7 +61,7 @@ func TestCreate_refusesAStoreOfAnotherCluster(t *testing.T) {
 
 func TestGenerations_createdDuringTheListing(t *testing.T) {
 	w := begin(t, &format.Keys{})
-	// The second generation is created after the first one is listed.
+	// The second generation is created while the generations are being listed.
 	w.store.Inject(memory.Fault{Op: memory.List, After: 1, Times: 1, Then: func() {
 		require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 10}))
 	}})
@@ -107,7 +107,7 @@ func TestReserved_highestCounts(t *testing.T) {
 	for _, revision := range []int64{1000, 900, 20_000} {
 		require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: revision, Created: Noon}))
 	}
-	// An impossible revision and an unknown object name do not count as reservations.
+	// Reserved must ignore an impossible revision and an unknown object name.
 	require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: math.MaxInt64 - 10, Created: Noon}))
 	w.store.SetContent("reservation/zzz", []byte("x"))
 	reserved, err := w.Reserved(w.ctx)
@@ -203,8 +203,8 @@ func TestCheckExists(t *testing.T) {
 	assert.ErrorContains(t, err, cluster)
 }
 
-// Continuing from the previous generation would lose the backups in the newest one. Only older generations may be
-// partly deleted.
+// Generations must return an error if only the newest generation.json is missing, because continuing from the
+// previous generation would lose backups.
 func TestGenerations_newestWithoutAStatement(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	second := archive.Generation{Number: 2, Cluster: "another"}
@@ -228,8 +228,7 @@ func TestGenerations_newestWithoutAStatement(t *testing.T) {
 	assert.Len(t, generations, 2)
 }
 
-// Anyone with write access to the store can create a generation.json, but only the end of the previous generation
-// determines its successor.
+// Lineage must ignore a generation.json that was created before the previous generation ended.
 func TestLineage_ignoresStrays(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	statement := archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 11}
@@ -265,8 +264,7 @@ func TestLineage_ignoresStrays(t *testing.T) {
 	assert.Len(t, all, 2)
 }
 
-// The end of generation 1 is missing, but generation 2 has backups. Continuing from either generation could lose the
-// backups of the other.
+// Generations must return an error if generation 2 has backups but the end marker of generation 1 is missing.
 func TestLineage_strayWithBackups(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 12}))
@@ -277,7 +275,8 @@ func TestLineage_strayWithBackups(t *testing.T) {
 	assert.ErrorContains(t, err, "the end marker of generation 1 is missing")
 }
 
-// If an incomplete listing did not fail, a new cluster would be created next to the existing backups.
+// Generations must return an error if a listing is incomplete; otherwise, a new cluster would be created despite the
+// existing backups.
 func TestGenerations_unlisted(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.store.Inject(blind)
@@ -305,7 +304,6 @@ func TestGenerations_contradictoryStatements(t *testing.T) {
 	}
 }
 
-// There is no valid name for a generation after the highest number.
 func TestGenerations_ignoresImpossibleNumbers(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: math.MaxInt, Cluster: cluster}))
@@ -330,7 +328,6 @@ func TestMayAdd(t *testing.T) {
 	assert.NoError(t, open.MayAdd(unsigned))
 }
 
-// LastNamed reads only names, so the result is not verified.
 func TestLastNamed(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	told := func() int64 {
@@ -367,7 +364,7 @@ func TestCreate_firstGenerationWithoutAStatement(t *testing.T) {
 	assert.Equal(t, revisions(11, 20), w.restore(archive.Target{}).revisions)
 }
 
-// Neither member finds a cluster before one of them creates it.
+// CreateCluster must return the existing cluster if another member created it first.
 func TestCreateCluster_concurrent(t *testing.T) {
 	s := memory.New()
 	a := archive.New(s, &format.Keys{})

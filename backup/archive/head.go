@@ -15,31 +15,30 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// A walk follows the sequence of a generation from object to object and determines where the sequence ends. The end
-// of an object determines the position of the next object, so a walk also finds segments that have not been listed
-// yet.
+// A walk follows the sequence of a generation from object to object up to the end. Each object contains the position
+// of the next object, so a walk also finds segments that are missing from the listing.
 type walk struct {
 	index index
-	trust bool      // trust the ends in the names of merged objects without reading manifests
+	trust bool      // trust the names of merged objects instead of reading their manifests
 	time  time.Time // creation time of the last object, if known
 
-	format.Start       // expected start of the next object; without digests after an unread merged object
+	format.Start       // expected start of the next object; has no digests after a merged object that was not read
 	Err          error // why the next object does not continue the sequence; nil if there is none
 }
 
 // A step is an object in a sequence.
 type step struct {
-	Object                  // Next is always set; Size is unknown if no listing includes the object
-	last   *format.Manifest // manifest of the last segment; nil for an unread merged object
+	Object                  // Next is always set; Size is only known if the object was listed
+	last   *format.Manifest // manifest of the last segment; nil for a merged object that was not read
 }
 
-// walk returns a walk from a start.
+// walk returns a walk that begins at from.
 func (x index) walk(from format.Start, trust bool) *walk {
 	x.merged = slices.Clone(x.merged)
 	return &walk{index: x, trust: trust, Start: from}
 }
 
-// steps yields consecutive objects. An error means that an object could not be read.
+// steps yields consecutive objects. If an object cannot be read, steps yields the error.
 func (w *walk) steps(ctx context.Context) iter.Seq2[step, error] {
 	return func(yield func(step, error) bool) {
 		for first := w.Position; ; {
@@ -89,7 +88,8 @@ func (w *walk) read(ctx context.Context, object Object) (*format.Manifest, error
 	return last, err
 }
 
-// moveTo moves the walk to the end of an object. An object that is not listed gets the time of its last marker.
+// moveTo moves the walk to the end of an object. If the object was not listed, the time of its last marker is used as
+// the creation time.
 func (w *walk) moveTo(object *Object, last *format.Manifest) {
 	if object.Modified.IsZero() && last != nil {
 		object.Modified = MaxTime(w.time, last.To)
@@ -102,13 +102,13 @@ func (w *walk) moveTo(object *Object, last *format.Manifest) {
 	w.Start, object.Next = last.Start(), last.Next()
 }
 
-// isOnlyName reports whether a merged object has no part that can be verified.
+// isOnlyName reports whether not even the first manifest of a merged object can be verified.
 func (r *objectStore) isOnlyName(ctx context.Context, object Object) bool {
 	_, err := r.firstManifest(ctx, object)
 	return NotVerified(err)
 }
 
-// lastSegment returns the last manifest of an object in a cluster, from the cache if possible.
+// lastSegment is like lastManifest, but returns an error if the object belongs to another cluster.
 func (r *objectStore) lastSegment(ctx context.Context, object Object, cluster string) (*format.Manifest, error) {
 	last, err := r.lastManifest(ctx, object)
 	if err == nil && last.Cluster != cluster {
@@ -142,8 +142,9 @@ func (r *objectStore) index(objects []Object, known faultList) index {
 	return x
 }
 
-// verifiedIndex returns an index of listed objects. verifiedIndex reads unmerged segments to set their Next, and
-// merged objects that no other object follows, so that a forged name cannot hide the content of another object.
+// verifiedIndex returns an index of listed objects. verifiedIndex reads unmerged segments to set their Next. Merged
+// objects that are not followed by another object are read too, because their names may be forged to hide other
+// objects.
 func (r *objectStore) verifiedIndex(ctx context.Context, objects []Object, cluster string, known faultList) (index, error) {
 	for {
 		x, unusable := r.index(objects, known), make(faultList, len(objects))
@@ -176,12 +177,12 @@ func (r *objectStore) verifiedIndex(ctx context.Context, objects []Object, clust
 	}
 }
 
-// maxTrusted is the maximum size in bytes of a merged object that is used without reading its manifests. An inflated
-// object would make a volume seem too small.
+// maxTrusted is the maximum size in bytes of a merged object that is used without reading its manifests. The listed
+// size of an inflated object would make every volume appear to be too small.
 const maxTrusted = 1 << 30
 
-// mustRead reports whether the end of an object must be read, because the name does not contain the end or no
-// following object confirms the end.
+// mustRead reports whether an object must be read to find its end, because the name does not contain the end or no
+// other object starts there.
 func (x index) mustRead(object Object) bool {
 	if object.Level == Segment {
 		found, _ := x.find(object.Start)
@@ -191,8 +192,8 @@ func (x index) mustRead(object Object) bool {
 	return x.faults.errorOf(object.Name()) == nil && (object.Size > maxTrusted || !x.starts[object.Next] && (next == nil || next.Next.IsZero()))
 }
 
-// errorAt returns why a merged object at a position is not used, or nil if there is no such object. A path within a
-// merged object uses other objects unless the object starts at that position.
+// errorAt returns why an object that starts at a position is not used, or nil if there is no such object. If first is
+// true, errorAt also considers objects that start before the position and contain it.
 func (x index) errorAt(position format.Position, first bool) error {
 	for _, object := range x.objects {
 		if object.Start == position || first && object.contains(position) {
@@ -218,8 +219,8 @@ func (x index) find(position format.Position) (best Object, found bool) {
 	return best, found
 }
 
-// candidates returns the objects that extend beyond a position, sorted by the ends in their names. The segment before
-// the position comes first.
+// candidates returns the objects that may extend beyond a position: first the last segment before the position, and
+// then the others, sorted by the ends in their names.
 func (x index) candidates(position format.Position) (all []Object) {
 	var before []Object
 	for i, object := range x.objects {
@@ -241,20 +242,20 @@ type Head struct {
 	format.Start
 	Full     *Full            // newest full snapshot; nil if there is none
 	Segment  *format.Manifest // last segment after Full; nil if there is none
-	Newer    error            // why a newer full snapshot does not count; nil if there is none
+	Newer    error            // why a newer full snapshot is not used; nil if there is none
 	Damaged  error            // why the object at Position is unusable and the chain ends there; nil if the object is usable or absent
-	Unlinked *Link            // missing link that Full requires to count; nil if Full counts
+	Unlinked *Link            // link that must be stored before Full can be used; nil if it is stored or not required
 	PastEnd  format.Position  // position after the damaged object, where a new chain may start; zero if no object is damaged
 }
 
-// Empty reports whether the generation has no full snapshot to start a chain.
+// Empty reports whether the generation has no full snapshot, and therefore no chain.
 func (h Head) Empty() bool { return h.Full == nil }
 
 // Revision returns the last revision of the generation.
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
-// Newest returns the manifest of the last segment or, if the full snapshot has no segments yet, the corresponding
-// fields of the snapshot.
+// Newest returns the manifest of the last segment. If no segments follow the full snapshot yet, Newest returns the
+// corresponding fields of the snapshot.
 func (h Head) Newest() (newest format.Manifest) {
 	switch {
 	case h.Segment != nil:
@@ -265,11 +266,12 @@ func (h Head) Newest() (newest format.Manifest) {
 	return newest
 }
 
-// Ending returns how the generation ended, or nil if it has not ended.
+// Ending returns the end marker of the generation, or nil if the generation has not ended.
 func (h Head) Ending() *format.Ending { return h.Newest().Ends }
 
-// IsNewer reports whether the head is newer than a segment that could follow it. Rows are ordered by revision, but a
-// segment without rows may contain leases or users from an earlier leader or a lagging member.
+// IsNewer reports whether the head is newer than a segment that would be stored at the head's position. Rows are
+// ordered by revision, but a segment without rows may contain leases or users from an earlier leader or a lagging
+// member.
 func (h Head) IsNewer(next format.Manifest) bool {
 	return next.Rows == 0 && (next.Term < h.Newest().Term || next.Applied != 0 && next.Applied < h.Applied)
 }
@@ -287,7 +289,7 @@ func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
 	})
 }
 
-// retryList repeats look if an object was merged and deleted between listing and reading.
+// retryList calls look again if an object was merged and deleted after it was listed and before it was read.
 func retryList[T any](look func() (T, error)) (seen T, err error) {
 	for range maxListings {
 		if seen, err = look(); !errors.Is(err, store.ErrNotFound) {
@@ -297,7 +299,7 @@ func retryList[T any](look func() (T, error)) (seen T, err error) {
 	return seen, err
 }
 
-// headFrom returns the head based on the given full snapshots. Callers omit snapshots that do not count.
+// headFrom returns the head based on the given full snapshots. fulls must not contain snapshots that cannot be used.
 func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFull) (Head, error) {
 	if len(fulls) == 0 {
 		return r.headWithoutFull(ctx, generation)
@@ -328,7 +330,7 @@ func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFul
 	return r.advance(ctx, head, x)
 }
 
-// lastVerified advances the head from the full snapshot to the end of a verifiable object near the end.
+// lastVerified advances the head from the full snapshot to the end of a verifiable object, preferably the last one.
 func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 	after := head.Position
 	candidates := x.candidates(after)
@@ -348,8 +350,8 @@ func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 	return nil
 }
 
-// advance moves a head to the end of the sequence, one object at a time. Only an object at the next position can
-// follow: an object further ahead is not part of this history.
+// advance moves a head to the end of the sequence, one object at a time. An object that starts after the next
+// position is ignored, because it belongs to a different history.
 func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) {
 	walk := x.walk(head.Start, false)
 	for next, err := range walk.steps(ctx) {
@@ -367,8 +369,8 @@ func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) 
 	return head, nil
 }
 
-// PastAll returns the first position after all objects of a generation that may belong to a history up to a revision,
-// according to object names. The writer of that history calls PastAll if Head does not find a verifiable full
+// PastAll returns the first position after all objects of a generation that end at or before a revision, judging by
+// their names. A writer that has reached this revision calls PastAll if Head does not find a verifiable full
 // snapshot.
 func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (past format.Position, err error) {
 	fulls, _, err := r.listSnapshots(ctx, generation)
@@ -397,15 +399,15 @@ func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (p
 func (h *Head) moveTo(last format.Manifest) { h.Start, h.Segment = last.Start(), &last }
 
 // Advance moves a known head forward by requesting the next segments by name, which takes a single request if there
-// are none. If objects were merged after Head returned, the result may be wrong, so callers must call Head once per
-// [Grace].
+// are none. The result may be wrong if objects were merged after Head returned, so callers must call Head at least
+// once per [Grace].
 func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 	head, err := r.advance(ctx, head, r.index(nil, nil))
 	return head, cmp.Or(err, head.Damaged)
 }
 
-// readLatestFull reads the newest verifiable full snapshot. newer is the reason why a newer one cannot be verified.
-// If no snapshot can be verified, readLatestFull returns that reason as the error.
+// readLatestFull reads the newest verifiable full snapshot. newer explains why a newer full snapshot cannot be
+// verified. If no snapshot can be verified, readLatestFull returns the reason as err instead.
 func (r *Reader) readLatestFull(ctx context.Context, fulls []StoredFull) (full Full, newer, err error) {
 	for _, kept := range slices.Backward(fulls) {
 		full, err = r.Full(ctx, kept.Generation, kept.Name())
@@ -431,8 +433,8 @@ func (h Head) Next(generation Generation) Link {
 	}
 }
 
-// checkLink reports whether a full snapshot that starts a chain counts. If a different object occupies the link's
-// position, the previous chain has continued, or the position cannot be used.
+// checkLink reports whether a full snapshot that starts a chain can be used. The snapshot cannot be used if the
+// previous chain continues at the position of the link, or if the object at that position cannot be verified.
 func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (counts bool, err error) {
 	there, err := r.Manifest(ctx, full.Generation, full.Behind.Position)
 	switch {
@@ -451,8 +453,8 @@ func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (counts b
 	}
 }
 
-// headWithoutFull returns the head of a generation without a full snapshot. A generation without a full snapshot may
-// also have ended.
+// headWithoutFull returns the head of a generation without a full snapshot. A generation may end without a full
+// snapshot.
 func (r *Reader) headWithoutFull(ctx context.Context, generation int) (Head, error) {
 	there, err := r.Manifest(ctx, generation, Origin)
 	if err == nil && there.Ends != nil {
@@ -472,8 +474,8 @@ var (
 )
 
 // End ends a generation at the head, so that the successor contains all confirmed backups. Calls may be repeated with
-// the same nonce. ErrMoved reports that another process added an object. ErrEnded reports that another process has
-// ended the generation; the caller may then create the successor.
+// the same nonce. End returns ErrMoved if another process has added an object, and ErrEnded if another process has
+// already ended the generation. After ErrEnded, the caller may create the successor.
 func (a *Archive) End(ctx context.Context, generation Generation, head Head, session string, ending format.Ending) error {
 	if head.Ending() != nil {
 		return a.conflictError(generation, head.Newest())
@@ -483,8 +485,9 @@ func (a *Archive) End(ctx context.Context, generation Generation, head Head, ses
 	})
 }
 
-// Open stores the link of a full snapshot that starts a chain, so that the snapshot counts. Calls may be repeated.
-// ErrEnded reports that the generation has ended, and ErrMoved that another writer has used the position.
+// Open stores the link of a full snapshot that starts a chain. The snapshot is ignored until its link is stored.
+// Calls may be repeated. Open returns ErrEnded if the generation has ended, and ErrMoved if another writer has used
+// the position.
 func (a *Archive) Open(ctx context.Context, generation Generation, full Full, session string) error {
 	if full.Behind == nil {
 		return nil
@@ -530,7 +533,7 @@ func (a *Archive) putEmpty(ctx context.Context, generation Generation, at Link, 
 }
 
 // LastAdded returns the creation time of the last object in a generation according to the store's clock, or the zero
-// time if the object has already been merged.
+// time if that object has already been merged.
 func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head) (time.Time, error) {
 	names := []string{generationName(generation.Number)}
 	if head.Full != nil {
@@ -548,8 +551,7 @@ func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head
 	return time.Time{}, nil
 }
 
-// NewID returns 128 random bits in hexadecimal as the ID of a cluster, a restore or a session (the lifetime of a
-// process).
+// NewID returns 128 random bits in hexadecimal as the ID of a cluster, a restore or a session (one run of a process).
 func NewID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails

@@ -195,7 +195,8 @@ func TestHead_segmentOfAnotherCluster(t *testing.T) {
 	assert.NoError(t, head.Damaged, "what lies farther on than the next position is not of this history")
 }
 
-// Anyone who can create objects can choose arbitrary names.
+// Head must ignore objects whose names are far ahead of the next position, because anyone with write access to the
+// store can create them.
 func TestHead_ignoresNamesFarAhead(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 14, 16)
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment)[:2])

@@ -28,7 +28,7 @@ type GenerationContents struct {
 	Objects []Object       // objects of all levels, ordered by first position
 	Chains  []Chain        // oldest first
 	Orphans []store.Object // data without a manifest, from incomplete full snapshots
-	Ignored error          // unverifiable object that no other object refers to; nil if there is none
+	Ignored error          // why an object that no other object refers to was ignored; nil if there is none
 }
 
 // Newest returns the newest generation, or nil if there is none.
@@ -47,12 +47,12 @@ func (h *History) Generation(number int) *GenerationContents {
 	return nil
 }
 
-// History lists all restore points. Besides the manifests and test results of full snapshots, History reads the
-// manifests of unmerged segments, because segment names do not contain their ends. Each manifest that this Reader has
-// not read before takes one request.
+// History lists all restore points. History reads the manifests and test results of full snapshots. The manifests of
+// unmerged segments are read too, because the names of segments do not contain their ends. Each manifest that this
+// Reader has not read before takes one request.
 func (r *Reader) History(ctx context.Context) (*History, error) { return r.historyWithout(ctx, nil) }
 
-// historyWithout is like History, but skips known faults.
+// historyWithout is like History, but ignores the objects in known.
 func (r *Reader) historyWithout(ctx context.Context, known faultList) (*History, error) {
 	return retryList(func() (*History, error) {
 		history := &History{reader: r}
@@ -114,7 +114,7 @@ func (h *History) readGeneration(ctx context.Context, generation Generation, kno
 	}
 }
 
-// resultNames returns the names of the test results by full snapshot, oldest first.
+// resultNames returns the names of the test results for each full snapshot, oldest first.
 func (h *History) resultNames(ctx context.Context, generation int) (map[string][]string, error) {
 	names := map[string][]string{}
 	prefix := resultPrefix(generation)
@@ -128,8 +128,8 @@ func (h *History) resultNames(ctx context.Context, generation int) (map[string][
 	return names, nil
 }
 
-// readFull reads the manifest and the test result of a full snapshot. Objects that cannot be verified are recorded in
-// kept; readFull returns an error only for objects that cannot be read.
+// readFull reads the manifest and the test result of a full snapshot. Verification errors are stored in kept;
+// readFull only returns an error if an object cannot be read.
 func (h *History) readFull(ctx context.Context, generation Generation, kept *StoredFull, results map[string][]string, known faultList) error {
 	kept.fault = known.errorOf(DataName(generation.Number, kept.Name()))
 	full, err := h.reader.Full(ctx, generation.Number, kept.Name())
@@ -147,7 +147,8 @@ func (h *History) readFull(ctx context.Context, generation Generation, kept *Sto
 	return h.readResult(ctx, kept, results[kept.Name()])
 }
 
-// readResult reads the newest verifiable test result of a full snapshot. Objects with later names may be invalid.
+// readResult reads the newest verifiable test result of a full snapshot. Results with later names that cannot be
+// verified are ignored.
 func (h *History) readResult(ctx context.Context, kept *StoredFull, names []string) error {
 	for _, name := range slices.Backward(names) {
 		switch result, err := h.reader.result(ctx, name); {
@@ -172,7 +173,7 @@ func (g GenerationContents) pastEnd() (why error) {
 	return why
 }
 
-// checkAfterEnd sets PastEnd of the chains in a generation, and Ignored.
+// checkAfterEnd sets Ignored and the PastEnd of each chain.
 func (g *GenerationContents) checkAfterEnd(ctx context.Context, x index) error {
 	for i := range g.Chains {
 		chain, bound := &g.Chains[i], format.Position{}
@@ -194,9 +195,9 @@ func (g *GenerationContents) checkAfterEnd(ctx context.Context, x index) error {
 	return nil
 }
 
-// findNewerFull returns why a restore must not start with a full snapshot after the last chain, or the gap before
-// that snapshot. An unverifiable snapshot counts only if other objects show that the generation continues, because
-// anyone with write access to the store can create the name.
+// findNewerFull returns why a full snapshot after the last chain cannot be used, or hole if there is no such
+// snapshot. If only a snapshot that cannot be verified follows the chain, the error is stored in Ignored, because
+// anyone with write access to the store can create its name.
 func (g *GenerationContents) findNewerFull(chain Chain, hole error) error {
 	if !chain.opens.IsZero() {
 		hole = cmp.Or(hole, fmt.Errorf("%w: the full snapshot for position %s is missing", ErrHole, chain.opens))
@@ -220,12 +221,12 @@ type Chain struct {
 	Objects []Object     // objects to read after the first full snapshot; the largest ones that cover the range
 	From    int64        // revision of the first full snapshot
 	To      int64        // last revision
-	Begin   time.Time    // earliest restorable time: From was current by then (rounded up to a second)
+	Begin   time.Time    // earliest time that can be restored: when From was current, rounded up to a second
 	End     time.Time    // latest time at which To is known to have been current
 	PastEnd error        // why later backups cannot be restored; nil if there are none or another chain starts there
 
 	end   format.Position // position after the last object
-	opens format.Position // start of the next chain according to the last segment; zero if there is none
+	opens format.Position // start of the next chain, as recorded in the last segment; zero if there is none
 
 	certain time.Time // time at which To was certainly current; End is later if the last object has no marker
 }
@@ -300,7 +301,7 @@ func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, cove
 }
 
 // startsChain reports whether an object at the end of a chain is the first object after a full snapshot that starts
-// another chain. An object that starts before that end overlaps the chain and continues it.
+// another chain. An object that starts before the end of the chain overlaps the chain, so it continues the chain.
 func (x index) startsChain(ctx context.Context, object step, end format.Position, fulls []StoredFull) (bool, error) {
 	i := slices.IndexFunc(fulls, func(f StoredFull) bool {
 		return f.Err == nil && f.Next == object.Start && f.Next == end && f.Next != fulls[0].Next && f.StartsChain()
@@ -312,8 +313,8 @@ func (x index) startsChain(ctx context.Context, object step, end format.Position
 	return err == nil && manifest.Before == fulls[i].Chain, asFault(err, object.Name(), object.Start)
 }
 
-// IsCrossed reports whether a merged object continues past a full snapshot, so that no segment continues from the
-// snapshot. StoredFull.Passed reports the same for unmerged segments.
+// IsCrossed reports whether a merged object continues past a full snapshot, which means that no segment continues
+// from the snapshot. For unmerged segments, see StoredFull.Passed.
 func (r *objectStore) IsCrossed(ctx context.Context, full Full) (crossed bool, err error) {
 	objects, err := r.Objects(ctx, full.Generation)
 	for _, object := range objects {

@@ -174,7 +174,7 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 			require.NoError(w.t, w.Open(w.ctx, first, full, "writer"))
 			w.damage(archive.ManifestName(1, full.Name()), 200)
 		}, 32, 8, "damaged"},
-		"a full's manifest with segments behind it": {func(w *world) { // object names alone do not reveal the gap
+		"a full's manifest with segments behind it": {func(w *world) {
 			full := w.gap(40)
 			w.segments(44, 46)
 			w.damage(archive.ManifestName(1, full.Name()), 200)
@@ -242,7 +242,7 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 	}
 }
 
-// The latest revision of a restored cluster without backups is the revision that it was restored to.
+// If a restored cluster has no backups yet, Find must select the revision to which the cluster was restored.
 func TestFind_latestOfARestoredGenerationWithoutBackups(t *testing.T) {
 	w := begin(t, &format.Keys{}, 20)
 	w.restoredTo(2, 14)
@@ -253,11 +253,11 @@ func TestFind_latestOfARestoredGenerationWithoutBackups(t *testing.T) {
 	assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
 	assert.EqualValues(t, 20, w.find(archive.Target{Generation: 1}).Revision)
 
-	w.restoredTo(3, 17) // the newer of two generations with the same parent wins
+	w.restoredTo(3, 17) // the newer of two generations with the same parent is used
 	assert.EqualValues(t, 17, w.find(archive.Target{}).Revision)
 }
 
-// Fallback never returns revisions after the one that the cluster was restored to.
+// Fallback must not return revisions that the restore discarded.
 func TestFallback_staysWithinWhatWasRestored(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 20)
 	w.restoredTo(2, 14)
@@ -266,7 +266,7 @@ func TestFallback_staysWithinWhatWasRestored(t *testing.T) {
 	assert.ErrorIs(t, err, archive.ErrNotKept)
 }
 
-// A generation whose full snapshots are all unusable is not empty.
+// Find must not treat a generation as empty if it has full snapshots but none of them are usable.
 func TestFind_generationWithUnusableFulls(t *testing.T) {
 	w := begin(t, &format.Keys{}, 20)
 	w.restoredTo(2, 14)
@@ -278,7 +278,7 @@ func TestFind_generationWithUnusableFulls(t *testing.T) {
 	assert.ErrorContains(t, err, "the latest revision is not available")
 }
 
-// An object signed by a key that is no longer trusted is not damaged, and is reported first.
+// Find must report an object signed with an untrusted key before any damaged object.
 func TestFind_reportsUntrustedObjects(t *testing.T) {
 	trusted, others := NewKeys(t), NewKeys(t)
 	w := begin(t, trusted.Load(t), 12)
@@ -338,7 +338,7 @@ func TestHistory_reportsHoles(t *testing.T) {
 	require.NoError(t, chains[2].PastEnd)
 }
 
-// A segment's name does not contain its end, so History must read the manifest.
+// History must read the manifest of a segment, because the name does not contain the end.
 func TestHistory_readsTheEndsOfSegments(t *testing.T) {
 	why := map[string]error{"missing": archive.ErrHole, "damaged": format.ErrDamaged}
 	for how := range why {
@@ -379,7 +379,6 @@ func TestHistory_readsTheEndsOfSegments(t *testing.T) {
 	}
 }
 
-// A day without merges leaves one segment per second.
 func TestHistory_readsEachSegmentOnce(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 	w.restart()

@@ -33,7 +33,7 @@ type Generation struct {
 	Number         int       `json:"number"`                 // starts at 1
 	Cluster        string    `json:"cluster"`                // cluster ID
 	Owner          string    `json:"owner"`                  // owner of the cluster in this generation (NAMESPACE/NAME)
-	Etcd           string    `json:"etcd_cluster,omitempty"` // etcd cluster ID in hexadecimal, informational; each restore creates a new one
+	Etcd           string    `json:"etcd_cluster,omitempty"` // etcd cluster ID in hexadecimal, informational; each restore creates a new ID
 	Parent         int       `json:"parent"`                 // generation that was restored; 0 if none
 	ParentRevision int64     `json:"parent_revision"`        // restored revision of the parent; 0 if none
 	Restore        string    `json:"restore,omitempty"`      // ID of the requested restore; empty if lost data was restored
@@ -50,9 +50,8 @@ const (
 	generationKind = "generation"
 )
 
-// BeginGeneration creates a generation and sets Heading. store.ErrExists means that another process created the
-// generation: if two processes complete the end of the same generation, only one of them creates the successor. Calls
-// may be repeated within a session.
+// BeginGeneration creates a generation and sets Heading. store.ErrExists means that another process has already
+// created the generation. Calls may be repeated by the same session.
 func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) error {
 	generation.Heading = newHeader(generationKind)
 	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // distinguishes two stores with the same cluster ID
@@ -96,7 +95,7 @@ func (r *objectStore) Generation(ctx context.Context, number int) (Generation, e
 	return generation, err
 }
 
-// check reports whether fields are inconsistent.
+// check returns an error if fields are inconsistent.
 func (g Generation) check() bool {
 	return g.Parent < 0 || g.Parent >= g.Number || g.ParentRevision < 0 || g.Parent == 0 && g.ParentRevision > 0
 }
@@ -145,10 +144,10 @@ type Reservation struct {
 }
 
 // SafeRevision returns the revision from which a restored cluster continues, so that clients never see the same
-// revision twice. SafeRevision returns the reserved revision if members kept the reservation up to date, and Margin
-// above the highest known revision otherwise. reserved is 0 if there is no reservation.
+// revision twice. If members have kept the reservation up to date, SafeRevision returns the reserved revision, and
+// otherwise the highest known revision plus Margin. reserved is 0 if there is no reservation.
 func SafeRevision(reserved, known int64) int64 {
-	if reserved-known >= Renewal/2 { // a member may have been about to renew the reservation
+	if reserved-known >= Renewal/2 { // half of Renewal, because a member may have been about to renew the reservation
 		return reserved
 	}
 	return max(reserved, known+Margin)
@@ -180,11 +179,12 @@ func (r *objectStore) Reserved(ctx context.Context) (Reservation, error) {
 	return Reservation{}, r.wrapName(reservationPrefix, store.ErrNotFound)
 }
 
-// maxRevision is a revision that no cluster reaches, even with a million revisions a second for ten thousand years.
-// Higher reservations are ignored, because they would leave no revisions for the cluster.
+// maxRevision is higher than any revision that a cluster can reach at a million revisions per second in nine thousand
+// years. Reservations of maxRevision or more are ignored, because a cluster restored from them could run out of
+// revisions.
 const maxRevision = 1 << 58
 
-// listReserved returns the reserved revisions according to object names, in order.
+// listReserved returns the reserved revisions that appear in object names, in ascending order.
 func (r *objectStore) listReserved(ctx context.Context) (all []int64, err error) {
 	for object, err := range r.store.List(ctx, reservationPrefix, "") {
 		if err != nil {
@@ -203,9 +203,9 @@ func reservationName(revision int64) string {
 }
 
 // An Identity is the cluster and generation of the data in a data directory, and the position up to which the data is
-// backed up. The identity file is in the data directory and therefore moves with the data. Recovery writes the file
-// before etcd opens the data, and the backup writer updates it. The zero value means that the data does not belong to
-// a store, for example because it was written by stock etcd or restored by etcdutl.
+// backed up. The identity file is stored in the data directory, so it is copied and restored together with the data.
+// Recovery writes the file before etcd opens the data, and the backup writer updates it. The zero value means that
+// the data does not belong to a store, for example because it was written by stock etcd or restored by etcdutl.
 type Identity struct {
 	Cluster    string          `json:"cluster"`           // cluster ID from cluster.json
 	Generation int             `json:"generation"`        //
@@ -265,7 +265,7 @@ func (i Identity) Write(dataDir string) error {
 
 // Create creates the cluster manifest and a generation unless they exist, and returns the latest generation of the
 // cluster. Multiple members may call Create concurrently, and calls may be repeated. ErrForeign reports that the
-// store belongs to another cluster and that nothing was written.
+// store belongs to another cluster, in which case nothing was written.
 func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Generation, error) {
 	there, err := a.CreateCluster(ctx, cluster)
 	if err != nil {
@@ -277,7 +277,7 @@ func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Gene
 		err = a.BeginGeneration(ctx, Generation{Number: number, Cluster: there.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
 		if err == nil || errors.Is(err, store.ErrExists) {
 			all = make([]Generation, 1)
-			all[0], err = a.Generation(ctx, number) // listings may not include the generation yet
+			all[0], err = a.Generation(ctx, number) // the generation may be missing from listings
 		}
 	}
 	if err != nil {
@@ -287,8 +287,8 @@ func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Gene
 }
 
 // CreateCluster creates the cluster manifest unless it exists, and returns the existing manifest. If multiple members
-// call CreateCluster concurrently, all of them return the manifest that was created first, so a lost reply is
-// harmless.
+// call CreateCluster concurrently, all of them return the manifest that was created first, so callers may retry after
+// a lost reply.
 func (a *Archive) CreateCluster(ctx context.Context, cluster Cluster) (Cluster, error) {
 	there, err := a.Cluster(ctx)
 	if !errors.Is(err, store.ErrNotFound) {
@@ -313,7 +313,8 @@ func (a *Archive) CreateCluster(ctx context.Context, cluster Cluster) (Cluster, 
 }
 
 // CheckExists requests the cluster manifest and a generation by name, because a listing may not include them yet.
-// store.ErrNotFound means that one of them does not exist, and ErrForeign means that they belong to another cluster.
+// CheckExists returns store.ErrNotFound if the manifest or the generation does not exist, and ErrForeign if it
+// belongs to another cluster.
 func (r *Reader) CheckExists(ctx context.Context, generation Generation) error {
 	if _, err := r.Cluster(ctx); err != nil {
 		return err
@@ -326,7 +327,8 @@ func (r *Reader) CheckExists(ctx context.Context, generation Generation) error {
 	return err
 }
 
-// latestGeneration returns the newest generation of a cluster. A store without generations belongs to the founder.
+// latestGeneration returns the newest generation of a cluster. If the cluster has no generation, latestGeneration
+// returns an ErrForeign that names the cluster of the newest generation, or founder if the store has no generations.
 func (r *Reader) latestGeneration(all []Generation, founder, cluster string) (Generation, error) {
 	for i := len(all) - 1; i >= 0; i-- {
 		if all[i].Cluster == cluster {
@@ -343,7 +345,7 @@ func (r *Reader) latestGeneration(all []Generation, founder, cluster string) (Ge
 type Lineage struct {
 	Generations []Generation // oldest first
 	Next        int          // number of the next generation, for which the store has no objects
-	Strays      []error      // one error for each generation that is not part of the history
+	Strays      []error      // an error for each generation that is not part of the history
 }
 
 // Newest returns the newest generation, or the zero value if there is none.
@@ -354,18 +356,17 @@ func (l Lineage) Newest() (newest Generation) {
 	return newest
 }
 
-// Generations returns the generations in the store's Lineage.
+// Generations returns the generations of the store, oldest first.
 func (r *Reader) Generations(ctx context.Context) ([]Generation, error) {
 	lineage, err := r.Lineage(ctx)
 	return lineage.Generations, err
 }
 
 // Lineage reads the generations of the store. The oldest generation belongs to the history, and so does every
-// generation whose predecessor has ended. Anyone with write access to the store can create a generation.json, but the
-// end of a sequence is an object at the next position, which an active writer would have created itself. Other
-// generations are strays. Strays have no effect unless they contain verifiable backups: in that case, the end marker
-// of the previous generation is missing, and Lineage returns format.ErrDamaged. ErrNameless reports that the newest
-// generation has backups but no generation.json.
+// generation whose predecessor has ended. All other generations are strays, because anyone with write access to the
+// store can create a generation.json. Strays without verifiable backups are ignored. If a stray has verifiable
+// backups, the end marker of the previous generation is missing, and Lineage returns format.ErrDamaged. If the newest
+// generation has backups but no generation.json, Lineage returns ErrNameless.
 func (r *Reader) Lineage(ctx context.Context) (Lineage, error) {
 	lineage, err := r.readGenerations(ctx)
 	if errors.Is(err, errUnlisted) { // the generation may have been created in the meantime
@@ -408,9 +409,9 @@ func (r *Reader) readGenerations(ctx context.Context) (l Lineage, err error) {
 	return l, err
 }
 
-// checkSuccessor returns an error if a generation must not follow the newest one. Any generation with a statement may
-// follow a newest generation without objects (for example during a deletion), and any generation may follow a
-// generation whose end cannot be verified.
+// checkSuccessor returns an error if a generation must not follow the newest one. If the newest generation has no
+// objects (for example, because it is being deleted), any generation with a statement may follow. If the end of the
+// newest generation cannot be verified, any generation may follow.
 func (r *Reader) checkSuccessor(ctx context.Context, newest Generation, number int, stated bool) (stray, err error) {
 	if newest.Number == 0 {
 		return nil, nil
@@ -433,7 +434,7 @@ func (r *Reader) checkSuccessor(ctx context.Context, newest Generation, number i
 	return nil, err
 }
 
-// generationEnd returns how a generation ends.
+// generationEnd returns the state of a generation's end, from the cache if the generation is known to have ended.
 func (r *Reader) generationEnd(ctx context.Context, generation Generation) (endState, error) {
 	id := generation.Cluster + " " + generation.Session + " " + generation.Created.String() // the store may have been emptied
 	if known, is := r.endings.Load(id); is {
@@ -453,13 +454,13 @@ func (r *Reader) generationEnd(ctx context.Context, generation Generation) (endS
 	return end, err
 }
 
-// An endState describes the end of a generation. A known end never changes.
+// An endState describes the end of a generation.
 type endState struct {
 	successor int  // lowest allowed number of the next generation
 	stored    bool // the generation has backups
 }
 
-// errFirstNameless is ErrNameless for a store in which only cluster.json names the cluster.
+// errFirstNameless is ErrNameless for a store whose only generation is generation 1.
 var errFirstNameless = fmt.Errorf("%w", ErrNameless)
 
 // checkNames returns ErrNameless if the newest generation with objects has backups but no statement. Older
@@ -474,7 +475,7 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 	why := ErrNameless
 	if len(all) == 0 {
 		if _, err := r.Cluster(ctx); Unusable(err) {
-			return nil // callers report the unknown cluster
+			return nil // callers report the missing cluster.json
 		}
 		if nameless == 1 {
 			why = errFirstNameless
@@ -489,9 +490,9 @@ var errUnlisted = errors.New("object exists but is not listed")
 // maxUnlisted is the highest generation number that ProbeGenerations requests.
 const maxUnlisted = 100
 
-// ProbeGenerations returns store.ErrUnavailable if an empty listing omits an existing generation. Listings may lag by
-// minutes, and callers must not create a generation because of an outdated listing. ProbeGenerations requests each
-// number by name and may only be called if the store names a cluster.
+// ProbeGenerations returns store.ErrUnavailable if a generation exists even though a listing shows none. Callers must
+// not create a generation based on an outdated listing, and listings may be outdated for minutes. ProbeGenerations
+// requests each generation by name and must only be called if the store has a cluster.json.
 func (r *Reader) ProbeGenerations(ctx context.Context) error {
 	return r.probeGenerations(ctx, 1, maxUnlisted)
 }
@@ -543,9 +544,9 @@ func (r *Reader) FirstPrefix(ctx context.Context) (string, error) {
 	return GenerationPrefix(numbers[0]), nil
 }
 
-// LastNamed returns the last revision of the newest generation according to object names. If that generation has no
-// backups yet, LastNamed returns the revision that was restored into it. LastNamed is for callers that cannot verify
-// the objects: anyone can create names, and the name of the last segment does not contain the segment's end.
+// LastNamed returns the highest revision that appears in the object names of the newest generation. If the newest
+// generation has no backups yet, LastNamed returns the revision that was restored to create it. The result is not
+// verified and may be too low, because the name of the last segment does not contain the segment's end.
 func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	numbers, err := r.generationNumbers(ctx)
 	if err != nil || len(numbers) == 0 {
@@ -563,7 +564,7 @@ func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	return max(0, slices.Max(reserved)-Margin), nil
 }
 
-// namedRevision returns the last revision of a generation according to object names, or 0 if there is none.
+// namedRevision returns the highest revision that appears in the object names of a generation, or 0 if there is none.
 func (r *Reader) namedRevision(ctx context.Context, generation int) (int64, error) {
 	fulls, _, err := r.listSnapshots(ctx, generation)
 	if err != nil {
@@ -573,7 +574,7 @@ func (r *Reader) namedRevision(ctx context.Context, generation int) (int64, erro
 	return maxNamed(fulls, objects), err
 }
 
-// maxNamed returns the last revision according to object names.
+// maxNamed returns the highest revision that appears in an object name.
 func maxNamed(fulls []StoredFull, objects []Object) (last int64) {
 	for _, full := range fulls {
 		last = max(last, full.Revision)

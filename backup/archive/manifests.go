@@ -20,9 +20,9 @@ func (r *objectStore) Manifest(ctx context.Context, generation int, position for
 	return r.firstManifest(ctx, Object{Level: Segment, Generation: generation, Start: position})
 }
 
-// VerifyObject reads an object to the end and returns the manifests of its segments. If the segments do not cover
-// exactly the range in the object name, or a body does not match, VerifyObject returns ErrHole or an error for which
-// NotVerified returns true.
+// VerifyObject reads an object to the end and returns the manifests of its segments. If the segments do not exactly
+// cover the range in the object name, or a body does not match its manifest, VerifyObject returns ErrHole or an error
+// for which NotVerified returns true.
 func (r *objectStore) VerifyObject(ctx context.Context, object Object) ([]format.Manifest, error) {
 	generation, err := r.Generation(ctx, object.Generation)
 	if err != nil {
@@ -50,8 +50,8 @@ func (r *objectStore) appendManifests(all []format.Manifest, content io.Reader, 
 	return all, nil
 }
 
-// segmentsIn yields the manifests of an object's segments and verifies that they belong to the generation and cover
-// exactly the range in the object name. After each manifest, the caller may read the segment's records.
+// segmentsIn yields the manifests of an object's segments and verifies that the segments belong to the generation and
+// exactly cover the range in the object name. After each manifest, the caller may read the segment's records.
 func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of Generation) iter.Seq2[format.Manifest, error] {
 	return func(yield func(format.Manifest, error) bool) {
 		next := object.Start
@@ -83,8 +83,8 @@ func (r *objectStore) sequenceError(object Object, manifest format.Manifest) err
 	return r.wrapName(object.Name(), fmt.Errorf("%w: segment %s does not follow the previous segment", ErrHole, manifest.Position))
 }
 
-// A recordAt is a record with the manifest of its segment. A recordAt without a record marks the end of the segment,
-// whose records are verified at that point.
+// A recordAt is a record with the manifest of its segment. A recordAt without a record marks the end of the segment
+// and means that all records of the segment have been verified.
 type recordAt struct {
 	format.Manifest
 	format.Record
@@ -182,7 +182,7 @@ func (r *objectStore) lastManifest(ctx context.Context, object Object) (*format.
 	return last.manifest, last.err
 }
 
-// A partReader reads an object in parts, so that callers can seek.
+// A partReader reads an object in parts, which allows callers to seek.
 type partReader struct {
 	ctx    context.Context
 	store  store.Store
@@ -209,7 +209,7 @@ func (p *partReader) Read(into []byte) (n int, err error) {
 
 const (
 	maxFirstTries = 6                      // attempts before the first byte
-	maxTries      = 12                     // attempts after the first byte, over about two minutes
+	maxTries      = 12                     // attempts after the first byte, within about two minutes
 	firstPause    = 100 * time.Millisecond // doubles after each attempt
 	maxPause      = 30 * time.Second
 )
@@ -264,7 +264,7 @@ func (f *objectReader) Read(p []byte) (int, error) {
 	}
 }
 
-// retry waits and reports whether to try again.
+// retry waits before the next attempt, and reports whether there should be one.
 func (f *objectReader) retry(err error) bool {
 	tries := maxTries
 	if f.offset == 0 {

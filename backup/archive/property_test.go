@@ -25,7 +25,7 @@ import (
 )
 
 // TestRead_randomHistories lets two concurrent writers extend one history while segments are merged and full
-// snapshots are created. Every revision must still be read correctly.
+// snapshots are created. Reading must still return the correct rows for every revision.
 func TestRead_randomHistories(t *testing.T) {
 	sealed := NewKeys(t).Load(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -46,7 +46,7 @@ func TestRead_randomHistories(t *testing.T) {
 			case 2:
 				w.next = w.head().Start
 				w.full()
-			case 3: // full snapshot taken by a member that splits rows differently
+			case 3: // full snapshot taken by a member that splits rows at different revisions
 				if last := w.head().Revision(); last > 10 {
 					other := w.again()
 					other.next = unbroken(rt, keys, rapid.Int64Range(11, last).Draw(rt, "full")).Start()
@@ -74,7 +74,7 @@ func unbroken(t T, keys *format.Keys, last int64) format.Object {
 	return Build(t, keys, start, Rows(11, last))
 }
 
-// write stores the next segment, or advances past the other writer's segment.
+// write stores the next segment. If the other writer has already stored that segment, write advances past it.
 func write(rt *rapid.T, w *world) {
 	var buckets []*format.Bucket
 	if rapid.Bool().Draw(rt, "bucket") {
@@ -86,12 +86,12 @@ func write(rt *rapid.T, w *world) {
 	if err != nil {
 		require.ErrorIs(w.t, err, store.ErrExists)
 	}
-	if w.next = object.Start(); err != nil || w.stale { // the other writer was faster
+	if w.next = object.Start(); err != nil || w.stale { // the other writer has already stored this segment
 		w.next, w.stale = w.head().Start, false
 	}
 }
 
-// mergeSome merges neighboring objects of a level and deletes merged sources, without the other writer's knowledge.
+// mergeSome merges neighboring objects of a level and deletes sources that have been merged.
 func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 	objects := w.objects(from)
 	if len(objects) == 0 {
@@ -103,7 +103,7 @@ func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 		return
 	}
 	merged, err := w.Merge(w.ctx, into, objects[begin:end])
-	if errors.Is(err, archive.ErrHole) { // the other writer has split the same rows differently
+	if errors.Is(err, archive.ErrHole) { // the other writer has split the same rows at different revisions
 		require.True(w.t, into == archive.Minute && overlapped(w, objects[begin:end]), "%s: %s", merged.Name(), err)
 	} else if err != nil {
 		require.ErrorIs(w.t, err, store.ErrExists)
@@ -201,8 +201,8 @@ var statementsOf = []string{
 	"gen/000001/verified/0000000000000000010-20261122T120010Z_20261122T120100Z.json",
 }
 
-// FuzzManifests replaces each statement with another one that has a valid checksum, as an attacker with write access
-// to the store could.
+// FuzzManifests simulates an attacker with write access to the store who replaces statements with others that have a
+// valid checksum.
 func FuzzManifests(f *testing.F) {
 	w := begin(f, &format.Keys{}, 14)
 	require.NoError(f, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: 100, Created: Noon}))
@@ -247,8 +247,8 @@ func checksumOf(line []byte) string {
 	return string(line[len(line)-66 : len(line)-2])
 }
 
-// The actors below send the requests of writers and restores to a real archive. The tests explore every order of
-// their steps: an actor may pause before any step, and any reply may be lost.
+// The actors below simulate writers and restores that use a real archive. The tests try every order of the actors'
+// steps: an actor may pause before any step, and any reply may be lost.
 
 // A scene is a store with one generation and the state of the actors that use the store.
 type scene struct {
@@ -257,12 +257,12 @@ type scene struct {
 	history   []string
 	confirmed int64   // last revision that was confirmed to a writer
 	begun     []int64 // revision of generation 1 that each successor starts with
-	told      string  // copy whose object was confirmed
+	told      string  // copy whose object was confirmed to have been stored
 	founded   string  // cluster that owns the store
 	broken    string  // violated guarantee
 }
 
-// A step is the next action of an actor, together with the actor's state. A step without do ends the actor.
+// A step is the next action of an actor, together with the actor's state. An actor stops at a step whose do is nil.
 type step struct {
 	knows string
 	do    func(*scene) step
@@ -314,7 +314,7 @@ func copies(who string, from format.Start, left int) step {
 	}}
 }
 
-// founds simulates a member of a new cluster.
+// founds simulates a member of a new cluster that initializes the store.
 func founds(id, owner string) step {
 	return step{"founds as " + id + owner, func(s *scene) step {
 		there, err := s.CreateCluster(s.ctx, archive.Cluster{Cluster: id, Owner: owner, Created: Noon})
@@ -336,7 +336,7 @@ func founds(id, owner string) step {
 	}}
 }
 
-// opens starts another chain after a gap and continues the chain.
+// opens simulates a writer that starts another chain after a gap and continues it.
 func opens(revision int64) step {
 	return step{fmt.Sprint("looks, to open ", revision), func(s *scene) step {
 		head := s.head()
@@ -351,7 +351,7 @@ func opens(revision int64) step {
 	}}
 }
 
-// links publishes a full snapshot and continues the chain after the snapshot.
+// links simulates a writer that stores the link of a full snapshot and continues the chain from the snapshot.
 func links(full archive.Full, session string, more int) step {
 	return step{fmt.Sprint("links ", full.Name(), session, more), func(s *scene) step {
 		if s.Open(s.ctx, first, full, session) != nil {
@@ -362,7 +362,7 @@ func links(full archive.Full, session string, more int) step {
 	}}
 }
 
-// looks simulates another member that takes over: it completes pending objects and then writes.
+// looks simulates a member that takes over from another one: it completes pending objects and then writes.
 func looks() step {
 	return step{"looks", func(s *scene) step {
 		switch head := s.head(); {
@@ -376,10 +376,11 @@ func looks() step {
 	}}
 }
 
-// restores reads the generation, ends it, and creates the next generation with the same content.
+// restores simulates a restore, which reads the generation, ends it, and creates the next generation with the same
+// content.
 func restores(session string) step { return succeeds("restores", session) }
 
-// adopts is like restores, but uses the data of an unrelated copy.
+// adopts is like restores, but the next generation has the data of an unrelated copy.
 func adopts(session string) step { return succeeds("adopts", session) }
 
 func succeeds(how, session string) step {
@@ -392,9 +393,9 @@ func succeeds(how, session string) step {
 			}
 			has, next := read.Revision(), archive.Generation{Number: 2, Cluster: cluster, Session: session, Created: Noon}
 			switch {
-			case how == "adopts": // the user accepts the loss of backups that the copy does not contain
+			case how == "adopts": // the user has confirmed that backups missing from the copy may be lost
 				has, next.Adopted = math.MaxInt64, []string{"o"}
-			case errors.Is(err, archive.ErrEnded): // complete the end that another process stored
+			case errors.Is(err, archive.ErrEnded): // only the successor is missing
 				has = s.head().Revision()
 				fallthrough
 			default:
@@ -434,7 +435,7 @@ func (s *scene) after(i int, replyLost bool) *scene {
 	return then
 }
 
-// key distinguishes scenes with different possible futures.
+// key returns a hash of the scene's state. Scenes with the same hash are explored only once.
 func (s *scene) key() [sha256.Size]byte {
 	key := fmt.Append(nil, s.confirmed, s.begun, s.told, s.founded)
 	for _, name := range s.names("") {
@@ -484,7 +485,7 @@ func TestSuccessor_hasAllConfirmedRevisions(t *testing.T) {
 	}
 }
 
-// Members of one cluster initialize a store while a cluster in another namespace does the same.
+// If two clusters initialize a store at the same time, the store must belong to only one of them.
 func TestCreate_oneCluster(t *testing.T) {
 	s := memory.New()
 	beginning := &scene{world: &world{Archive: archive.New(s, &format.Keys{}), t: t, ctx: t.Context(), store: s}}
@@ -492,7 +493,7 @@ func TestCreate_oneCluster(t *testing.T) {
 	beginning.explore(t)
 }
 
-// explore runs every order of steps from a scene.
+// explore runs the remaining steps of a scene in every possible order.
 func (s *scene) explore(t *testing.T) {
 	t.Helper()
 	seen, queue := map[[sha256.Size]byte]bool{}, []*scene{s}

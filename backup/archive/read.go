@@ -17,7 +17,7 @@ import (
 type Reading struct {
 	Revision  int64            // revision of the last row, or of the full snapshot
 	Chain     format.Digest    // digest at the end of the last segment
-	Buckets   []*format.Bucket // buckets that changed since the full snapshot, as of the last segment that ends at or before the path's revision
+	Buckets   []*format.Bucket // buckets that changed since the full snapshot, up to the last segment that ends at or before Path.Revision
 	Compacted int64            // etcd's scheduled compaction at that point
 	Hashes    []format.Hash    // hashes of compactions, oldest first
 	Rows      int64
@@ -25,9 +25,9 @@ type Reading struct {
 }
 
 // Read reads the rows after a path's full snapshot up to the path's revision, in order, and passes each of them to
-// row, which must not retain its argument. Read verifies that the rows are exactly those that were written. After an
-// error, everything that was read must be discarded. Read reports a missing or unverifiable object as a Fault, and
-// returns errors from row unchanged. Memory use is bounded, except for the small buckets.
+// row, which must not retain its argument. Read verifies that the rows are exactly the rows that were written. After
+// an error, everything that was read must be discarded. Read reports a missing or unverifiable object as a Fault, and
+// returns errors from row unchanged. Memory usage is bounded, except for the small buckets.
 func (r *Reader) Read(ctx context.Context, path Path, row func(format.Row) error) (Reading, error) {
 	w := &readingWalk{
 		reader: r, ctx: ctx, path: path, row: row, position: path.Full.Next,
@@ -57,8 +57,8 @@ type readingWalk struct {
 	done     bool
 }
 
-// run reads one object after another. The end of an object determines the name of the next object, so run also finds
-// objects that have not been listed yet.
+// run reads one object after another. Each object contains the position of the next object, so run also finds objects
+// that are missing from the listing.
 func (w *readingWalk) run() error {
 	for listed := false; !w.done; {
 		object, found := w.index.find(w.position)
@@ -90,7 +90,7 @@ func (w *readingWalk) run() error {
 	return nil
 }
 
-// isComplete reports whether all rows have been read. Segments without rows may follow.
+// isComplete reports whether all rows have been read. Segments without rows may remain.
 func (w *readingWalk) isComplete() bool { return w.position.Revision > w.path.Revision }
 
 func (w *readingWalk) relist() error {
@@ -133,7 +133,7 @@ func (w *readingWalk) readSegment(object Object, reader *format.SegmentReader, m
 	if manifest.Next().Compare(w.position) <= 0 {
 		return nil // part of a merged object that starts before the full snapshot
 	}
-	later := !w.path.target.Time.IsZero() && manifest.From.After(w.path.target.Time)          // a bucket may have changed since then
+	later := !w.path.target.Time.IsZero() && manifest.From.After(w.path.target.Time)          // may contain newer buckets
 	if w.isComplete() && (manifest.Rows > 0 || later || manifest.Before != w.reading.Chain) { // another chain may start there
 		w.done = true
 		return nil
@@ -190,8 +190,8 @@ func (w *readingWalk) endSegment(manifest format.Manifest) {
 // maxLookahead limits how many segments Recorded searches for a bucket. Buckets are captured every few seconds.
 const maxLookahead = 600
 
-// Recorded returns a small bucket as it was shortly after a path's revision, from the next segment that contains the
-// bucket. Recorded returns nil if the next segments do not contain the bucket or cannot be read.
+// Recorded returns the content of a small bucket shortly after a path's revision, from the next segment that contains
+// the bucket. If the next segments do not contain the bucket or cannot be read, Recorded returns nil.
 func (r *Reader) Recorded(ctx context.Context, path Path, name string) (*format.Bucket, error) {
 	target := Target{Generation: path.Generation.Number, Revision: path.Revision}
 	current, err := r.find(ctx, target, path.faults) // the objects of the path may have been merged
@@ -227,9 +227,9 @@ func (r *Reader) Recorded(ctx context.Context, path Path, name string) (*format.
 }
 
 // Grace is the minimum time before the sources of a merged object are deleted. HeadValid is the maximum age of a
-// writer's head: after a longer pause, the writer calls Head first, because the next position may have been merged.
-// Uploads that take longer than half of Grace are checked. Faster uploads end before another segment at the same
-// position can be deleted.
+// writer's head. A writer whose head is older must call Head before it writes, because the next position may have
+// been merged. Uploads that take longer than half of Grace are checked. Faster uploads finish before another segment
+// at the same position can be deleted.
 const (
 	Grace     = 5 * time.Minute
 	HeadValid = time.Minute
@@ -260,7 +260,7 @@ func (a *Archive) checkDelayed(ctx context.Context, generation int, position for
 	return err
 }
 
-// verifiedOverlaps returns the merged objects that overlap a range and can be verified completely.
+// verifiedOverlaps returns the merged objects that overlap a given object and can be verified completely.
 func (r *objectStore) verifiedOverlaps(ctx context.Context, objects []Object, part Object) (all []Merged, err error) {
 	for _, object := range objects {
 		if object.Level == Segment || !object.contains(part.Start) && !part.contains(object.Start) {
@@ -289,10 +289,11 @@ type Merged struct {
 
 // Merge writes the segments of sources into one object of a level. The sources must be contiguous and span at most an
 // hour. Merge reads each source to the end and verifies everything that does not require a decryption key. Calls may
-// be repeated. Merge keeps the sources; callers may delete them after comparing both with VerifyObject.
+// be repeated. Merge does not delete the sources. Callers may delete the sources after comparing them with the merged
+// object, using VerifyObject.
 //
 // Merge returns ErrHole if the sources are not contiguous, if a source cannot be verified, if another segment starts
-// within the sources, or if a merged object has a different segment at one of their positions.
+// within the sources, or if another merged object has a different segment at one of the positions.
 func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Merged, error) {
 	if level == Segment || len(sources) == 0 {
 		return Merged{}, fmt.Errorf("cannot merge %d objects into a %s", len(sources), level)
@@ -317,11 +318,11 @@ func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Mer
 }
 
 // checkOverlaps returns ErrHole if a different segment starts within the segments to be merged, or if another merged
-// object contains different segments for the same positions. A segment that starts within a merged object counts as
-// merged. A segment at a position that was already merged and deleted comes from a late writer and must never become
-// part of a merged object, because readers could not tell which of the two merged objects is right. The late segment
-// was created long after the first merged object and is read before merged objects are listed, so even a lagging
-// listing includes the first merged object.
+// object contains different segments for the same positions. Segments that start within a merged object are treated
+// as merged. A late writer may store a segment at a position that was already merged and deleted. The late segment
+// must never become part of a merged object, because readers could not tell which of the two merged objects is right.
+// The late segment is created long after the first merged object and is read before merged objects are listed, so
+// even an outdated listing includes the first merged object.
 func (a *Archive) checkOverlaps(ctx context.Context, merged Merged, sources []Object) error {
 	others, err := a.Objects(ctx, merged.Generation)
 	if err != nil {
@@ -361,8 +362,8 @@ func SameSegment(a, b format.Manifest) bool {
 	return a.Position == b.Position && a.After == b.After && a.Body == b.Body
 }
 
-// copySegments writes the segments of sources. The segments must cover merged exactly and belong to the generation's
-// cluster, because a segment of another cluster would appear to cover segments that are stored later.
+// copySegments copies the segments of sources. The segments must exactly cover the range of merged and belong to the
+// cluster of the generation.
 func (a *Archive) copySegments(ctx context.Context, into io.Writer, merged Object, sources []Object) (all []format.Manifest, err error) {
 	generation, err := a.Generation(ctx, merged.Generation)
 	if err != nil {
@@ -389,8 +390,8 @@ func (a *Archive) copySegments(ctx context.Context, into io.Writer, merged Objec
 	return all, nil
 }
 
-// asSequenceError converts an error about an unverifiable object to ErrHole, so that the object is kept and other
-// merges continue.
+// asSequenceError converts a verification error to ErrHole, which causes the merger to keep the object and continue
+// with other merges.
 func asSequenceError(err error) error {
 	if NotVerified(err) {
 		return fmt.Errorf("%w: %w", ErrHole, err)

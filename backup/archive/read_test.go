@@ -116,8 +116,8 @@ func TestFind_mergedObjectWithAWrongName(t *testing.T) {
 	assert.ErrorIs(t, path.PastEnd, format.ErrDamaged, "where it is alone")
 }
 
-// The next object starts where the merged object ends according to its name, so a chain must not continue after a
-// partially read object.
+// The chain must not continue after a merged object that was only partly read, even though the next object starts at
+// the end given in its name.
 func TestFallback_readsTheStartOfAMergedObject(t *testing.T) {
 	for name, spoil := range map[string]func(w *world, name string, content []byte, second int64){
 		"damaged": func(w *world, name string, _ []byte, second int64) { w.damage(name, 8*int(second+second/2)) },
@@ -149,7 +149,7 @@ func TestRead_singleFull(t *testing.T) {
 	assert.Equal(t, full.Revision, reading.Revision)
 }
 
-// statedAt returns the value of lease "a" shortly after a revision, or "" if no segment contains the lease.
+// statedAt returns the value of lease "a" shortly after a revision, or "" if no later segment contains the lease.
 func (w *world) statedAt(revision int64) (value string) {
 	w.t.Helper()
 	bucket, err := w.Recorded(w.ctx, w.find(archive.Target{Revision: revision}), "lease")
@@ -230,7 +230,7 @@ func TestFetch_manyLostConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})
 		full := *w.head().Full
-		// Inject more failures than the number of retries for an unreachable store.
+		// Inject more failures than the number of times that Fetch retries if the store is unreachable.
 		w.store.Inject(memory.Fault{Op: memory.Get, Times: 30, Cut: 1})
 		snapshot, err := read(t, w.Archive, full)
 		require.NoError(t, err)
@@ -238,7 +238,7 @@ func TestFetch_manyLostConnections(t *testing.T) {
 	})
 }
 
-// A download that took hours must not start over because the store is unreachable for a minute.
+// Fetch must resume a download if the store is unreachable for a minute.
 func TestFetch_waitsLongerAfterTheFirstByte(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})
@@ -323,8 +323,8 @@ func TestMerge_mayBeRepeated(t *testing.T) {
 	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 }
 
-// Two members each started a chain, and the chains overlap. A merged object would hide the segments that start within
-// it.
+// Merge must refuse to merge segments if another chain overlaps them, because the merged object would hide the
+// segments of the other chain.
 func TestMerge_refusesOverlappingChains(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	other := w.again()
@@ -344,12 +344,11 @@ func TestMerge_refusesOverlappingChains(t *testing.T) {
 	assert.NoError(t, err, "what starts within a minute counts as merged")
 }
 
-// A slow writer creates a segment at a position that was already merged and deleted. The late segment must not become
-// part of a merged object that spans the original segments.
+// Merge must refuse a late segment that a slow writer stored at a position that was already merged and deleted.
 func TestMerge_refusesAnotherSegmentAtAMergedPosition(t *testing.T) {
 	for name, test := range map[string]struct {
 		last    int64 // of the late segment
-		sources int   // number of objects to merge, which end with the late segment
+		sources int   // number of objects to merge; the last one is the late segment
 	}{"another range": {12, 2}, "the same start": {12, 1}, "the same end": {13, 2}} {
 		for _, level := range []archive.Level{archive.Minute, archive.Hour} {
 			t.Run(fmt.Sprint(name, " ", level), func(t *testing.T) {
@@ -377,7 +376,7 @@ func TestMerge_refusesAnotherSegmentAtAMergedPosition(t *testing.T) {
 	}
 }
 
-// The page must describe every field of a statement.
+// The documentation page must describe every field of every statement.
 func TestFormatPage_hasEveryField(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "backup-format.md"))
 	require.NoError(t, err)

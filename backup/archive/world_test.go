@@ -24,7 +24,7 @@ import (
 
 const cluster = "cdf818194e3a8c32"
 
-// A world is an archive and its writer.
+// A world is an archive with a writer.
 type world struct {
 	*archive.Archive
 	t     T
@@ -63,7 +63,7 @@ func (w *world) restart() { w.Archive = archive.New(w.store, w.Keys()) }
 // database returns the content of a full snapshot.
 func database(revision int64) string { return fmt.Sprintf("database of revision %d", revision) }
 
-// put stores a full snapshot of the first generation. The default time corresponds to the revision.
+// put stores a full snapshot of the first generation. If full.Time is zero, put uses the time of the revision.
 func (w *world) put(full archive.Full) archive.Full {
 	w.t.Helper()
 	if full.Time.IsZero() {
@@ -86,13 +86,13 @@ func (w *world) gapAt(revision int64, at time.Time) archive.Full {
 	return full
 }
 
-// full stores a full snapshot within the chain.
+// full stores a full snapshot at the end of the chain.
 func (w *world) full() archive.Full {
 	w.t.Helper()
 	return w.put(archive.Full{Revision: w.next.Position.Revision - 1, Next: w.next.Position, Chain: w.next.Before, Last: w.next.Last})
 }
 
-// segment stores a segment with the next revisions up to last.
+// segment stores a segment with all following revisions up to last.
 func (w *world) segment(last int64, buckets ...*format.Bucket) format.Object {
 	w.t.Helper()
 	return w.add(w.build(last, buckets...))
@@ -141,7 +141,7 @@ func (w *world) segments(lasts ...int64) {
 	}
 }
 
-// steps returns the numbers from first to last in increments of apart.
+// steps returns the numbers from first to last in steps of apart.
 func steps(first, last, apart int64) (all []int64) {
 	for ; first <= last; first += apart {
 		all = append(all, first)
@@ -271,7 +271,7 @@ func inBubble(t *testing.T, test func(t *testing.T)) {
 	synctest.Test(t, test)
 }
 
-// emptyPools drops pooled objects, which survive the first garbage collection.
+// emptyPools runs the garbage collector twice, because pooled objects survive the first run.
 func emptyPools() {
 	runtime.GC()
 	runtime.GC()

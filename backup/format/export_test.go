@@ -20,5 +20,5 @@ func Forge(keys *Keys, manifest Manifest, records []byte) (Object, error) {
 	return Object{Manifest: manifest, Line: line, data: data}, err
 }
 
-// WithChecksum completes a line that has no closing brace yet.
+// WithChecksum appends the checksum and the closing brace to a line.
 func WithChecksum(line []byte) []byte { return withChecksum(line) }

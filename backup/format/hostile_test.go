@@ -169,7 +169,7 @@ func TestSegmentBuilder_needsLittleMoreMemoryThanItsContent(t *testing.T) {
 	_, _ = rand.NewChaCha8([32]byte{}).Read(value) // incompressible
 	row := Row(7, 0, string(value))
 	keys := &format.Keys{}
-	Build(t, keys, start(), nil) // initializes zstd, which keeps its tables
+	Build(t, keys, start(), nil) // initializes the tables of zstd, which are kept
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	object := Build(t, keys, start(), []format.Row{row})
@@ -213,7 +213,7 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// known checks that err is nil or a documented error.
+// known asserts that err is nil or a documented error.
 func known(t *testing.T, err error) {
 	t.Helper()
 	if err == nil {
@@ -230,7 +230,7 @@ func known(t *testing.T, err error) {
 func TestSegmentReader_findsEveryFlippedBit(t *testing.T) {
 	for name, test := range map[string]struct {
 		keys *format.Keys
-		step int // 3 tests at least two bits of each byte, because reading sealed content takes ten times as long
+		step int // reading sealed content takes ten times as long, so only every third bit is flipped
 	}{
 		"plain": {&format.Keys{}, 1}, "sealed and signed": {NewKeys(t).Load(t), 3},
 	} {

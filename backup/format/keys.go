@@ -98,10 +98,10 @@ func parseTrustedKeys(content []byte) (map[string]ed25519.PublicKey, error) {
 	return keys, nil
 }
 
-// Errors about invalid content, for use with errors.Is. Content that was read before one of these errors must be
-// discarded.
+// Errors about invalid content, for use with errors.Is. After one of these errors, callers must discard the content
+// that they have read.
 var (
-	// ErrDamaged means that the content is truncated or has a wrong checksum, length or syntax.
+	// ErrDamaged means that the content is truncated, does not match its checksum or length, or is malformed.
 	ErrDamaged = errors.New("damaged")
 	// ErrUntrusted means that no key in --backup-trusted-keys has signed the content.
 	ErrUntrusted = errors.New("not signed by a key in --backup-trusted-keys")
@@ -111,8 +111,8 @@ var (
 	ErrNewer = errors.New("written by a newer etcd-wrapper")
 )
 
-// Damaged returns an ErrDamaged with the text of the cause. Damaged does not wrap the cause, which may be io.EOF, and
-// truncates the text, which may quote the content.
+// Damaged returns an ErrDamaged with the text of the cause. The error does not wrap the cause, because the cause may
+// be io.EOF, and truncates the text, because the text may quote the content.
 func Damaged(cause error) error { return fmt.Errorf("%w: %.200s", ErrDamaged, cause.Error()) }
 
 // Ended reports whether err is io.EOF itself. An error that wraps io.EOF may be a lost connection.
@@ -129,7 +129,7 @@ type KeyFiles struct {
 // Keys encrypt, sign, decrypt and verify backups. The zero value neither encrypts nor signs, and ignores signatures.
 // Keys are safe for concurrent use.
 //
-// Every operation reads the key files again, so a replaced key takes effect immediately. If a file cannot be read or
+// Every operation rereads the key files, so a replaced key takes effect immediately. If a file cannot be read or
 // contains no keys, operations that need the file fail with an error that starts with the flag name.
 type Keys struct{ files KeyFiles }
 
@@ -146,8 +146,9 @@ func LoadKeys(files KeyFiles) (*Keys, error) {
 	return keys, nil
 }
 
-// CheckSigning returns an error that starts with a flag name if these keys would not trust their own signature.
-// Writers call CheckSigning first, because an untrusted first line makes a store unusable for every reader.
+// CheckSigning returns an error that starts with a flag name if there are trusted keys but the signing key is missing
+// or not one of them. Writers call CheckSigning first, because readers would reject everything that such a writer
+// stores.
 func (k *Keys) CheckSigning() error {
 	if !k.Trusts() {
 		return nil
@@ -159,7 +160,8 @@ func (k *Keys) CheckSigning() error {
 	return err
 }
 
-// Warnings returns warnings about insecure key settings. Each warning contains the flag and the next step.
+// Warnings returns warnings about insecure key settings. Each warning names the flag and explains how to solve the
+// problem.
 func (k *Keys) Warnings() (all []string) {
 	if k.Signs() && !k.Trusts() {
 		all = append(all, "--backup-signing-key: backups are signed, but signatures are not verified; set --backup-trusted-keys too")
@@ -177,7 +179,7 @@ const othersRead = 0o004
 // Encrypts reports whether backups are encrypted.
 func (k *Keys) Encrypts() bool { return k.files.Recipients != "" }
 
-// Opens reports whether backups can be decrypted.
+// Opens reports whether encrypted backups can be decrypted.
 func (k *Keys) Opens() bool { return k.files.Identities != "" }
 
 // Signs reports whether backups are signed.
@@ -222,7 +224,7 @@ func (k *Keys) Sign(statement any) ([]byte, error) {
 	}
 	if key != nil {
 		line.Signature, line.Key = ed25519.Sign(key, stated), keyName(key.Public().(ed25519.PublicKey))
-		if err := k.trust(line); err != nil { // an untrusted object would be unusable but still occupy its name
+		if err := k.trust(line); err != nil { // no reader would accept the object, but its name would be taken
 			return nil, fmt.Errorf("--backup-signing-key: the public key is not in --backup-trusted-keys: %.200s", err.Error())
 		}
 	}
@@ -236,13 +238,13 @@ func (k *Keys) Sign(statement any) ([]byte, error) {
 	return withChecksum(written[:len(written)-1]), nil
 }
 
-// withChecksum completes a line that has no closing brace yet.
+// withChecksum appends the checksum and the closing brace to a line.
 func withChecksum(line []byte) []byte {
 	sum := sha256.Sum256(line)
 	return fmt.Appendf(line, "%s%x\"}\n", checksum, sum)
 }
 
-// Check verifies a line and decodes its statement, which must be of the given kind.
+// Check verifies a line and decodes its statement. Check returns an error if the statement is not of the given kind.
 func (k *Keys) Check(line []byte, kind string, into any) error {
 	if len(line) > MaxLine || len(line) < tail {
 		return fmt.Errorf("%w: invalid line length: %d bytes", ErrDamaged, len(line))
@@ -281,7 +283,7 @@ func checkKind(statement []byte, kind string) error {
 	return nil
 }
 
-// Signed reports whether a verified line has a signature from any key.
+// Signed reports whether a verified line has a signature, regardless of the key.
 func Signed(line []byte) bool {
 	var read signedLine
 	return json.Unmarshal(line, &read) == nil && read.Signature != nil
@@ -307,7 +309,7 @@ func (k *Keys) trust(line signedLine) error {
 	return nil
 }
 
-// ReadLine reads a line including the newline, or returns io.EOF at the end.
+// ReadLine reads a line, including the newline. At the end of the input, ReadLine returns io.EOF.
 func ReadLine(r *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for {

@@ -54,7 +54,7 @@ func TestLoadKeys_namesTheFlagOfAnInvalidFile(t *testing.T) {
 	}
 }
 
-// load calls LoadKeys with a time limit.
+// load calls LoadKeys with a timeout.
 func load(t *testing.T, files format.KeyFiles) (keys *format.Keys, err error) {
 	t.Helper()
 	loaded := make(chan struct{})
@@ -332,7 +332,7 @@ func FuzzLine(f *testing.F) {
 	})
 }
 
-// zeros is an endless reader of zeros.
+// zeros is a reader that returns zeros forever.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

@@ -19,21 +19,23 @@ import (
 
 // Record is a record of a segment: *[Row], *[Marker], *[Hash] or *[Bucket].
 type Record interface {
-	// addTo checks that the record may follow the previous ones and counts the record.
+	// addTo checks that the record may follow the previous records, and counts it.
 	addTo(*sequence) error
-	// encode appends the fields of the record to b, and returns the large value that follows the fields separately.
+	// encode appends the fields of the record to b. The large value that follows the fields, if any, is returned
+	// separately.
 	encode(b []byte) (fields, value []byte)
 	// decode reads the content after the record type.
 	decode(*SegmentReader) error
 }
 
-// Row is a row in etcd's key bucket. Row keys are 17 bytes long: the revision (8 bytes, big endian), '_', and the
-// number of the change within the revision (8 bytes). Deletions have a trailing 't'. Values may be empty.
+// Row is a row in etcd's key bucket. The key of a row is 17 bytes long: the revision (8 bytes, big endian), '_', and
+// the number of the change within the revision (8 bytes). If the row deletes a key, a 't' is appended. Values may be
+// empty.
 type Row struct {
 	Key, Value []byte
 }
 
-// Marker records etcd's revision at a time. A marker follows all rows up to its revision.
+// Marker records that etcd was at a revision at a certain time. A marker follows all rows up to its revision.
 type Marker struct {
 	Revision int64
 	Time     time.Time // millisecond precision
@@ -42,7 +44,7 @@ type Marker struct {
 // Hash is etcd's hash of the rows up to a revision, as returned by HashKV or as computed during a compaction.
 type Hash struct {
 	Revision  int64  `json:"revision"` // last hashed revision
-	Compacted int64  `json:"compact"`  // compacted revision of the database; 0 if never compacted
+	Compacted int64  `json:"compact"`  // revision at which the database was compacted; 0 if it never was
 	Hash      uint32 `json:"hash"`
 }
 
@@ -64,8 +66,8 @@ func (r Row) Revision() (int64, error) {
 // Tombstone reports whether the row deletes a key.
 func (r Row) Tombstone() bool { return len(r.Key) == tombstoneKey }
 
-// Bucket is the content of a small etcd bucket such as lease or authUsers. The content may still be large and is kept
-// in a single allocation.
+// Bucket is the content of a small etcd bucket such as lease or authUsers. The content is kept in a single
+// allocation, because it may be large.
 type Bucket struct {
 	Name string
 
@@ -73,7 +75,7 @@ type Bucket struct {
 	entries []byte // for each entry: key length, key, value length, value (lengths are uvarints)
 }
 
-// NewBucket returns an empty bucket.
+// NewBucket returns an empty bucket with the given name.
 func NewBucket(name string) *Bucket { return &Bucket{Name: name} }
 
 // Add adds an entry. Keys must be added in order.
@@ -136,17 +138,17 @@ func (b *Bucket) check() error {
 	return nil
 }
 
-// maxPart limits the segments without rows at one revision. At one segment per second, the limit is reached after 31
-// years.
+// maxPart is the maximum number of segments without rows at one revision. At one segment per second, the limit is
+// reached after 31 years.
 const maxPart = 999_999_999
 
 // Position is the start of a segment and determines its name. Positions increase over time.
 type Position struct {
-	Revision int64 `json:"revision"` // first revision that has not been covered yet
+	Revision int64 `json:"revision"` // first revision that earlier segments do not cover
 	Part     int   `json:"part"`     // number of earlier segments without rows at that revision
 }
 
-// String formats the position for object names. Formatted positions sort like positions.
+// String formats the position for object names. Formatted positions sort in the same order as positions.
 func (p Position) String() string { return fmt.Sprintf("%019d.%09d", p.Revision, p.Part) }
 
 // ParsePosition parses the output of String.
@@ -164,7 +166,7 @@ func ParsePosition(s string) (Position, error) {
 // Valid reports whether a segment can start at the position.
 func (p Position) Valid() bool { return p.Revision > 0 && p.Part >= 0 && p.Part <= maxPart }
 
-// Compare returns a negative number if p precedes other, and a positive number if p follows other.
+// Compare returns a negative number if p is before other, and a positive number if p is after other.
 func (p Position) Compare(other Position) int {
 	return cmp.Or(cmp.Compare(p.Revision, other.Revision), cmp.Compare(p.Part, other.Part))
 }
@@ -172,7 +174,7 @@ func (p Position) Compare(other Position) int {
 // IsZero reports whether p is unset.
 func (p Position) IsZero() bool { return p == Position{} }
 
-// After returns the position after a revision.
+// After returns the first position after a revision.
 func After(revision int64) Position { return Position{Revision: revision + 1} }
 
 // Digest is a SHA-256 digest that is encoded in JSON as lowercase hexadecimal.
@@ -203,7 +205,7 @@ func Seed(cluster string, generation int, revision int64) Digest {
 //	C(r) = SHA-256(C(before r) || r as 8 bytes, big endian || SHA-256(rows of r))
 //
 // A row is hashed as key length, key, value length and value, with lengths as uvarints. Revisions without rows do not
-// count. A Chain is not safe for concurrent use.
+// change the digest. A Chain is not safe for concurrent use.
 type Chain struct {
 	digest   Digest // digest of all revisions before the current one
 	last     Digest // digest of the rows of the previous revision
@@ -214,7 +216,7 @@ type Chain struct {
 	scratch  []byte
 }
 
-// Continue returns a chain that continues at the position from the digest before.
+// Continue returns a chain that continues at position with the digest before.
 func Continue(before Digest, position Position) *Chain {
 	return &Chain{digest: before, revision: position.Revision - 1, rows: sha256.New()}
 }
@@ -257,7 +259,7 @@ func (c *Chain) close() {
 func (c *Chain) Revision() int64 { return c.revision }
 
 // End completes the last revision and returns the digest over all rows and the digest of the last revision alone,
-// which is zero if there are no rows. No more rows of that revision may be added.
+// which is zero if there are no rows. After End, no rows of that revision may be added.
 func (c *Chain) End() (digest, last Digest) {
 	if c.open {
 		c.close()
@@ -274,7 +276,7 @@ type Manifest struct {
 	Cluster    string    `json:"cluster"`            // cluster ID
 	Generation int       `json:"generation"`         // number of the generation
 	Position   Position  `json:"position"`           // start of the segment
-	End        int64     `json:"end"`                // last covered revision; Position.Revision-1 if there are no rows
+	End        int64     `json:"end"`                // last revision that the segment covers; Position.Revision-1 if there are no rows
 	Rows       int64     `json:"rows"`               // number of rows
 	RawBytes   int64     `json:"raw_bytes"`          // uncompressed size of the records
 	Before     Digest    `json:"before"`             // digest of the chain at Position
@@ -286,7 +288,7 @@ type Manifest struct {
 	Term       uint64    `json:"term"`               // raft term
 	Member     string    `json:"member"`             // etcd member ID of the writer in hexadecimal
 	Session    string    `json:"session,omitempty"`  // writer process (random, hexadecimal)
-	Released   bool      `json:"released,omitzero"`  // the writer was stopped cleanly after this segment
+	Released   bool      `json:"released,omitzero"`  // the writer shut down cleanly after this segment
 	Opens      Position  `json:"opens,omitzero"`     // position at which a full snapshot starts another chain; zero if none
 	Ends       *Ending   `json:"ends,omitempty"`     // end of the generation; nil if the generation continues
 	Applied    uint64    `json:"applied,omitzero"`   // raft index of the last captured small buckets, possibly from an earlier segment
@@ -295,7 +297,7 @@ type Manifest struct {
 	Encrypted  bool      `json:"encrypted,omitzero"` // encrypted with age
 }
 
-// Ending is the end marker of a generation, which names the successor. The marker takes the position of the next
+// Ending is the end marker of a generation, which names the successor. The marker occupies the position of the next
 // segment, so no segment can be added after a restore has read the generation.
 type Ending struct {
 	Successor int       `json:"successor"` // number of the next generation
@@ -317,7 +319,7 @@ func (m Manifest) Start() Start {
 }
 
 // maxRaw is the maximum size of a segment's records in bytes. A segment contains at most 8 MiB plus one revision,
-// which may delete all keys.
+// which may be large because it may delete all keys.
 const maxRaw = 16 << 30
 
 // check returns an error if fields are invalid or inconsistent.
@@ -338,7 +340,7 @@ func (m Manifest) check() error {
 	return nil
 }
 
-// maxRecord is the maximum size of a row or bucket in bytes. etcd limits requests to 1.5 MiB by default.
+// maxRecord is the maximum size of a row or bucket in bytes. By default, etcd limits requests to 1.5 MiB.
 const maxRecord = 256 << 20
 
 // maxName is the maximum length of a bucket name in bytes.
@@ -421,7 +423,7 @@ func (m *Marker) decode(from *SegmentReader) error {
 	return err
 }
 
-// addTo accepts hashes of earlier revisions, because hashes may arrive late.
+// addTo accepts hashes of earlier revisions, because a hash may arrive after later rows.
 func (h *Hash) addTo(s *sequence) error {
 	if s.hashes++; s.hashes > maxHashes || len(s.buckets) > 0 || h.Compacted < 0 || h.Compacted > h.Revision {
 		return fmt.Errorf("compaction hash of revision %d is out of order", h.Revision)

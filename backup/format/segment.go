@@ -30,11 +30,11 @@ type Source struct {
 	Compacted int64  // etcd's scheduled compaction, read in the same transaction as the rows; 0 if there was none
 	Term      uint64 // raft term
 	Member    string // etcd member ID, hexadecimal
-	Applied   uint64 // raft index applied when the small buckets were read; 0 if they were not read
+	Applied   uint64 // applied raft index when the small buckets were read; 0 if they were not read
 	Session   string // ID of the writer process
 
-	// Fields of a segment without rows.
-	Released bool     // the writer was stopped cleanly after this segment
+	// The following fields are only set in a segment without rows.
+	Released bool     // the writer shut down cleanly after this segment
 	Opens    Position // position at which another chain continues; zero if none
 	Ends     *Ending  // end of the generation; nil if the generation continues
 }
@@ -54,8 +54,9 @@ func (o Object) Reader() io.Reader {
 	return io.MultiReader(bytes.NewReader(o.Line), o.data.reader())
 }
 
-// SegmentBuilder builds a compressed segment in memory. Rows must be added in order, markers after the rows of their
-// revision, and buckets last. A SegmentBuilder is unusable after an error and is not safe for concurrent use.
+// SegmentBuilder builds a compressed segment in memory. Rows must be added in order, each marker after the rows of
+// its revision, and buckets at the end. A SegmentBuilder is unusable after an error and is not safe for concurrent
+// use.
 type SegmentBuilder struct {
 	keys     *Keys
 	sequence *sequence
@@ -128,14 +129,14 @@ func (b *SegmentBuilder) write(fields, value []byte) error {
 	return err
 }
 
-// Limits per segment. etcd has a dozen buckets and never compacts twice within milliseconds.
+// Limits per segment.
 const (
 	maxBuckets = 64
 	maxHashes  = 4096
 )
 
 // sequence checks the order of records and collects the values for the manifest. SegmentBuilder and SegmentReader
-// share sequence, so anything that can be written can be read.
+// share sequence, so a reader accepts every segment that the builder can create.
 type sequence struct {
 	chain   *Chain
 	start   Manifest
@@ -184,7 +185,6 @@ func (c *chunkBuffer) Write(block []byte) (int, error) {
 	return len(block), nil
 }
 
-// body returns the size and digest of the bytes.
 func (c *chunkBuffer) body() (body Body) {
 	hash := sha256.New()
 	for _, block := range *c {
@@ -204,8 +204,8 @@ func (c *chunkBuffer) reader() io.Reader {
 }
 
 // SegmentReader reads consecutive segments and verifies everything that does not require the previous segments. The
-// content of a segment is valid only after its end was reached without an error. A SegmentReader is not safe for
-// concurrent use.
+// content of a segment is valid only after SegmentReader has reached its end without an error. A SegmentReader is not
+// safe for concurrent use.
 //
 // Errors about the content wrap ErrDamaged, ErrUntrusted, ErrNoIdentity or ErrNewer. Errors from the underlying
 // reader are returned unchanged. After an error, every call returns the same error.
@@ -215,7 +215,7 @@ type SegmentReader struct {
 
 	manifest Manifest
 	body     *body // rest of the current segment; nil before the first one
-	ended    bool  // the current segment was read to the end
+	ended    bool  // the current segment has been read to the end
 	err      error
 
 	plain    io.ReadCloser // records of the segment; nil before the first one
@@ -229,13 +229,13 @@ type SegmentReader struct {
 	hash   Hash
 }
 
-// NewSegmentReader reads segments from r. Memory use is bounded for any content.
+// NewSegmentReader reads segments from r. Memory usage is bounded for any content.
 func NewSegmentReader(r io.Reader, keys *Keys) *SegmentReader {
 	return &SegmentReader{keys: keys, source: bufio.NewReaderSize(r, 64<<10)}
 }
 
 // Next advances to the next segment and returns io.EOF after the last one. Next verifies the digest of the rest of
-// the current segment without decrypting it, so callers that need no records need no identity.
+// the current segment without decrypting it, so callers that do not read records do not need an identity.
 func (r *SegmentReader) Next() (Manifest, error) {
 	if r.err == nil {
 		r.err = r.next()
@@ -339,7 +339,7 @@ func (r *SegmentReader) open() (err error) {
 	r.buffered = bufio.NewReaderSize(r.limited, 32<<10)
 	start := r.manifest
 	if start.Rows > 0 {
-		start.Last = Digest{} // computed from the records of this segment
+		start.Last = Digest{} // computed from the rows of this segment
 	}
 	r.sequence, r.count = newSequence(start), 0
 	return nil
@@ -359,7 +359,7 @@ func (r *SegmentReader) named(err error) error {
 	return fmt.Errorf("segment %s: %w", r.manifest.Position, err)
 }
 
-// recordOf returns the record to decode into. All records except buckets are reused.
+// recordOf returns the record to decode into. Records other than buckets are reused.
 func (r *SegmentReader) recordOf(kind byte) (Record, error) {
 	switch kind {
 	case typeRow:
@@ -375,7 +375,7 @@ func (r *SegmentReader) recordOf(kind byte) (Record, error) {
 	}
 }
 
-// end checks the totals and returns io.EOF if they are correct.
+// end returns io.EOF if the totals match the manifest.
 func (r *SegmentReader) end() error {
 	count, err := r.number()
 	if err != nil {
@@ -411,7 +411,7 @@ func (r *SegmentReader) number() (int64, error) {
 	switch {
 	case err != nil && r.limited.failed != nil:
 		return 0, err
-	case err != nil: // too many or too few bytes
+	case err != nil: // the segment has too many or too few bytes
 		return 0, Damaged(err)
 	case n > math.MaxInt64:
 		return 0, fmt.Errorf("%w: number out of range", ErrDamaged)
@@ -419,7 +419,7 @@ func (r *SegmentReader) number() (int64, error) {
 	return int64(n), nil
 }
 
-// bytes reads a length and that many bytes, reusing room if it is large enough.
+// bytes reads a length and that many bytes. The result uses room if room is large enough.
 func (r *SegmentReader) bytes(room []byte, most int64) ([]byte, error) {
 	length, err := r.number()
 	if err != nil {
@@ -429,7 +429,7 @@ func (r *SegmentReader) bytes(room []byte, most int64) ([]byte, error) {
 		return nil, fmt.Errorf("%w: field of %d bytes exceeds the limit of %d bytes", ErrDamaged, length, most)
 	}
 	room = room[:0]
-	for int64(len(room)) < length { // grow gradually, because the length may be forged
+	for int64(len(room)) < length { // allocate gradually, because the length may be forged
 		have := len(room)
 		room = append(room, make([]byte, min(length-int64(have), 1<<20))...)
 		if _, err := io.ReadFull(r.buffered, room[have:]); err != nil {
@@ -452,8 +452,8 @@ type Body struct {
 	SHA256 Digest `json:"sha256"`
 }
 
-// Reader reads exactly the described bytes from source. Reader returns io.EOF only if all bytes were read and match
-// the digest; otherwise ErrDamaged or an error from source.
+// Reader returns a reader of exactly the described bytes in source. The reader returns io.EOF only if all bytes have
+// been read and match the digest. Otherwise, the error is ErrDamaged or an error from source.
 func (b Body) Reader(source io.Reader) io.Reader { return newBody(source, b) }
 
 type body struct {

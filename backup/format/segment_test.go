@@ -80,7 +80,7 @@ func (c *content) read(reader *format.SegmentReader) error {
 func contents(o format.Object) []byte {
 	all, err := io.ReadAll(o.Reader())
 	if err != nil {
-		panic(err) // cannot fail: the object is in memory
+		panic(err) // never fails, because the object is in memory
 	}
 	return all
 }
@@ -214,7 +214,7 @@ func tombstone(revision, sub int64, value string) format.Row {
 	return row
 }
 
-// fence matches a code block in a page.
+// fence matches a code block in a documentation page.
 var fence = regexp.MustCompile("(?s)```\n(.*?)```")
 
 // page returns a page of the documentation.

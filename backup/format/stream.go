@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// window is the zstd window of encoders in bytes, which determines their memory use.
+	// window is the zstd window of encoders in bytes. The window determines how much memory an encoder uses.
 	window = 1 << 20
-	// maxWindow is the largest window that decoders accept, in bytes. The zstd command has the same default.
+	// maxWindow is the largest window that decoders accept, in bytes. The zstd command has the same limit by default.
 	maxWindow = 8 << 20
 )
 
-// encoders and decoders are reused because each has several megabytes of tables.
+// encoders and decoders are pooled, because each of them has several megabytes of tables.
 var (
 	encoders = sync.Pool{New: func() any {
 		encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
@@ -38,8 +38,8 @@ var (
 	}}
 )
 
-// Seal returns a writer that compresses to w, and also encrypts if there are recipients. Close completes the output
-// but does not close w.
+// Seal returns a writer that compresses its input, encrypts it if there are recipients, and writes it to w. Close
+// writes the rest of the output but does not close w.
 func (k *Keys) Seal(w io.Writer) (io.WriteCloser, error) {
 	sealed := &sealWriter{}
 	keys, err := k.recipients()
@@ -106,7 +106,7 @@ func (k *Keys) decrypt(r *errorReader) (io.Reader, error) {
 	if len(keys) == 0 {
 		return nil, fmt.Errorf("%w: --backup-identities is not set", ErrNoIdentity)
 	}
-	decrypted, err := age.Decrypt(r, keys...) // reads a header of at most 2 MiB
+	decrypted, err := age.Decrypt(r, keys...) // reads at most 2 MiB of headers
 	var none *age.NoIdentityMatchError
 	switch {
 	case err == nil:
@@ -150,7 +150,7 @@ func (o *openReader) Close() error {
 // errorReader records the error of a reader to distinguish it from errors in higher layers.
 type errorReader struct {
 	io.Reader
-	limit  int64 // maximum number of bytes, as protection against decompression bombs
+	limit  int64 // maximum number of bytes, to protect against decompression bombs
 	size   int64 // bytes read so far
 	failed error // error other than io.EOF
 }

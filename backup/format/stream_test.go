@@ -151,7 +151,7 @@ func TestOpen_findsTruncationAtABoundary(t *testing.T) {
 	var all bytes.Buffer
 	encrypted, err := age.Encrypt(&all, recipients...)
 	require.NoError(t, err)
-	chunk := 64 << 10 // age's chunk size; zstd frames are padded to the same length
+	chunk := 64 << 10 // chunk size of age; zstd frames are padded to multiples of this size
 	for range 2 {
 		encoder, err := zstd.NewWriter(encrypted, zstd.WithEncoderPadding(chunk), zstd.WithEncoderConcurrency(1))
 		require.NoError(t, err)
@@ -165,7 +165,7 @@ func TestOpen_findsTruncationAtABoundary(t *testing.T) {
 	assert.ErrorIs(t, opened(pair.Load(t), all.String()[:header+chunk+16], true), format.ErrDamaged)
 }
 
-// repeated is a reader that repeats a text forever.
+// repeated is a reader that returns the same text forever.
 type repeated struct {
 	text string
 	at   int

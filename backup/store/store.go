@@ -1,6 +1,6 @@
-// Package store defines the object storage for backups. Objects are created once, read, listed and deleted. The
-// folder, s3, gcs and azblob packages implement Store, and the locate package opens the store for the URL in
-// --backup-store.
+// Package store defines the object storage for backups. Objects can be created, read, listed and deleted, but not
+// modified. The folder, s3, gcs and azblob packages implement Store, and the locate package opens the store for the
+// URL in --backup-store.
 package store
 
 import (
@@ -32,36 +32,37 @@ type Object struct {
 // Objects are never overwritten and are always either complete or absent, even if a writer is killed or loses its
 // connection.
 //
-// Every method returns an error for names that do not pass [CheckName], before sending a request. Errors wrap the
-// errors in this package where possible. Error messages contain the object and the store, but no secrets and no text
-// from a server.
+// If a name does not pass [CheckName], methods return an error without sending a request. Where possible, errors wrap
+// one of the errors defined in this package. Error messages contain the object and the store, but no secrets and no
+// text from a server.
 //
 // Every method returns soon after its context is done, or if no data is transferred for a minute (10 seconds for
-// creating a small object). Methods repeat requests a few times within seconds where this is safe; callers are
-// responsible for longer retries. A folder is an exception: calls cannot be interrupted if the file system hangs, so
-// a goroutine that serves requests must never call a store.
+// creating a small object). Methods retry requests a few times within seconds if this is safe. Callers are
+// responsible for longer retries. Calls to a folder cannot be interrupted if the file system hangs, so a goroutine
+// that serves requests must never call a store.
 type Store interface {
 	// Put creates an object from content, which is read up to io.EOF in bounded memory. If the object exists, Put
 	// returns ErrExists and does not change the object. If reading content fails, Put returns that error and creates
 	// nothing.
 	//
-	// After ErrUnavailable, or if the context is done, the object may or may not exist, and a request in flight may
-	// still create it. PutOnce resolves this ambiguity.
+	// After ErrUnavailable, or if the context is done, the object may exist, or a request that is still in progress
+	// may create it. PutOnce resolves this ambiguity.
 	Put(ctx context.Context, name string, content io.Reader) error
 
-	// Get reads length bytes from offset, or everything from offset if length is negative. Reads beyond the end
-	// return fewer bytes. If the object does not exist, Get returns ErrNotFound. The reader is valid until ctx is
-	// done, must be closed and is not safe for concurrent use. The reader returns io.EOF only after all requested
-	// bytes, and ErrUnavailable if the connection is lost.
+	// Get reads length bytes from offset, or everything from offset if length is negative. If the object ends
+	// earlier, fewer bytes are returned. If the object does not exist, Get returns ErrNotFound. The reader is valid
+	// until ctx is done, must be closed and is not safe for concurrent use. The reader returns io.EOF only after all
+	// requested bytes, and ErrUnavailable if the connection is lost.
 	Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error)
 
 	// List yields the objects whose names start with prefix and sort after the name after, in byte order, page by
-	// page. prefix and after may be empty or incomplete names. Objects that are created or deleted during the listing
-	// may or may not be included. Names that do not pass CheckName are skipped. An error ends the listing.
+	// page. The arguments prefix and after may be empty, and need not be complete names. Objects that are created or
+	// deleted during the listing may or may not be included. Names that do not pass CheckName are skipped. An error
+	// ends the listing.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Object, error]
 
-	// Delete deletes an object. Deleting a missing object is not an error. ErrLocked means that the object cannot be
-	// deleted yet.
+	// Delete deletes an object. If the object does not exist, Delete returns nil. If the object cannot be deleted
+	// yet, Delete returns ErrLocked.
 	Delete(ctx context.Context, name string) error
 
 	// String returns the URL of the store without the query and secrets.
@@ -81,7 +82,7 @@ func (r ContextReader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// Sweeper is a store in which interrupted uploads leave data, which is invisible but takes up space.
+// Sweeper is implemented by stores in which interrupted uploads leave invisible data that takes up space.
 type Sweeper interface {
 	// Sweep removes interrupted uploads that are too old to belong to a slow writer. Multiple processes may call
 	// Sweep concurrently. Calling Sweep at startup and once a day is sufficient.
@@ -96,7 +97,7 @@ func Sweep(ctx context.Context, s Store) (removed int, err error) {
 	return 0, nil
 }
 
-// Maximum lengths in bytes that every store supports after a prefix of a few hundred bytes.
+// Maximum lengths in bytes that every store supports, even with a prefix of a few hundred bytes.
 const (
 	maxName    = 512
 	maxSegment = 200
@@ -175,9 +176,9 @@ var (
 	ErrLocked = errors.New("object is locked")
 )
 
-// A Failure is the reason why a store cannot serve requests. Failures may end without any change on the client side,
-// so callers retry. Other errors, except those about a single object, are mistakes in the request that a retry cannot
-// fix.
+// A Failure is the reason why a store cannot serve requests. Callers retry after a Failure, because its cause may
+// disappear without any change on the client side. Other errors, except errors about a single object, mean that the
+// request is invalid, so a retry cannot succeed.
 type Failure string
 
 // Failures, for errors.Is and FailureOf.
@@ -187,16 +188,16 @@ const (
 	ErrDenied Failure = "permission denied"
 	// ErrNoBucket means that the bucket, container or folder does not exist.
 	ErrNoBucket Failure = "bucket not found"
-	// ErrUnavailable means that the store is unreachable, overloaded, full or broken. RetryAfter returns the pause
-	// that the store requests.
+	// ErrUnavailable means that the store is unreachable, overloaded, full or broken. If the store has requested a
+	// pause, RetryAfter returns it.
 	ErrUnavailable Failure = "store unavailable"
 	// ErrSkewed means that the store rejects requests because this machine's clock differs too much from the store's
 	// clock.
 	ErrSkewed Failure = "clock skew relative to the store"
 )
 
-// FailureOf returns the failure in err, or "" if there is none. A deadline that is exceeded during a request counts
-// as ErrUnavailable.
+// FailureOf returns the failure in err, or "" if there is none. If a deadline was exceeded during a request,
+// FailureOf returns ErrUnavailable.
 func FailureOf(err error) Failure {
 	if failure, ok := errors.AsType[Failure](err); ok {
 		return failure
@@ -210,8 +211,8 @@ func FailureOf(err error) Failure {
 // Error implements error.
 func (f Failure) Error() string { return string(f) }
 
-// NextStep returns the suggested next step for an error, from the first error in its tree that has a NextStep method.
-// An error that wraps a Failure may override the suggestion of the Failure.
+// NextStep returns the suggested next step for an error. The suggestion is taken from the first error in the error
+// tree that has a NextStep method. An error that wraps a Failure may override the suggestion of the Failure.
 func NextStep(err error) string {
 	type advisor interface {
 		error
@@ -240,7 +241,7 @@ func (f Failure) NextStep() string {
 	}
 }
 
-// Unavailable is an ErrUnavailable with its cause.
+// Unavailable is an ErrUnavailable with a cause.
 type Unavailable struct {
 	Cause error         // nil if unknown
 	After time.Duration // pause requested by the store, or 0
@@ -274,11 +275,12 @@ type Digest struct {
 }
 
 // PutOnce ensures that an object exists with exactly the given content, and returns the digest of the content. If the
-// result of Put is ambiguous, PutOnce reads the object back and compares digests. Callers may therefore repeat
-// PutOnce with the same content, after an error or a restart, until it succeeds.
+// result of Put is ambiguous, PutOnce reads the object back and compares digests. After an error or a restart,
+// callers may call PutOnce with the same content again until it succeeds.
 //
 // ErrExists means that another writer has created the object with different content. Any other error means that the
-// object could not be created or read back. After ErrUnavailable, a request in flight may still create the object.
+// object could not be created or read back. After ErrUnavailable, a request that is still in progress may create the
+// object.
 func PutOnce(ctx context.Context, s Store, name string, content io.Reader) (Digest, error) {
 	source := &source{content: content, hash: sha256.New()}
 	err := s.Put(ctx, name, source)
@@ -314,7 +316,7 @@ func resolve(ctx context.Context, s Store, name string, want Digest, put error) 
 	}
 }
 
-// digestOf reads an object up to one byte beyond the expected size.
+// digestOf returns the digest of an object, but stops reading one byte after the expected size.
 func digestOf(ctx context.Context, s Store, name string, size int64) (Digest, error) {
 	stored, err := s.Get(ctx, name, 0, size+1)
 	if err != nil {
@@ -324,7 +326,7 @@ func digestOf(ctx context.Context, s Store, name string, size int64) (Digest, er
 	return (&source{content: stored, hash: sha256.New()}).digest()
 }
 
-// source hashes the content while it is read, and records read errors.
+// source hashes the content as it is read, and records read errors.
 type source struct {
 	content io.Reader
 	hash    hash.Hash
@@ -342,7 +344,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// digest first reads the rest of the content, because Put may have returned early.
+// digest reads the rest of the content first, because Put may have returned before reading all of it.
 func (s *source) digest() (digest Digest, err error) {
 	if s.failed == nil {
 		_, _ = io.Copy(io.Discard, s) // the error is in s.failed
@@ -362,7 +364,7 @@ type Capabilities struct {
 	// CreateIfAbsent means that the store refuses to create an existing object. A store that overwrites objects must
 	// have a single writer, because two writers would overwrite each other's backups.
 	CreateIfAbsent bool
-	// Delete is nil if objects can be deleted; otherwise ErrDenied or ErrLocked.
+	// Delete is nil if objects can be deleted, and otherwise ErrDenied or ErrLocked.
 	Delete error
 }
 
@@ -379,7 +381,7 @@ func (a Capabilities) String() string {
 }
 
 // Probe checks whether the store is reachable and writable, and what it supports, by creating an object under probe/
-// twice and deleting it. An error means that the capabilities are still unknown.
+// twice and deleting it. If Probe returns an error, the capabilities are not known.
 func Probe(ctx context.Context, s Store) (Capabilities, error) {
 	name := "probe/" + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
@@ -400,8 +402,8 @@ func Probe(ctx context.Context, s Store) (Capabilities, error) {
 const clocks = "probe/clock-"
 
 // Clock returns the time according to the store's clock. Clock creates an object, reads the creation time from a
-// listing, and deletes the object. Clock also deletes older objects that were locked, oldest first. If Clock returns
-// both a time and an error, the deletion failed.
+// listing, and deletes the object. Clock also deletes objects of earlier calls, which may have been locked, oldest
+// first. If the deletion fails, Clock returns both the time and an error.
 func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	name := clocks + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
@@ -421,7 +423,7 @@ func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	maps.DeleteFunc(all, func(other string, at time.Time) bool { return other != name && now.Sub(at) < time.Hour }) // another process may be reading the object
 	for _, old := range slices.SortedFunc(maps.Keys(all), func(a, b string) int { return all[a].Compare(all[b]) }) {
 		if err = s.Delete(ctx, old); err != nil {
-			break // newer objects are locked as well, or deletion is denied
+			break // newer objects are probably locked too, or deletions are denied
 		}
 	}
 	if err != nil && !errors.Is(err, ErrLocked) {

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// PutFull stores the data of a full snapshot, then the manifest.
+// PutFull stores the data of a full snapshot and then its manifest.
 func PutFull(ctx context.Context, into *archive.Archive, full archive.Full, database io.Reader) (archive.Full, error) {
 	full, err := into.PutData(ctx, full, database)
 	if err != nil {
@@ -25,7 +25,7 @@ func PutSegment(ctx context.Context, into *archive.Archive, object format.Object
 	return into.PutStored(ctx, object.Generation, object.Position, object.Reader())
 }
 
-// BeginGeneration ends the newest generation and creates the next one, like a restore.
+// BeginGeneration simulates a restore: it ends the newest generation and creates the next one.
 func BeginGeneration(ctx context.Context, into *archive.Archive, next archive.Generation) error {
 	lineage, err := into.Lineage(ctx)
 	if newest := lineage.Newest(); err == nil && newest.Number != 0 {

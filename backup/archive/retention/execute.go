@@ -17,11 +17,11 @@ import (
 type Deletion struct {
 	Objects int   `json:"objects"` // number of deleted objects
 	Bytes   int64 `json:"bytes"`   // deleted bytes, if known
-	Locked  int   `json:"locked"`  // number of locked items, which are deleted later
+	Locked  int   `json:"locked"`  // number of items that were not deleted because they are locked
 }
 
 // Execute deletes the items of the plan, oldest first, and calls gone (unless nil) for each deleted item. Before the
-// first deletion, Execute reads the full snapshots that replace the deleted items. The error is store.ErrDenied if
+// first deletion, Execute reads the full snapshots on which the deletions depend. The error is store.ErrDenied if
 // deletions are not permitted. A plan may be executed again after a crash, and concurrently by multiple processes.
 func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) (done Deletion, err error) {
 	goes := p.Deletes()
@@ -57,7 +57,7 @@ func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) 
 	return done, errors.Join(run.sweep(newest+"verified/", ofNone), run.sweep(newest+"tested/", p.ofOldTest))
 }
 
-// verify reads the full snapshots that make the deleted items redundant.
+// verify reads the full snapshots on which the deletions depend.
 func (p Plan) verify(ctx context.Context, a *archive.Archive) error {
 	for _, item := range p.Items {
 		if !item.proof || item.Goes {
@@ -95,8 +95,8 @@ type execution struct {
 	fulls []string // names of deleted full snapshots
 }
 
-// names returns the object names of an item in deletion order: manifests first, because data without a manifest is
-// ignored, and generation.json last.
+// names returns the object names of an item in the order of deletion. Manifests come first, because data without a
+// manifest is ignored, and generation.json comes last.
 func (e *execution) names(item Item) ([]string, error) {
 	switch item.Kind { //nolint:exhaustive // the others list their names
 	case Full:
@@ -131,8 +131,8 @@ func (e *execution) delete(names ...string) error {
 }
 
 // isOrphaned reports whether a test result belongs to a deleted full snapshot. The result of a locked snapshot is
-// kept, because the snapshot would look usable without the result. A result that is newer than the plan may belong to
-// a full snapshot that is not in the plan.
+// kept, because the snapshot would look usable without the result. A result for a full snapshot that is newer than
+// the plan is kept as well.
 func (e *execution) isOrphaned(name string, p Plan) bool {
 	full, _, _ := strings.Cut(name, "_")
 	_, at, err := archive.ParseFullName(full)
@@ -140,13 +140,13 @@ func (e *execution) isOrphaned(name string, p Plan) bool {
 	return slices.Contains(e.fulls, full) || err == nil && at.Before(p.From) && !slices.ContainsFunc(p.Items, known)
 }
 
-// ofOldTest reports whether a result belongs to an old restore test.
+// ofOldTest reports whether a result belongs to a restore test from more than a week before the point-in-time window.
 func (p Plan) ofOldTest(name string) bool {
 	at, err := time.Parse("20060102T150405Z.json", name)
 	return err == nil && at.Before(p.From.Add(-week))
 }
 
-// sweep deletes the objects with a prefix whose names fit, except for locked objects.
+// sweep deletes the objects with a prefix for whose names fits returns true, and skips locked objects.
 func (e *execution) sweep(prefix string, fits func(name string) bool) error {
 	for object, err := range e.store.List(e.ctx, prefix, "") {
 		if err == nil && fits(strings.TrimPrefix(object.Name, prefix)) {
@@ -161,7 +161,7 @@ func (e *execution) sweep(prefix string, fits func(name string) bool) error {
 
 const (
 	// skew is the maximum tolerated difference between this machine's clock and the store's clock. Timestamps may be
-	// up to skew in the future.
+	// in the future by up to skew.
 	skew = 15 * time.Minute
 	// quiet is the time without new backups after which nothing is deleted.
 	quiet = day
@@ -199,8 +199,8 @@ func checkClock(facts Facts) string {
 	return ""
 }
 
-// checkOrder reports full snapshots that are older than a snapshot with a lower revision, if one of the two is in the
-// point-in-time window.
+// checkOrder returns a message if a full snapshot is older than a snapshot with a lower revision and one of the two
+// is in the point-in-time window.
 func checkOrder(g archive.GenerationContents, from time.Time) string {
 	var before archive.StoredFull
 	for _, full := range g.Fulls {
@@ -216,7 +216,7 @@ func checkOrder(g archive.GenerationContents, from time.Time) string {
 	return ""
 }
 
-// checkPause reports that no backups are being made, so existing backups must be kept.
+// checkPause returns a message if no new backups are being made, in which case existing backups must be kept.
 func checkPause(policy Policy, facts Facts, g archive.GenerationContents) string {
 	if since := endOf(g); facts.Now.Sub(since) > max(policy.Points, quiet) {
 		return fmt.Sprintf("no new backups for %s", formatSince(facts.Now, since))
@@ -224,15 +224,15 @@ func checkPause(policy Policy, facts Facts, g archive.GenerationContents) string
 	return ""
 }
 
-// downtime is the length of a pause after which a clock may have jumped ahead. Merging leaves pauses of up to an hour
-// while nothing changes.
+// downtime is the length of a pause after which a clock may have jumped ahead. In an idle cluster, merging leaves
+// pauses of up to an hour.
 const downtime = 2 * time.Hour
 
-// checkJump reports a pause that has just ended. A clock may have jumped ahead during the pause, which makes recent
-// backups look old. A folder has no clock of its own to reveal the jump. After a pause that is longer than the
-// retention period, nothing is deleted for the same period; after a shorter pause, nothing is deleted for an hour.
-// Pauses before the first full snapshot of the point-in-time window do not count, because retention deletes many of
-// the earlier backups.
+// checkJump returns a message if a pause without backups has just ended, because a clock may have jumped ahead during
+// the pause, and recent backups may look old. A folder has no clock of its own that would reveal the jump. After a
+// pause that is longer than the point-in-time window, nothing is deleted for the length of the window, and after a
+// shorter pause, nothing is deleted for an hour. Pauses before the first full snapshot of the window are ignored,
+// because many of the earlier backups have been deleted.
 func checkJump(policy Policy, facts Facts, g archive.GenerationContents) string {
 	from := Plan{From: facts.Now.Add(-policy.Points)}.base(g).Time
 	all := slices.DeleteFunc(timestamps(g), func(at timestamp) bool { return at.IsZero() || at.Before(from) })
@@ -248,7 +248,7 @@ func checkJump(policy Policy, facts Facts, g archive.GenerationContents) string 
 	return ""
 }
 
-// checkList reports that the store has more backups than are listed or readable.
+// checkList returns a message if the store has backups that are not listed or cannot be read.
 func checkList(facts Facts, g archive.GenerationContents) string {
 	last := archive.Chain{}
 	if len(g.Chains) > 0 {
@@ -263,7 +263,7 @@ func checkList(facts Facts, g archive.GenerationContents) string {
 	return ""
 }
 
-// checkVerification reports that the last restore test (of a full snapshot with or without segments) failed.
+// checkVerification returns a message if the last restore test (of a full snapshot with or without segments) failed.
 func checkVerification(facts Facts, g archive.GenerationContents) string {
 	if !slices.ContainsFunc(g.Fulls, verified) {
 		return fmt.Sprintf("no backup of generation %d has been verified yet", g.Number)

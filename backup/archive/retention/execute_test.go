@@ -88,7 +88,6 @@ func TestExecute_keepsResultsOfUnknownFulls(t *testing.T) {
 func TestExecute_lockedObjects(t *testing.T) {
 	w := aged(t, 5)
 	plan := w.look(hour)
-	// The first of these full snapshots was never verified.
 	fulls := slices.DeleteFunc(plan.Deletes(), func(i Item) bool { return i.Kind != Full })
 	result, other := "gen/000001/verified/"+fulls[1].Name, "gen/000001/verified/"+fulls[2].Name
 	w.store.Inject(
@@ -121,7 +120,7 @@ func TestExecute_denied(t *testing.T) {
 	assert.Contains(t, plan.Unsafe[0], "permission denied")
 }
 
-// The listing may be wrong, so Execute reads the full snapshots to keep before deleting others.
+// Execute must read the full snapshots to keep before deleting others, because the listing may be wrong.
 func TestExecute_readsWhatStays(t *testing.T) {
 	for name, harm := range map[string]func(w *world, stays string){
 		"no manifest": func(w *world, stays string) {
@@ -169,7 +168,7 @@ func TestExecute_oldGeneration(t *testing.T) {
 	assert.Empty(t, w.names("gen/000001/"))
 }
 
-// Revisions before a gap cannot be restored from the full snapshot after the gap.
+// A full snapshot after a gap must not cause the deletion of the backups before the gap.
 func TestPlan_fullAfterAHole(t *testing.T) {
 	w := newWorld(t)
 	w.judge(w.fulls[0], archive.Verified)
@@ -193,8 +192,7 @@ func TestPlan_fullAfterAHole(t *testing.T) {
 	assert.Empty(t, plan.Deletes(), "what is before it is all that there is of the window's beginning")
 }
 
-// Anyone with write access to the store can create object names, and a command does not know which revisions were
-// actually stored.
+// An object name with a revision that was never stored must not prevent deletions.
 func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
 	w := aged(t, 5)
 	for _, name := range []string{
@@ -214,7 +212,7 @@ func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
 	}
 }
 
-// Segment names do not contain the end of the segment, so names do not reveal a gap.
+// A gap before the latest revision must be found even though the names of segments do not reveal it.
 func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	w := aged(t, 5)
 	for range 3 {
@@ -234,8 +232,8 @@ func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	assert.NotEmpty(t, w.look(hour).Deletes(), "another chain was begun")
 }
 
-// Another member has split the rows differently, or has different rows. If the other member's full snapshot is inside
-// a merged object, later revisions can only be restored from an older full snapshot.
+// A full snapshot within a merged object must not be the base, because later revisions can only be restored from an
+// older full snapshot.
 func TestPlan_crossedFullWithinAMergedObjectIsNoBase(t *testing.T) {
 	for name, otherRows := range map[string]bool{"within a segment": false, "with other rows": true} {
 		t.Run(name, func(t *testing.T) {
@@ -329,7 +327,8 @@ func TestPlan_clockWasBehind(t *testing.T) {
 	assert.Contains(t, plan(history(chain(fulls...))).Unsafe[0], "a clock was wrong")
 }
 
-// The folder store uses the local clock, so only the backup history reveals a clock that has jumped ahead.
+// A clock that has jumped ahead must be detected from the times of the backups, because a folder uses the local
+// clock.
 func TestPlan_clockJumpedAhead(t *testing.T) {
 	fulls := hourly(5*day, 0)
 	h := history(chain(append(fulls, fullAt(now.Add(365*day)), fullAt(now.Add(365*day+time.Hour)))...))
@@ -346,7 +345,6 @@ func TestPlan_clockJumpedAhead(t *testing.T) {
 	assert.NotEmpty(t, p.Deletes())
 }
 
-// A process that starts while the clock is wrong cannot notice the jump.
 func TestCheckJump_keepsEverythingForAnHourAfterAPause(t *testing.T) {
 	before := hourly(5*day, 8*time.Hour)
 	h := history(chain(append(before, fullAt(now))...))
@@ -357,7 +355,7 @@ func TestCheckJump_keepsEverythingForAnHourAfterAPause(t *testing.T) {
 	}
 }
 
-// An unverifiable full snapshot is deleted if it is old according to the store's clock.
+// A full snapshot that cannot be verified must be deleted if it is old according to the store's clock.
 func TestPlan_deletesAFullThatCannotBeVerified(t *testing.T) {
 	h := history(chain(hourly(5*day, 0)...))
 	g := &h.Generations[0]
@@ -371,7 +369,7 @@ func TestPlan_deletesAFullThatCannotBeVerified(t *testing.T) {
 	}
 }
 
-// shifted returns full snapshots with all times moved from now to another time.
+// shifted returns full snapshots with all times shifted by the difference between now and another time.
 func shifted(fulls []archive.StoredFull, to time.Time) (all []archive.StoredFull) {
 	for _, full := range fulls {
 		all = append(all, fullAt(full.Time.Add(to.Sub(now))))

@@ -16,7 +16,7 @@ import (
 // A step merges objects of one level into objects of the next level.
 type step struct {
 	from, to archive.Level
-	span     time.Duration // objects created within one span are merged into one object
+	span     time.Duration // objects that were created within one span are merged into one object
 	age      time.Duration // delay between the end of a span and the merge
 }
 
@@ -25,8 +25,8 @@ var steps = []step{
 	{from: archive.Minute, to: archive.Hour, span: time.Hour, age: 5 * time.Minute},
 }
 
-// A Merger merges the objects of an archive. A Merger is not safe for concurrent use. Two members that merge
-// concurrently duplicate the work, which is harmless.
+// A Merger merges the objects of an archive. A Merger is not safe for concurrent use. Two members can safely merge at
+// the same time, although they do the same work twice.
 type Merger struct {
 	archive *archive.Archive
 	now     func() time.Time   // the wall clock
@@ -36,7 +36,7 @@ type Merger struct {
 
 // object caches facts about a stored object.
 type object struct {
-	hole  bool      // the next object is not contiguous
+	hole  bool      // the next object does not continue from this object
 	since time.Time // when a merged object was first seen, according to the monotonic clock
 
 	// Content of the object, known once the object has been merged or read completely.
@@ -53,12 +53,13 @@ func NewMerger(a *archive.Archive, now func() time.Time) *Merger {
 type Merged struct {
 	Merged  int  // objects created
 	Deleted int  // number of deleted source objects
-	Left    bool // more work will become due even if no objects are added
-	Holes   int  // number of new groups with a missing segment or the start of another chain
+	Left    bool // Run must be called again later even if no objects are added
+	Holes   int  // number of new groups that cannot be merged because a segment is missing or another chain starts
 }
 
-// Run merges objects that are old enough and deletes sources that were merged long enough ago, except for locked
-// ones. Run can be interrupted at any time. If deletions are denied, Run finishes merging before returning the error.
+// Run merges objects that are old enough, and deletes sources that were merged long enough ago unless they are
+// locked. Run can be interrupted at any time. If deletions are denied, Run finishes merging before returning the
+// error.
 func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
 	r, exist := &round{Merger: m, levels: map[archive.Level][]archive.Object{}, deleted: map[string]bool{}}, map[string]bool{}
 	objects, err := m.archive.Objects(ctx, generation)
@@ -90,7 +91,7 @@ type round struct {
 	denied  error // set if deletions are denied
 }
 
-// mergedObjects returns the existing objects into which objects of a level may have been merged.
+// mergedObjects returns the existing objects of the levels into which objects of a level are merged.
 func (r *round) mergedObjects(level archive.Level) []archive.Object {
 	if level == archive.Segment {
 		return slices.Concat(r.levels[archive.Minute], r.levels[archive.Hour])
@@ -122,7 +123,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 		if err != nil {
 			return fmt.Errorf("cannot merge: %w", err)
 		}
-		made.Modified = r.now() // approximately the time that the next listing will show
+		made.Modified = r.now() // approximately the creation time that the next listing will show
 		for _, object := range append(group, made.Object) {
 			r.lookup(object).record(object.Size, made.SegmentsIn(object))
 		}
@@ -135,7 +136,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 
 // clear deletes the sources of merged objects, oldest first.
 func (r *round) clear(ctx context.Context, step step) error {
-	r.refused = 0 // newer segments may be locked even if the minutes of an hour are not
+	r.refused = 0 // the segments may be locked even if the older minutes are not
 	for _, merged := range r.mergedObjects(step.from) {
 		to := r.lookup(merged)
 		if to.since.IsZero() {
@@ -165,8 +166,8 @@ func (r *round) clear(ctx context.Context, step step) error {
 	return nil
 }
 
-// maxRefused limits the number of failed deletions per round. If one object is locked, usually all of them are,
-// possibly for a whole month.
+// maxRefused limits the number of failed deletions per round. If one object is locked, the others usually are too,
+// possibly for a month.
 const maxRefused = 16
 
 func (r *round) delete(ctx context.Context, object archive.Object) error {
@@ -208,9 +209,9 @@ func last(object archive.Object, level []archive.Object) bool {
 	return object.Start == level[len(level)-1].Start
 }
 
-// Covered returns the objects that a merged object covers completely. Two concurrent mergers may group objects
-// differently. objects must be ordered. Only the manifest contains the end of a segment, but merged objects always
-// end at the end of a segment.
+// Covered returns the objects that a merged object covers completely. Objects that are only partly covered are left
+// out, because another merger may have grouped the objects differently. objects must be sorted by position. Segments
+// are covered if they start within the merged object, because a merged object always ends at the end of a segment.
 func Covered(objects []archive.Object, merged archive.Object) []archive.Object {
 	from := func(start format.Position) int { // a locked bucket may contain hundreds of thousands of objects
 		index, _ := slices.BinarySearchFunc(objects, start, func(o archive.Object, at format.Position) int { return o.Start.Compare(at) })
@@ -220,17 +221,17 @@ func Covered(objects []archive.Object, merged archive.Object) []archive.Object {
 	return slices.DeleteFunc(within, func(o archive.Object) bool { return o.Next.Compare(merged.Next) > 0 })
 }
 
-// minGroup is the minimum number of objects in a group, unless too few objects were created within maxSpan. Each
-// group costs a PUT request.
+// minGroup is the minimum number of objects in a group, unless too few objects were created within maxSpan. Larger
+// groups need fewer PUT requests.
 const (
 	minGroup = 60
 	maxSpan  = 30 * time.Minute
 )
 
 // Groups returns the groups of objects to merge. A group consists of neighboring objects that were created within the
-// same span, provided that the span ended before the given time. A group that is too small is extended by the
-// following spans, up to maxSpan. A single object may form a group, so that every older object is merged into the
-// next level. left reports whether there are newer objects.
+// same span, if the span ended before the given time. A group that is too small is extended by the following spans,
+// up to maxSpan. A group may consist of a single object, which ensures that every older object is merged into the
+// next level. left reports whether there are objects that do not belong to a returned group yet.
 func Groups(objects []archive.Object, span time.Duration, before time.Time) (groups [][]archive.Object, left bool) {
 	for i, object := range objects {
 		if last := len(groups) - 1; last >= 0 && fitsGroup(object, groups[last], span) {
@@ -270,7 +271,7 @@ func (o *object) record(size int64, segments []format.Manifest) {
 	}
 }
 
-// contents returns the content of an object, and reads the object unless this process has already merged or read it.
+// contents returns the segments of an object. The object is read unless this process has already merged or read it.
 func (m *Merger) contents(ctx context.Context, one archive.Object) (known *object, err error) {
 	if known = m.lookup(one); known.segments == nil || known.size != one.Size {
 		segments, err := m.archive.VerifyObject(ctx, one)
@@ -301,7 +302,7 @@ func (m *Merger) contains(ctx context.Context, merged, source archive.Object) (b
 	return len(inner.segments) > 0, nil
 }
 
-// notMerged returns the objects of a level that no verified object of a higher level contains.
+// notMerged returns the objects of a level that are not contained in a verified object of a higher level.
 func (m *Merger) notMerged(ctx context.Context, objects, merged []archive.Object) ([]archive.Object, error) {
 	held := map[string]bool{}
 	for _, one := range merged {

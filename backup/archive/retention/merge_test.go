@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// merging is a world with a merger, in which each segment has one row.
+// merging is a world with a merger. Each segment has one row.
 type merging struct {
 	*world
 	merger *Merger
@@ -68,7 +68,7 @@ func (w *merging) run() Merged {
 	return done
 }
 
-// merged merges the segments. The sources remain during the grace period.
+// merged merges the segments.
 func (w *merging) merged() Merged {
 	w.t.Helper()
 	w.pass(maxSpan + 2*time.Minute)
@@ -177,8 +177,7 @@ func TestRun_reportsErrors(t *testing.T) {
 	require.ErrorContains(t, err, "cannot merge: ")
 }
 
-// Two concurrent mergers may group segments differently. A segment that ends after a merged object is not part of the
-// object and must be kept.
+// Covered must not return a segment that ends after the merged object, because that segment must not be deleted.
 func TestCovered(t *testing.T) {
 	at := func(revision int64) format.Position { return format.Position{Revision: revision} }
 	long := archive.Object{Level: archive.Minute, Start: at(2), Next: at(9)}
@@ -187,8 +186,7 @@ func TestCovered(t *testing.T) {
 	assert.Equal(t, []archive.Object{short}, Covered([]archive.Object{long, short}, hour))
 }
 
-// Each merged object costs a PUT request. In an idle cluster, which stores only heartbeats, the merger creates two
-// merged objects per hour.
+// In an idle cluster, which only stores heartbeats, the merger must create only two merged objects per hour.
 func TestGroups(t *testing.T) {
 	noon := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
@@ -236,7 +234,7 @@ func TestRun_reportsAMissingSegmentOnce(t *testing.T) {
 	}
 }
 
-// asked counts the requests of one kind while do is running.
+// asked returns the number of requests of one kind that do sends.
 func (w *merging) asked(op memory.Op, do func()) (times int) {
 	w.t.Helper()
 	before := w.store.CountCalls(op, "")
@@ -256,9 +254,8 @@ func (w *merging) fetches(revision int64) int {
 	})
 }
 
-// A restore fetches a few dozen objects for thousands of stored segments. In the worst case, just before an hour is
-// merged into one object, a restore fetches twice as many: the minutes of that hour and the segments of the last two
-// minutes.
+// A restore of thousands of segments must not fetch more than a few dozen objects, even just before an hour is merged
+// into one object.
 func TestRun_boundsTheObjectsOfARestore(t *testing.T) {
 	w := newMerging(t)
 	most := 0
@@ -282,7 +279,7 @@ func (w *merging) plant(level archive.Level, from, to format.Position, content s
 	w.store.SetContent(fmt.Sprintf("%s%s/%s_%s", archive.GenerationPrefix(1), level, from, to), []byte(content))
 }
 
-// later runs the merger until no merge or deletion is due.
+// later advances the clock and runs the merger until no merge or deletion is due.
 func (w *merging) later() {
 	for range 5 {
 		w.pass(2 * archive.Grace)
@@ -290,7 +287,7 @@ func (w *merging) later() {
 	}
 }
 
-// An attacker who can create objects must not be able to cause deletions by choosing object names.
+// Run must not delete objects because of the names of other objects, which an attacker may have chosen.
 func TestRun_namesDeleteNothing(t *testing.T) {
 	everything := format.Position{Revision: 9_000_000_000_000_000_000}
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
@@ -306,7 +303,7 @@ func TestRun_namesDeleteNothing(t *testing.T) {
 	}
 }
 
-// A merged object with valid segments that do not cover the range in its name does not replace its sources.
+// Run must keep the sources of a merged object whose segments are valid but do not cover the range in its name.
 func TestRun_deletesOnlyVerifiedSources(t *testing.T) {
 	w := newMerging(t)
 	w.segments(2)
@@ -319,7 +316,7 @@ func TestRun_deletesOnlyVerifiedSources(t *testing.T) {
 	w.requireWhole(6)
 }
 
-// The segment differs from its copy in the merged object, and the merger cannot tell which one is right.
+// Run must keep a segment that differs from its copy in the merged object.
 func TestRun_keepsADifferentSegment(t *testing.T) {
 	w := newMerging(t)
 	w.segments(3)
@@ -342,7 +339,7 @@ func TestRun_readsNothingTwice(t *testing.T) {
 	assert.Zero(t, w.asked(memory.Get, func() { require.Equal(t, 5, w.run().Deleted) }))
 }
 
-// A new process must read both the segments and the merged object.
+// A new merger must read both the segments and the merged object before it deletes the segments.
 func TestRun_readsTheMergesOfOthers(t *testing.T) {
 	w := newMerging(t)
 	w.segments(6)
@@ -355,7 +352,7 @@ func TestRun_readsTheMergesOfOthers(t *testing.T) {
 	w.requireWhole(7)
 }
 
-// The merger caches the objects that it has read.
+// Run must cache objects that cannot be verified instead of reading them every time.
 func TestRun_thousandsOfNames(t *testing.T) {
 	const names = 1000
 	w := newMerging(t)
@@ -370,7 +367,7 @@ func TestRun_thousandsOfNames(t *testing.T) {
 	assert.Less(t, asked, 5*names, "by the merger, and by who reads")
 }
 
-// Objects may be locked for weeks, or the credentials may not permit deletions.
+// Run must delete merged minutes even if all segments are locked.
 func TestRun_lockedSegments(t *testing.T) {
 	w := newMerging(t)
 	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: archive.GenerationPrefix(1) + "segment/", Err: memory.ErrLocked})
@@ -413,7 +410,7 @@ func TestRun_deletionsAreRefused(t *testing.T) {
 	}
 }
 
-// A slow writer stores a segment again after its minute was merged into an hour.
+// Run must delete a late copy of a segment that was merged into an hour, and keep a late segment with different rows.
 func TestRun_lateSegmentWithinAnHour(t *testing.T) {
 	w := newMerging(t)
 	start := w.head

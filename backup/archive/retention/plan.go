@@ -1,12 +1,12 @@
 // Package retention deletes the backups that --backup-keep no longer requires and merges small objects into larger
 // ones, so that listings stay short and a restore fetches tens of objects instead of thousands.
 //
-// A Plan is a pure function of a listing, the policy and the time, and can be shown before anything is deleted. Only
-// verified full snapshots count. If a safety check of the clocks, the listing or the last restore test fails, nothing
-// is deleted.
+// A Plan is a pure function of a listing, the policy and the time, and can be shown before anything is deleted. A
+// full snapshot replaces older backups only if it has been verified. Nothing is deleted if a safety check of the
+// clocks, the listing or the last restore test fails.
 //
-// A Merger merges segments into minutes and minutes into hours, and deletes the sources once no reader can still need
-// them.
+// A Merger merges segments into minutes and minutes into hours, and deletes the sources when no reader needs them
+// anymore.
 package retention
 
 import (
@@ -25,8 +25,8 @@ import (
 )
 
 // NewPlan returns a plan for a history that was just listed. known is a revision that was stored in the newest
-// generation before the listing, or 0. Reading the store's clock creates an object, so NewPlan reads the clock only
-// if there is something to delete.
+// generation before the listing, or 0. NewPlan only reads the store's clock if there is something to delete, because
+// reading the clock creates an object.
 func NewPlan(ctx context.Context, a *archive.Archive, history *archive.History, policy Policy, now time.Time, known int64) (plan Plan, err error) {
 	facts := Facts{History: history, Now: now, Store: now, Known: known}
 	if newest := history.Newest(); newest != nil {
@@ -60,7 +60,7 @@ type Facts struct {
 	History      *archive.History
 	RestoreTests []archive.Result // restore tests of the newest generation; only the last one matters
 	Now          time.Time        // according to this machine's clock
-	Store        time.Time        // time according to the store's clock, read together with Now
+	Store        time.Time        // time according to the store's clock at Now
 	Known        int64            // revision known to be stored in the newest generation; 0 if unknown
 }
 
@@ -87,7 +87,7 @@ const (
 type Item struct {
 	Kind       Kind      `json:"kind"`
 	Generation int       `json:"generation"`
-	Name       string    `json:"name"`               // name of the full snapshot, or of the first object
+	Name       string    `json:"name"`               // name of the full snapshot or of the first object
 	Time       time.Time `json:"time,omitzero"`      // time of the content; zero if unknown
 	Revision   int64     `json:"revision,omitempty"` // revision of the full snapshot, or first revision of the segments
 	Objects    int       `json:"objects,omitempty"`  // number of objects; 0 if unknown
@@ -109,11 +109,11 @@ func (p Plan) Deletes() (items []Item) {
 	return items
 }
 
-// slack is the maximum tolerated difference between the clocks of members. The point-in-time window starts earlier by
+// slack is the maximum tolerated difference between the clocks of members. The point-in-time window is extended by
 // this duration.
 const slack = 5 * time.Minute
 
-// remainsAfter is the maximum duration of an upload, even by a suspended writer.
+// remainsAfter is the maximum duration of an upload, even if the writer is suspended.
 const remainsAfter = day
 
 // Make returns the plan for a policy and facts.
@@ -132,8 +132,8 @@ func Make(policy Policy, facts Facts) Plan {
 	return plan
 }
 
-// old decides whether to keep a generation that was ended by a restore. The whole generation is kept as long as the
-// policy requires any point in it. The last revision was current until the next generation was created.
+// old determines whether to keep a generation that was ended by a restore. The whole generation is kept as long as
+// the policy requires any point in it. The last revision was current until the next generation was created.
 func (p Plan) old(g archive.GenerationContents, next time.Time) Item {
 	item := Item{Kind: Generation, Generation: g.Number, Name: archive.GenerationPrefix(g.Number), Time: g.Created}
 	for _, full := range g.Fulls {
@@ -154,7 +154,7 @@ func (p Plan) old(g archive.GenerationContents, next time.Time) Item {
 	return item
 }
 
-// endOf returns the latest known time in a generation.
+// endOf returns the latest timestamp of a generation.
 func endOf(g archive.GenerationContents) time.Time {
 	return slices.MaxFunc(append(timestamps(g), timestamp{Time: g.Created}), byTime).Time
 }
@@ -170,7 +170,7 @@ func byTime(a, b timestamp) int { return a.Compare(b.Time) }
 // timestamps returns all known times of a generation.
 func timestamps(g archive.GenerationContents) (all []timestamp) {
 	for _, full := range g.Fulls {
-		if full.Err == nil { // anyone may have chosen the time in an unverified name
+		if full.Err == nil { // anyone may have created an object with this time in its name
 			all = append(all, timestamp{full.Time, "full snapshot " + full.Name()})
 		}
 		all = append(all, timestamp{full.Stored, "full snapshot " + full.Name()})
@@ -184,7 +184,7 @@ func timestamps(g archive.GenerationContents) (all []timestamp) {
 	return all
 }
 
-// latest decides which items of the current generation to keep.
+// latest determines which items of the newest generation to keep.
 func (p Plan) latest(g archive.GenerationContents) (items []Item) {
 	base := p.base(g)
 	for _, full := range g.Fulls {
@@ -198,8 +198,8 @@ func (p Plan) latest(g archive.GenerationContents) (items []Item) {
 
 // base returns the first full snapshot to keep: the newest verified snapshot before the point-in-time window, so that
 // any revision in the window can be restored. The store's clock must confirm the age of the snapshot, because the
-// writer's clock may have been behind. A full snapshot that the chain has passed does not count, because no segments
-// follow it. The zero value means that everything is kept.
+// writer's clock may have been behind. A full snapshot that the chain has passed cannot be the base, because no
+// segments follow it. If there is no base, base returns the zero value, and everything is kept.
 func (p Plan) base(g archive.GenerationContents) *archive.StoredFull {
 	begin := p.From.Add(-slack)
 	return lastVerified(g.Fulls, func(full archive.StoredFull) bool {
@@ -207,7 +207,8 @@ func (p Plan) base(g archive.GenerationContents) *archive.StoredFull {
 	})
 }
 
-// lastVerified returns the last verified full snapshot that fits, or the zero value if there is none.
+// lastVerified returns the last verified full snapshot for which fits returns true, or the zero value if there is
+// none.
 func lastVerified(fulls []archive.StoredFull, fits func(archive.StoredFull) bool) *archive.StoredFull {
 	for i, full := range slices.Backward(fulls) {
 		if verified(full) && fits(full) {
@@ -221,7 +222,7 @@ func verified(full archive.StoredFull) bool {
 	return full.Err == nil && full.Result != nil && full.Result.Outcome == archive.Verified
 }
 
-// full decides whether to keep a full snapshot in the newest generation.
+// full determines whether to keep a full snapshot in the newest generation.
 func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *archive.StoredFull) Item {
 	item := Item{
 		Kind: Full, Generation: g.Number, Name: full.Name(), Time: full.Time, Revision: full.Revision, Objects: 2, Bytes: full.Size,
@@ -230,7 +231,7 @@ func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *
 	switch {
 	case base.Next.IsZero():
 		item.Why = notCovered
-	case full.Err != nil && !full.Stored.Before(p.requiredFrom()): // an unverified name cannot be trusted
+	case full.Err != nil && !full.Stored.Before(p.requiredFrom()): // anyone may have created an object with this name
 		item.Why = "manifest cannot be verified; kept for the longest period of the policy"
 	case full.Name() == base.Name():
 		item.proof, item.Why = verified(full), "start of the point-in-time window"
@@ -246,7 +247,7 @@ func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *
 
 const notCovered = "no full snapshot before the point-in-time window has been verified yet"
 
-// isOlder reports whether full snapshot a was made before b. The snapshots may have the same revision.
+// isOlder reports whether full snapshot a was taken before b, even if both have the same revision.
 func isOlder(a, b archive.StoredFull) bool {
 	return cmp.Or(a.Next.Compare(b.Next), a.Time.Compare(b.Time)) < 0
 }
@@ -275,11 +276,12 @@ func (p Policy) spans() []span {
 	return []span{{"hour", time.Hour, p.Hourly}, {"day", day, p.Daily}, {"week", week, p.Weekly}}
 }
 
-// startOf returns the start of the span that contains the given time. Spans are fixed, so the last full snapshot of a
-// span never changes. Weeks start on Monday.
+// startOf returns the start of the span that contains the given time. Spans do not depend on the current time, so the
+// last full snapshot of a past span never changes. Weeks start on Monday.
 func (s span) startOf(at time.Time) time.Time { return at.UTC().Truncate(s.length) }
 
-// firstStart returns the start of the earliest span that counts if the point-in-time window starts at the given time.
+// firstStart returns the start of the earliest span for which a full snapshot is kept if the point-in-time window
+// starts at the given time.
 func (s span) firstStart(window time.Time) time.Time {
 	return s.startOf(window).Add(-time.Duration(s.count-1) * s.length)
 }
@@ -295,8 +297,8 @@ func (p Plan) requiredFrom() time.Time {
 	return reach
 }
 
-// slot reports whether a full snapshot is the last verified one of an hour, day or week that counts, and describes
-// that period.
+// slot reports whether a full snapshot must be kept as the last verified snapshot of an hour, day or week, and
+// describes that period.
 func (p Plan) slot(full archive.StoredFull, all []archive.StoredFull) (kept bool, which string) {
 	if !verified(full) {
 		return false, ""
@@ -314,8 +316,8 @@ func (p Plan) slot(full archive.StoredFull, all []archive.StoredFull) (kept bool
 	return false, ""
 }
 
-// segments returns an item for the objects that end before the floor and an item for the rest. The name of a segment
-// does not contain its end, so unread segments are kept.
+// segments returns an item for the objects that end before the floor and another item for the rest. Segments whose
+// manifest has not been read are kept, because their names do not contain the end.
 func segments(g archive.GenerationContents, floor format.Position) (items []Item) {
 	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "before the full snapshot at the start of the point-in-time window"}
 	stays := Item{Kind: Segments, Generation: g.Number, Why: "in the point-in-time window"}
@@ -347,14 +349,14 @@ func (i *Item) add(name string, revision, bytes int64) {
 	i.names = append(i.names, name)
 }
 
-// incomplete returns an item for the objects of incomplete full snapshots that are too old to be in progress.
+// incomplete returns an item for the objects of incomplete full snapshots that are too old to still be uploading.
 func (p Plan) incomplete(g archive.GenerationContents, floor format.Position) []Item {
 	item := Item{Kind: Remains, Generation: g.Number, Goes: true, Why: "never completed"}
 	for _, orphan := range g.Orphans {
 		label, _, _ := strings.Cut(strings.TrimPrefix(orphan.Name, archive.GenerationPrefix(g.Number)+"full/"), "/")
 		revision, at, err := archive.ParseFullName(label)
 		if err != nil || revision >= floor.Revision || !archive.MaxTime(at, orphan.Modified).Before(p.From.Add(-remainsAfter)) {
-			continue // created by another program, or possibly in progress
+			continue // created by another program, or possibly still uploading
 		}
 		if item.Objects == 0 {
 			item.Time = at
@@ -370,7 +372,7 @@ func (p Plan) incomplete(g archive.GenerationContents, floor format.Position) []
 // formatSince formats a duration for messages.
 func formatSince(now, at time.Time) string { return now.Sub(at).Round(time.Second).String() }
 
-// keepFlag is the prefix of every error about a policy.
+// keepFlag is the prefix of all errors about a policy.
 const keepFlag = "--backup-keep"
 
 const (

@@ -29,8 +29,7 @@ func TestPlan_keepsTheWindowAndSlots(t *testing.T) {
 	assert.Contains(t, reasons[100], "not the last full snapshot")
 }
 
-// No later revision can be restored from a full snapshot that the chain has passed, because the chain that continues
-// past the snapshot started earlier.
+// A full snapshot that the chain has passed must not be the base, because no later revision can be restored from it.
 func TestPlan_crossedFullIsNoBase(t *testing.T) {
 	fulls := hourly(3*day, 0)
 	assert.Equal(t, "start of the point-in-time window", why(plan(history(chain(fulls...))))[25])
@@ -40,8 +39,7 @@ func TestPlan_crossedFullIsNoBase(t *testing.T) {
 	assert.Equal(t, "in the point-in-time window", why(p)[25])
 }
 
-// A merged object that extends past a full snapshot must be read from its start. Only the manifest of a segment
-// contains the segment's end.
+// Segments whose manifests were not read, and merged objects that extend past the base, must be kept.
 func TestPlan_objectsWithUnknownEnds(t *testing.T) {
 	base := fullAt(past(25 * time.Hour))
 	behind := func(revisions int64) format.Position { return format.After(base.Revision + revisions) }
@@ -65,7 +63,7 @@ func TestPlan_objectsWithUnknownEnds(t *testing.T) {
 	}
 }
 
-// Two full snapshots of an idle cluster have the same revision and no segments between them.
+// Full snapshots of an idle cluster must be told apart even though all of them have the same revision.
 func TestPlan_idleCluster(t *testing.T) {
 	var fulls []archive.StoredFull
 	for _, full := range hourly(3*day, 0) {
@@ -95,7 +93,7 @@ func TestPlan_countsVerifiedFulls(t *testing.T) {
 		"the window begins with a verified one, what cannot be read stays for now, and another one is the last of its day")
 }
 
-// A full snapshot after a gap replaces the base before the gap only if the snapshot is verified.
+// A full snapshot after a gap must not replace the base before the gap unless the snapshot is verified.
 func TestPlan_unverifiedChainIntoTheWindow(t *testing.T) {
 	first, second := hourly(3*day, 40*time.Hour), hourly(30*time.Hour, 0)
 	for i := range 10 {
@@ -227,7 +225,7 @@ func why(p Plan) map[int]string {
 	return reasons
 }
 
-// goes returns the object names of a kind that the plan deletes.
+// goes returns the object names of the items of a kind that the plan deletes.
 func goes(p Plan, kind Kind) (names []string) {
 	for _, item := range p.Deletes() {
 		if item.Kind == kind {

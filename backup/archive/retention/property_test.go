@@ -27,7 +27,7 @@ func (w *world) live(t *rapid.T) {
 	for range rapid.IntRange(10, 40).Draw(t, "steps") {
 		w.pass(time.Duration(rapid.IntRange(1, 4*60).Draw(t, "minutes")) * time.Minute)
 		if made := w.fulls[len(w.fulls)-1].Time; w.now().Sub(made) > 12*time.Hour {
-			// A full snapshot is due: a longer pause would fail a check.
+			// Take a full snapshot, because a longer pause would cause a safety check to fail.
 			w.full(false)
 		}
 		switch step := rapid.IntRange(0, 20).Draw(t, "step"); {
@@ -52,11 +52,11 @@ func (w *world) live(t *rapid.T) {
 	}
 	w.pass(time.Minute)
 	w.judge(w.full(false), archive.Verified)
-	w.pass(time.Hour) // a check fails shortly after a pause
+	w.pass(time.Hour) // a safety check fails shortly after a pause
 	w.write(1)
 }
 
-// found reports whether a point can be restored with the rows that were written.
+// found reports whether a point can be restored and has the rows that were written.
 func (w *world) found(p point) bool {
 	_, reading, err := w.read(archive.Target{Generation: p.generation, Revision: p.revision})
 	if errors.Is(err, archive.ErrNotKept) {
@@ -91,7 +91,7 @@ func (w *world) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool
 			continue
 		}
 		for length, count := range map[time.Duration]int{time.Hour: policy.Hourly, 24 * time.Hour: policy.Daily, 7 * 24 * time.Hour: policy.Weekly} {
-			begin := full.Time.Truncate(length) // Truncate also starts weeks on Monday
+			begin := full.Time.Truncate(length) // Truncate starts weeks on Monday too
 			if !begin.After(from) && begin.After(from.Truncate(length).Add(-time.Duration(count)*length)) {
 				slots[fmt.Sprint(length, begin)] = true
 			}
@@ -100,7 +100,7 @@ func (w *world) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool
 	return slots
 }
 
-// All restore points that the policy requires are kept, even if the plan was only partially executed.
+// Execute must keep all restore points that the policy requires, even if the plan is executed only partially.
 func TestExecute_keepsWhatIsPromised(t *testing.T) {
 	went := 0
 	rapid.Check(t, func(r *rapid.T) {
@@ -127,7 +127,8 @@ func TestExecute_keepsWhatIsPromised(t *testing.T) {
 	require.NotZero(t, went, "nothing ever went")
 }
 
-// breakDown makes one deletion fail. For a full snapshot, the deletion fails between the manifest and the data.
+// breakDown makes one deletion fail. If the deletion of a full snapshot fails, its manifest has been deleted but its
+// data has not.
 func (w *world) breakDown(t *rapid.T, plan Plan) {
 	goes := plan.Deletes()
 	if len(goes) == 0 || rapid.Bool().Draw(t, "all goes well") {
@@ -182,13 +183,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// world is a store with the backups of a cluster. Revisions are the seconds of the cluster's clock.
+// world is a store with the backups of a cluster. Each revision equals the cluster's time in seconds.
 type world struct {
 	t          formattest.T
 	store      *memory.Store
 	archive    *archive.Archive
 	generation archive.Generation
-	clock      int64 // seconds since the epoch; also the highest revision
+	clock      int64 // current time in seconds since the epoch, and the highest revision
 	head       format.Start
 	unmerged   []archive.Object
 	fulls      []archive.Full // full snapshots of the newest generation
@@ -216,7 +217,7 @@ func (w *world) now() time.Time { return formattest.TimeAt(w.clock) }
 
 func (w *world) pass(d time.Duration) { w.clock += max(int64(d/time.Second), 1) }
 
-// read finds the path to a target and reads the path.
+// read finds the path to a target and reads its objects.
 func (w *world) read(target archive.Target) (path archive.Path, reading archive.Reading, err error) {
 	if path, err = w.archive.Find(context.Background(), target); err == nil {
 		reading, err = w.archive.Read(context.Background(), path, func(format.Row) error { return nil })
@@ -288,7 +289,7 @@ func (w *world) merge() {
 	w.unmerged = nil
 }
 
-// restore creates a new generation, like a restore.
+// restore simulates a restore that creates a new generation.
 func (w *world) restore() {
 	number := w.generation.Number + 1
 	w.generation = archive.Generation{

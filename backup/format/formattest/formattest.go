@@ -86,7 +86,7 @@ type T interface {
 	Helper()
 }
 
-// Row returns a row. sub is the number of earlier changes in the same revision.
+// Row returns a row. The argument sub is the number of earlier changes in the same revision.
 func Row(revision, sub int64, value string) format.Row {
 	key := binary.BigEndian.AppendUint64(nil, uint64(revision))
 	key = binary.BigEndian.AppendUint64(append(key, '_'), uint64(sub))
@@ -104,7 +104,7 @@ func Rows(first, last int64) (rows []format.Row) {
 // Noon is the time of revision 0.
 var Noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// TimeAt returns the time of a revision. Tests write one revision per second.
+// TimeAt returns the time of a revision, which is one second later than the previous revision.
 func TimeAt(revision int64) time.Time { return Noon.Add(time.Duration(revision) * time.Second) }
 
 // Build returns a segment with the rows and buckets, and a marker after each revision.
@@ -143,7 +143,7 @@ func revisionOf(t T, row format.Row) int64 {
 	return revision
 }
 
-// Bucket returns a bucket. entries alternates between keys and values.
+// Bucket returns a bucket. The entries alternate between keys and values.
 func Bucket(name string, entries ...string) *format.Bucket {
 	bucket := format.NewBucket(name)
 	for i := 0; i < len(entries); i += 2 {

@@ -29,7 +29,7 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// version is the protocol version. Every server supports this version, which includes tokens and large blocks.
+// version is the protocol version. All servers support this version, and it includes access tokens and large blocks.
 const version = "2021-12-02"
 
 var (
@@ -43,8 +43,8 @@ type Store struct {
 	container *url.URL
 }
 
-// New validates the location without connecting. The endpoint is the account's endpoint; an emulator's endpoint
-// includes a path. If account is empty, New uses AZURE_STORAGE_ACCOUNT.
+// New validates the location without connecting. The endpoint is specific to the account. For an emulator, the
+// endpoint includes a path. If account is empty, New uses AZURE_STORAGE_ACCOUNT.
 func New(place wire.Place, account string) (*Store, error) {
 	if !containerName.MatchString(place.Bucket) {
 		return nil, fmt.Errorf("invalid container name %q", place.Bucket)
@@ -80,10 +80,10 @@ func (s *Store) url(key string) string {
 	return target.String()
 }
 
-// page ignores after, because Azure cannot start a listing at a name.
+// page ignores after, because Azure cannot start a listing at a given name.
 func (s *Store) page(ctx context.Context, prefix, _, mark string) (objects []store.Object, next string, err error) {
 	var page struct {
-		XMLName xml.Name `xml:"EnumerationResults"` // any other document would look like an empty listing
+		XMLName xml.Name `xml:"EnumerationResults"` // otherwise, any other document would look like an empty listing
 		Next    string   `xml:"NextMarker"`
 		Blobs   []struct {
 			Name     string   `xml:"Name"`
@@ -116,7 +116,7 @@ func (t *httpTime) UnmarshalText(text []byte) (err error) {
 // codes maps Azure's error codes to errors.
 var codes = map[string]error{
 	"BlobAlreadyExists":                 store.ErrExists,
-	"UnauthorizedBlobOverwrite":         store.ErrExists, // Azure returns this code for an existing blob if the client has no permission to overwrite
+	"UnauthorizedBlobOverwrite":         store.ErrExists, // returned for an existing blob if the client has no permission to overwrite it
 	"ConditionNotMet":                   store.ErrExists,
 	"BlobNotFound":                      store.ErrNotFound,
 	"ContainerNotFound":                 store.ErrNoBucket,
@@ -126,7 +126,7 @@ var codes = map[string]error{
 	"BlobImmutableDueToLegalHold":       store.ErrLocked,
 	"LeaseIdMissing":                    store.ErrLocked,
 	"SnapshotsPresent":                  store.ErrLocked,
-	"InvalidBlockList":                  store.ErrUnavailable, // another upload with the same name has completed and discarded the blocks
+	"InvalidBlockList":                  store.ErrUnavailable, // another upload of the same blob has completed
 	"Md5Mismatch":                       store.ErrUnavailable, // corrupted in transit
 	"OperationTimedOut":                 store.ErrUnavailable,
 	"ServerBusy":                        store.ErrUnavailable,
@@ -139,15 +139,15 @@ var codes = map[string]error{
 
 func reason(_ int, header http.Header, _ []byte) string { return header.Get("X-Ms-Error-Code") }
 
-// maxBlocks is Azure's limit for the blocks of a blob.
+// maxBlocks is the maximum number of blocks in an Azure blob.
 const maxBlocks = 50_000
 
-// upload creates a blob in a single request or from blocks, which become visible when a block list is committed.
-// Azure deletes uncommitted blocks after a week.
+// upload creates a blob in a single request, or uploads blocks and then commits the block list, which makes the blob
+// visible. Azure deletes uncommitted blocks after a week.
 type upload struct {
 	store  *Store
 	target string
-	id     string // distinguishes the blocks of concurrent uploads with the same name
+	id     string // distinguishes the blocks of concurrent uploads of the same blob
 	blocks []string
 }
 
@@ -192,7 +192,7 @@ func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
 func (u *upload) Abort(context.Context) {}
 
 // create sends a request. A request that creates a blob is not retried, because a retry would find the blob that the
-// first request created. Azure's responses contain the request ID
+// first request created. Each response contains the request ID
 // (https://learn.microsoft.com/en-us/rest/api/storageservices/common-rest-api-response-headers).
 func (u *upload) create(ctx context.Context, query url.Values, header map[string]string, body []byte) error {
 	sum := md5.Sum(body)
@@ -208,7 +208,7 @@ func (u *upload) create(ctx context.Context, query url.Values, header map[string
 
 const (
 	resource = "https://storage.azure.com/"
-	// early is the time before the expiry at which a token is replaced.
+	// early is the remaining lifetime at which a token is replaced.
 	early = 5 * time.Minute
 )
 
@@ -217,7 +217,7 @@ func findSource(ctx context.Context) (oauth2.TokenSource, error) {
 }
 
 // identity fetches tokens for the workload identity (from the file that Kubernetes renews), for a client secret, or
-// for the machine's managed identity. The environment and the file are read again for each token.
+// for the machine's managed identity. The environment variables and the file are read again for each token.
 type identity struct {
 	ctx context.Context // contains the HTTP client
 }
@@ -250,8 +250,8 @@ func (i identity) Token() (*oauth2.Token, error) {
 	return login.Token(i.ctx)
 }
 
-// managed fetches a token from the machine's identity endpoint. AZURE_CLIENT_ID selects one if there are multiple
-// identities.
+// managed fetches a token from the machine's identity endpoint. If the machine has multiple identities,
+// AZURE_CLIENT_ID selects one of them.
 func (i identity) managed() (*oauth2.Token, error) {
 	query := url.Values{"api-version": {"2018-02-01"}, "resource": {resource}}
 	missing := "no credentials found in the environment, workload identity or managed identity"
@@ -269,7 +269,8 @@ func (i identity) managed() (*oauth2.Token, error) {
 }
 
 // authorizeWith reads credentials without connecting, in the same order as Azure's own tools: account key, shared
-// access signature, workload identity, client secret, managed identity. The error names the malformed variable.
+// access signature, workload identity, client secret, managed identity. If a variable is malformed, the error names
+// it.
 func authorizeWith(client *wire.Client, account string) error {
 	if key := os.Getenv("AZURE_STORAGE_KEY"); key != "" {
 		secret, err := base64.StdEncoding.DecodeString(key)

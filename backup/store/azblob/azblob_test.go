@@ -70,7 +70,7 @@ func TestAzure_requestFailures(t *testing.T) {
 	})
 }
 
-// The last request creates the blob and may be rejected after all blocks were accepted.
+// Put must return an error if the last request is rejected, even though all blocks were accepted.
 func TestACommitThatIsRefusedCreatesNothing(t *testing.T) {
 	withKey(t)
 	for code, want := range map[string]error{"BlobAlreadyExists": store.ErrExists, "InvalidBlockList": store.ErrUnavailable} {
@@ -117,7 +117,7 @@ func TestEveryRequestThatCreatesIsConditional(t *testing.T) {
 
 func TestSharedAccessSignature_onlyInTheQuery(t *testing.T) {
 	t.Setenv("AZURE_STORAGE_KEY", "")
-	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "?sv=2021-12-02&sig=SECRET%2Bx%3D\n") // the trailing newline is typical of a Secret created from a file
+	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "?sv=2021-12-02&sig=SECRET%2Bx%3D\n") // a Secret created from a file often ends with a newline
 	s := against(t, func(w http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, "SECRET+x=", r.URL.Query().Get("sig"))
 		assert.Equal(t, "2021-12-02", r.URL.Query().Get("sv"))

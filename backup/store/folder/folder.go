@@ -26,9 +26,9 @@ import (
 
 var errNoLinks = errors.New("the file system does not support hard links, which are needed to create files atomically")
 
-// Store is an existing directory, the equivalent of a bucket. A missing directory is an error, because it may be on a
-// volume that is not mounted. Treating a missing directory as empty would create a new cluster even though backups
-// exist.
+// Store is an existing directory, the equivalent of a bucket. If the directory is missing, methods return an error,
+// because the volume may not be mounted. A store that looks empty would cause the wrapper to create a new cluster
+// even though backups exist.
 type Store struct {
 	directory string // absolute path
 }
@@ -38,7 +38,7 @@ func New(directory string) (*Store, error) {
 	if !filepath.IsAbs(directory) || filepath.Clean(directory) == "/" {
 		return nil, fmt.Errorf("%q is not an absolute directory path", directory)
 	}
-	const longestName, longest = 255, 4095 // in bytes; retries would never succeed for longer names
+	const longestName, longest = 255, 4095 // maximum lengths in bytes; with longer names, every retry would fail
 	isTooLong := func(name string) bool { return len(name) > longestName }
 	if len(directory) > longest || strings.ContainsRune(directory, 0) || slices.ContainsFunc(strings.Split(directory, "/"), isTooLong) {
 		return nil, errors.New("path is too long or contains a NUL byte")
@@ -49,13 +49,13 @@ func New(directory string) (*Store, error) {
 // String implements store.Store.
 func (s *Store) String() string { return "file://" + s.directory }
 
-// open opens the directory without following symbolic links out of the directory.
+// open opens the directory. Symbolic links that lead out of the directory are not followed.
 func (s *Store) open() (*os.Root, error) {
 	root, err := os.OpenRoot(s.directory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: create the directory or mount its volume", store.ErrNoBucket)
 	}
-	// os.OpenRoot does not return a specific error for a file.
+	// If the path is a file, os.OpenRoot does not return a specific error.
 	if info, failed := os.Stat(s.directory); err != nil && failed == nil && !info.IsDir() {
 		return nil, fmt.Errorf("%w: not a directory", store.ErrNoBucket)
 	}
@@ -85,8 +85,8 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	}{store.ContextReader{Context: ctx, Reader: reader{io.NewSectionReader(file, offset, length)}}, file}, nil
 }
 
-// openFile returns nil if the name is not a regular file (for example, a pipe, a directory or a link). No object
-// with that name can be created, so the name counts as an object without content.
+// openFile returns nil if the name is not a regular file (for example, a pipe, a directory or a link). The name of a
+// pipe, directory or link is treated as an object without content, because no object with this name can be created.
 func (s *Store) openFile(name string) (*os.File, error) {
 	root, err := s.open()
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *Store) openFile(name string) (*os.File, error) {
 	if info, err := root.Lstat(name); err != nil || !info.Mode().IsRegular() {
 		return nil, err
 	}
-	// Opening a pipe that was created in the meantime would otherwise block forever.
+	// Without O_NONBLOCK, opening a pipe that was created in the meantime would block forever.
 	return root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
@@ -149,7 +149,7 @@ func (s *Store) failed(doing string, err error) error {
 	return fmt.Errorf("%s in %s: %w", doing, s, err)
 }
 
-// deniedError is an ErrDenied with advice about the owner and mode, because a folder has no credentials.
+// deniedError is an ErrDenied that suggests checking the owner and mode, because a folder has no credentials.
 type deniedError struct {
 	error
 	nextStep string
@@ -157,7 +157,7 @@ type deniedError struct {
 
 func (e *deniedError) Unwrap() error { return e.error }
 
-// NextStep returns the suggested next step.
+// NextStep suggests how to regain access to the folder.
 func (e *deniedError) NextStep() string { return e.nextStep }
 
 // access suggests how to regain access to the folder.
@@ -198,11 +198,12 @@ var temporaryErrors = []syscall.Errno{
 	syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.ENOTCONN, syscall.EHOSTDOWN,
 }
 
-// temporary is the prefix of incomplete files. No segment of an object name starts with a dot.
+// temporary is the prefix of incomplete files. Object names cannot start with this prefix, because none of their
+// segments starts with a dot.
 const temporary = ".new-"
 
-// Put implements store.Store. The content is durable before the name appears, and the name is durable before Put
-// returns nil or ErrExists.
+// Put implements store.Store. The content is synced to disk before the name becomes visible, and the name is synced
+// before Put returns nil or ErrExists.
 func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
 		return err
@@ -242,7 +243,7 @@ func (s *Store) put(name string, content *source) (err error) {
 	default:
 		return linked
 	}
-	// Sync the directory even if the object existed: its creator may have been killed before doing so.
+	// Sync the directory even if the object exists, because its creator may have been killed before syncing.
 	if err := syncDirectory(in, "."); err != nil {
 		return err
 	}
@@ -261,7 +262,7 @@ func openDirectory(root *os.Root, directory string) (*os.Root, error) {
 	return root.OpenRoot(directory)
 }
 
-// mkdirAll creates the directories of a path and makes each of them durable before creating the next.
+// mkdirAll creates the directories of a path and syncs each of them to disk before creating the next.
 func mkdirAll(root *os.Root, directory string) error {
 	if directory == "." {
 		return nil
@@ -283,10 +284,10 @@ func mkdirAll(root *os.Root, directory string) error {
 	return syncDirectory(root, path.Dir(directory))
 }
 
-// inheritOwner gives a file created by root the owner of the store's directory, so that the service's user can read
-// the result of a restore test that root ran. A failure is ignored, because some file systems do not support changing
-// the owner. inheritOwner uses the open file rather than its name, because the service's user could have replaced the
-// name with a hard link to one of root's files.
+// inheritOwner changes the owner of a new file to the owner of the store's directory if the process runs as root,
+// because the service must be able to read the result of a restore test that root has run. Errors are ignored,
+// because some file systems do not support changing the owner. inheritOwner uses the open file rather than its name,
+// because the service's user could have replaced the name with a hard link to one of root's files.
 func inheritOwner(root *os.Root, created *os.File) {
 	if os.Geteuid() != 0 {
 		return
@@ -300,7 +301,7 @@ func inheritOwner(root *os.Root, created *os.File) {
 // buffers holds copy buffers for reuse, because a writer stores an object every second.
 var buffers = sync.Pool{New: func() any { return new([128 << 10]byte) }}
 
-// writeSynced creates a durable file in a directory in the store at root.
+// writeSynced creates a file in a directory of the store and syncs it to disk.
 func writeSynced(root, in *os.Root, name string, content io.Reader) error {
 	file, err := in.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -322,14 +323,15 @@ func syncDirectory(root *os.Root, name string) error {
 		return err
 	}
 	if err = directory.Sync(); err != nil {
-		// Not a store error: the object may exist without being durable, so reading it back would not prove anything.
+		// Do not return a store error, because PutOnce would then read the object back, which does not prove that it
+		// is on disk.
 		err = fmt.Errorf("cannot sync directory %s: %s", filepath.Join(root.Name(), name), err.Error())
 	}
 	return errors.Join(err, directory.Close())
 }
 
-// leave removes a draft. Backups work even without permission to delete; the draft then remains as a hidden second
-// name.
+// leave removes a draft. Missing permission to delete is ignored, because backups must work without it. The draft
+// then remains as a hidden second name of the file.
 func leave(root *os.Root, draft string) error {
 	if err := root.Remove(draft); !errors.Is(err, fs.ErrPermission) {
 		return ignoreNotExist(err)
@@ -351,7 +353,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// pageSize limits the number of directory entries in memory. A larger directory is reread for each page.
+// pageSize limits the number of directory entries in memory. Larger directories are reread for each page.
 var pageSize = 4096 // tests lower it
 
 // List implements store.Store.
@@ -421,7 +423,7 @@ func (w *walk) entry(directory, key string) error {
 	}
 	object := store.Object{Name: name, Modified: info.ModTime()}
 	if info.Mode().IsRegular() {
-		object.Size = info.Size() // other files count as objects without content
+		object.Size = info.Size() // other files are treated as objects without content
 	}
 	if !w.yield(object, nil) {
 		w.stopped = true
@@ -476,8 +478,8 @@ func keyOf(entry fs.DirEntry) string {
 	}
 }
 
-// isMatch reports whether a name may belong to the listing. If name ends with a slash, isMatch reports whether a name
-// below the directory may belong to it.
+// isMatch reports whether a name may belong to the listing. For a directory (a name that ends with a slash), isMatch
+// reports whether a name in that directory may belong to it.
 func (w *walk) isMatch(name string) bool {
 	below := strings.HasSuffix(name, "/")
 	inside := strings.HasPrefix(name, w.prefix) || below && strings.HasPrefix(w.prefix, name)
@@ -485,10 +487,10 @@ func (w *walk) isMatch(name string) bool {
 	return inside && beyond
 }
 
-// leftoverAge is the age after which a temporary file counts as abandoned.
+// leftoverAge is the age after which a temporary file is considered abandoned.
 const leftoverAge = time.Hour
 
-// Sweep implements store.Sweeper by removing temporary files that have not grown for an hour.
+// Sweep implements store.Sweeper by removing temporary files that have not been modified for an hour.
 func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 	root, err := s.open()
 	if err != nil {

@@ -117,7 +117,7 @@ func TestOnlyTheOwnerCanReadWhatIsStored(t *testing.T) {
 	assert.Equal(t, 4, found, "nothing else is left")
 }
 
-// A restore test run by root must not leave a result that the service cannot read.
+// If root runs a restore test, the service must be able to read the result.
 func TestWhatRootStoresBelongsToTheOwnerOfTheDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can create files for another user")
@@ -135,8 +135,8 @@ func TestWhatRootStoresBelongsToTheOwnerOfTheDirectory(t *testing.T) {
 	}))
 }
 
-// nothingToRead checks that a name counts as an object without content: creating it returns ErrExists, and reading it
-// succeeds.
+// nothingToRead checks that a name is treated as an object without content: creating it returns ErrExists, and
+// reading it succeeds.
 func nothingToRead(t *testing.T, s *Store, name string) {
 	t.Helper()
 	content, err := s.Get(t.Context(), name, 0, -1)
@@ -172,7 +172,7 @@ func TestSymbolicLinks_areNotFollowed(t *testing.T) {
 	assert.Equal(t, "x", string(content))
 }
 
-// A name that belongs to a pipe or a directory cannot be created, and store.ErrExists reports the reason.
+// Put must return store.ErrExists with the reason if the name belongs to a pipe or a directory.
 func TestAPipeOrADirectoryIsAnObjectWithoutContent(t *testing.T) {
 	s := open(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(s.directory, "pipe"), 0o600))
@@ -211,7 +211,7 @@ func TestLeftoversAreRemovedAfterAnHour(t *testing.T) {
 
 func TestADirectoryOfManyPagesIsListedInOrder(t *testing.T) {
 	defer func(size int) { pageSize = size }(pageSize)
-	pageSize = 700 // requires multiple reads of the directory
+	pageSize = 700 // large enough that the directory is read more than once
 	s := open(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(s.directory, "d"), 0o700))
 	var want []string
@@ -273,7 +273,7 @@ func TestAFullDiskLeavesNothing(t *testing.T) {
 
 const writerVariable = "FOLDER_TEST_WRITES_INTO"
 
-// TestMain runs this program as a writer if it was started by a test that will kill it.
+// TestMain runs this program as a writer if a test has started it in order to kill it.
 func TestMain(m *testing.M) {
 	if directory := os.Getenv(writerVariable); directory != "" {
 		write(directory)
@@ -319,7 +319,7 @@ func TestAKilledWriterLeavesNothingIncomplete(t *testing.T) {
 	}
 }
 
-// A missing directory may be an unmounted volume, so it is neither created nor treated as an empty store.
+// A store must not create a missing directory or treat it as empty, because the volume may not be mounted.
 func TestAMissingDirectoryIsNoEmptyStore(t *testing.T) {
 	s, err := New(filepath.Join(t.TempDir(), "backups"))
 	require.NoError(t, err)
@@ -332,7 +332,7 @@ func TestAMissingDirectoryIsNoEmptyStore(t *testing.T) {
 	assert.Equal(t, []string{"a"}, list(t, s, "", ""))
 }
 
-// An error mentions the directory only as part of the store's URL.
+// An error must mention the directory only as part of the store's URL.
 func TestErrorsNameTheDirectoryOnce(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "backups")
 	s, err := New(directory)

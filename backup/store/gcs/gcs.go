@@ -32,8 +32,8 @@ const googleapis = "https://storage.googleapis.com"
 // longer.
 var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
 
-// longestBucketName is the maximum length of a bucket name. Compiling the limit as part of the expression would delay
-// each start by half a millisecond.
+// longestBucketName is the maximum length of a bucket name. The limit is not part of the expression, because
+// compiling it would delay each start by half a millisecond.
 const longestBucketName = 222
 
 // Store is a bucket, or a prefix in a bucket.
@@ -43,8 +43,8 @@ type Store struct {
 	uploads string // URL for creating objects
 }
 
-// New validates the location without connecting. A plain HTTP endpoint is assumed to be an emulator and is not sent
-// any credentials.
+// New validates the location without connecting. New assumes that a plain HTTP endpoint is an emulator, so no
+// credentials are sent to it.
 func New(place wire.Place) (*Store, error) {
 	if len(place.Bucket) > longestBucketName || !bucketName.MatchString(place.Bucket) {
 		return nil, fmt.Errorf("invalid bucket name %q", place.Bucket)
@@ -100,7 +100,7 @@ func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects [
 	if _, err := s.Send(ctx, request, &page, http.StatusOK); err != nil {
 		return nil, "", err
 	}
-	if page.Kind != "storage#objects" { // any other document would look like an empty listing
+	if page.Kind != "storage#objects" { // otherwise, any other document would look like an empty listing
 		return nil, "", wire.ErrUnexpectedResponse("a listing")
 	}
 	for _, item := range page.Items {
@@ -110,7 +110,7 @@ func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects [
 }
 
 const (
-	missing = "notFound" // missing object, bucket or upload
+	missing = "notFound" // the object, bucket or upload is missing
 	exists  = "conditionNotMet"
 	held    = "objectHeld"
 )
@@ -126,7 +126,7 @@ var codes = map[string]error{
 	"backendError":          store.ErrUnavailable,
 }
 
-// reason prefers the status to the body, which an emulator may omit.
+// reason uses the status where possible, because an emulator may omit the body.
 func reason(status int, _ http.Header, body []byte) string {
 	var refused struct {
 		Error struct {
@@ -140,7 +140,7 @@ func reason(status int, _ http.Header, body []byte) string {
 	message := strings.ToLower(refused.Error.Message)
 	switch {
 	case status == http.StatusForbidden && (strings.Contains(message, "retention") || strings.Contains(message, " hold")):
-		return held // some holds appear only in the message
+		return held // some holds are only mentioned in the message
 	case status == http.StatusNotFound || status == http.StatusGone:
 		return missing
 	case status == http.StatusPreconditionFailed:
@@ -157,13 +157,13 @@ const (
 	keyFileVariable = "GOOGLE_APPLICATION_CREDENTIALS"
 )
 
-// newTokens gets tokens from the same sources as Google's own tools: a file, workload identity federation, or the
-// metadata server.
+// newTokens returns Tokens that use the same sources as Google's own tools: a file, workload identity federation, or
+// the metadata server.
 func newTokens() *wire.Tokens {
 	return &wire.Tokens{HTTP: wire.IdentityClient(), Find: findSource, File: keyFile}
 }
 
-// findSource prefers a credentials file to the machine's account.
+// findSource returns a source that uses the credentials file, or the machine's account if there is no file.
 func findSource(ctx context.Context) (oauth2.TokenSource, error) {
 	if _, err := os.Stat(keyFile()); err != nil && os.Getenv(keyFileVariable) == "" {
 		return oauth2.ReuseTokenSource(nil, machine{ctx}), nil
@@ -186,8 +186,9 @@ func keyFile() string {
 	return filepath.Join(home, ".config", "gcloud", "application_default_credentials.json")
 }
 
-// machine returns tokens for the machine's account, or for the account that GKE assigns to the workload. The library
-// is not used, because it looks for a metadata server only once, and a pod may start before GKE's metadata server.
+// machine returns tokens for the machine's account, or for the account that GKE assigns to the workload. Google's
+// library is not used, because it looks for a metadata server only once, and a pod may start before GKE's metadata
+// server does.
 type machine struct {
 	ctx context.Context // contains the HTTP client
 }
@@ -237,7 +238,7 @@ func (u *upload) hash() map[string]string {
 	return map[string]string{"X-Goog-Hash": "crc32c=" + encode(u.sum)}
 }
 
-// Start implements wire.Upload. Start ignores the host in the response and keeps using the configured endpoint, so
+// Start implements wire.Upload. Start keeps using the configured endpoint instead of the host in the response, so
 // that no other host receives the token.
 func (u *upload) Start(ctx context.Context) error {
 	response, err := u.store.Send(ctx, u.request("resumable"), nil, http.StatusOK)
@@ -252,7 +253,8 @@ func (u *upload) Start(ctx context.Context) error {
 	return nil
 }
 
-// Part implements wire.Upload. After a failure, Part asks the server how many bytes arrived and sends the rest.
+// Part implements wire.Upload. After a failure, Part asks the server how many bytes it has received, and sends the
+// rest.
 func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
 	begin, end, total := u.sent, u.sent+int64(len(piece)), "*"
 	u.sum = crc32.Update(u.sum, castagnoli, piece)
@@ -278,7 +280,7 @@ func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
 	return &store.Unavailable{Cause: fmt.Errorf("the server accepted only %d of %d bytes", u.sent, end)}
 }
 
-// sendFrom sends bytes starting at the server's position. The last request contains the checksum of all bytes.
+// sendFrom sends the bytes that the server has not received yet. The last request contains the checksum of all bytes.
 func (u *upload) sendFrom(ctx context.Context, rest []byte, total string) error {
 	request := u.target
 	request.Body, request.Once, request.Header = rest, true, map[string]string{}
@@ -303,7 +305,7 @@ func (u *upload) send(ctx context.Context, request wire.Request, accepted ...int
 	}
 	response, err := u.store.Send(ctx, request, &stored, accepted...)
 	switch {
-	case errors.Is(err, store.ErrNotFound) && u.target.URL != "": // discarded, or completed but the reply was lost
+	case errors.Is(err, store.ErrNotFound) && u.target.URL != "": // the upload was discarded, or was completed but the reply was lost
 		return &store.Unavailable{Cause: errors.New("the upload session no longer exists")}
 	case err != nil:
 		return err

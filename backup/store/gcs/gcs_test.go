@@ -83,8 +83,8 @@ type resumable struct {
 	content  []byte
 	spans    []string
 	take     func(request int, body []byte) int // number of request bytes to keep; nil keeps all
-	status   func(request int) int              // response status before the request is read; nil sends a normal response
-	checksum string                             // checksum in the response; empty for the correct one
+	status   func(request int) int              // response status that is sent without reading the request; nil sends a normal response
+	checksum string                             // checksum in the response; empty for the correct checksum
 	deleted  []string
 }
 
@@ -263,7 +263,7 @@ func useKeyFile(t *testing.T, content []byte) (path string) {
 	return path
 }
 
-// grants starts a token server and returns a service account that uses it.
+// grants starts a token server and returns the credentials of a service account that uses the server.
 func grants(t *testing.T, grant http.HandlerFunc) (keyFile []byte) {
 	server := storetest.Serve(t, grant)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -325,7 +325,7 @@ func TestTokenRequest_endsWithTheRequest(t *testing.T) {
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-// Workload identity federation exchanges a token from another issuer. The token file is renewed.
+// With workload identity federation, a renewed token file must be used for the next token.
 func TestFederationExchangesItsTokenFile(t *testing.T) {
 	var exchanged []string
 	granted := 0
@@ -351,7 +351,7 @@ func TestFederationExchangesItsTokenFile(t *testing.T) {
 	assert.Equal(t, []string{"first", "second"}, exchanged)
 }
 
-// Credentials are sent only to a server whose certificate is in the CA bundle. A rejected token is replaced.
+// Credentials must be sent only to a server that the CA bundle trusts, and a rejected token must be replaced.
 func TestAnExpiredTokenIsReplaced(t *testing.T) {
 	granted := 0
 	account := grants(t, func(w http.ResponseWriter, _ *http.Request) { grant(w, &granted) })
@@ -376,7 +376,7 @@ func TestAnExpiredTokenIsReplaced(t *testing.T) {
 	assert.Equal(t, 2, granted, "the second one lasts")
 }
 
-// metadata starts a metadata server and makes the client use it.
+// metadata starts a metadata server and configures the client to use it.
 func metadata(t *testing.T, answer http.HandlerFunc) *httptest.Server {
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "")
 	t.Setenv("HOME", t.TempDir())

@@ -26,7 +26,7 @@ type scheme struct {
 	open func(place wire.Place, keys url.Values) (store.Store, error) // nil for a folder
 }
 
-// schemes lists the types of stores. Tests compare it with the help, the README and the docs.
+// schemes lists the types of stores. Tests compare the list with the help, the README and the docs.
 var schemes = map[string]scheme{
 	"file":   {"file:///DIR", nil, nil},
 	"s3":     {"s3://BUCKET/PREFIX", []string{"endpoint", "region", "path-style", "ca"}, openS3},
@@ -34,7 +34,7 @@ var schemes = map[string]scheme{
 	"azblob": {"azblob://CONTAINER/PREFIX", []string{"endpoint", "account", "ca"}, openAzure},
 }
 
-// Forms returns the formats of store URLs and their keys, without duplicates.
+// Forms returns the supported formats of store URLs and the keys of each format, without duplicates.
 func Forms() (forms, keys []string) {
 	for _, name := range slices.Sorted(maps.Keys(schemes)) {
 		forms = append(forms, schemes[name].form)
@@ -44,9 +44,9 @@ func Forms() (forms, keys []string) {
 	return forms, slices.Compact(keys)
 }
 
-// Open returns the store for a URL in one of the Forms. Open neither connects nor reads credentials, but returns an
-// error for malformed environment variables. The error is a single sentence that contains the flag, the key and the
-// problem, but no secret.
+// Open returns the store for a URL in one of the Forms. Open does not connect or read credentials, but returns an
+// error if an environment variable is malformed. The error is a single sentence that contains the flag, the key and
+// the problem, but no secret.
 func Open(raw string) (store.Store, error) {
 	opened, err := open(raw)
 	if err != nil {
@@ -55,7 +55,7 @@ func Open(raw string) (store.Store, error) {
 	return opened, nil
 }
 
-// usage returns the error for a URL that does not match any of the Forms.
+// usage returns the error for a URL that is not in one of the Forms.
 func usage() error {
 	forms, _ := Forms()
 	last := len(forms) - 1
@@ -63,7 +63,7 @@ func usage() error {
 }
 
 func open(raw string) (store.Store, error) {
-	if strings.TrimSpace(raw) != raw { // common in a Secret created from a file; the error below would not show the whitespace
+	if strings.TrimSpace(raw) != raw { // a Secret created from a file often ends with a newline
 		return nil, errors.New("has leading or trailing whitespace")
 	}
 	parsed, err := url.Parse(raw)
@@ -120,7 +120,7 @@ func checkKeys(scheme string, keys url.Values, allowed []string) error {
 	return nil
 }
 
-// maxPrefix leaves space for object names, because S3 and Google allow 1,024 bytes in total.
+// maxPrefix leaves room for object names, because S3 and Google Cloud Storage allow 1,024 bytes in total.
 const maxPrefix = 400
 
 // prefixOf converts the path of a URL to a name prefix.

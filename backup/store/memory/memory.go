@@ -56,7 +56,7 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	return s.loseReply(ctx, fault, Put, name)
 }
 
-// create reports whether it created or replaced an object.
+// create reports whether it has created or replaced an object.
 func (s *Store) create(name string, content []byte, overwrite bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,7 @@ func (s *Store) Content(name string) (content []byte, exists bool) {
 	return bytes.Clone(found.content), exists
 }
 
-// SetContent creates or replaces an object, bypassing faults, like another process with the same credentials.
+// SetContent creates or replaces an object, bypassing faults. Tests use SetContent to simulate another process.
 func (s *Store) SetContent(name string, content []byte) {
 	s.create(name, bytes.Clone(content), true)
 }
@@ -188,7 +188,7 @@ type Call struct {
 	Name string // object name, or prefix of a listing
 }
 
-// Fault describes a fault. Each call triggers the first matching fault that has not been used up.
+// Fault describes a fault. A call triggers the first matching fault that has not been used up.
 type Fault struct {
 	Op     Op     // operation to match; Any matches all
 	Prefix string // name prefix to match
@@ -199,7 +199,7 @@ type Fault struct {
 	ReplyLost bool          // the call takes effect despite the error
 	Hang      bool          // block until the context is done
 	Delay     time.Duration // delay before the call returns
-	Cut       int64         // Get: lose the connection after this many bytes; 0 means never
+	Cut       int64         // Get: close the connection after this many bytes; 0 means never
 	Overwrite bool          // Put: overwrite an existing object
 
 	Hides func(name string) bool // List: objects to omit
@@ -243,7 +243,8 @@ func (s *Store) CountCalls(op Op, prefix string) (times int) {
 	return times
 }
 
-// begin records a call and returns its fault, or the error from a fault that prevents the call.
+// begin records a call and returns the fault that it triggers. If the fault prevents the call, begin returns the
+// error of the fault.
 func (s *Store) begin(ctx context.Context, op Op, name string) (Fault, error) {
 	if op != List {
 		if err := store.CheckName(name); err != nil {
@@ -262,7 +263,7 @@ func (s *Store) begin(ctx context.Context, op Op, name string) (Fault, error) {
 	return fault, s.failed(op, name, err)
 }
 
-// loseReply returns the error from a fault whose call takes effect.
+// loseReply returns the error of a fault if the call takes effect despite the error.
 func (s *Store) loseReply(ctx context.Context, fault Fault, op Op, name string) error {
 	if !fault.ReplyLost {
 		return nil
@@ -281,7 +282,7 @@ func (s *Store) failed(op Op, name string, err error) error {
 	}
 }
 
-// take returns the fault of a call.
+// take returns the fault that a call triggers.
 func (s *Store) take(op Op, name string) Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -333,7 +334,7 @@ func (broken) Read([]byte) (int, error) {
 	return 0, &store.Unavailable{Cause: errors.New("connection lost")}
 }
 
-// Errors in the form in which stores return them.
+// Errors of the same types that real stores return.
 var (
 	ErrConflict    error = &store.Unavailable{Cause: errors.New("HTTP status 409 (ConditionalRequestConflict)")}
 	ErrThrottled   error = &store.Unavailable{Cause: errors.New("HTTP status 429"), After: time.Second}

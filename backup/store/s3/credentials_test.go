@@ -51,7 +51,7 @@ func TestCredentialsAreReadAgainWhenTheirFileChanges(t *testing.T) {
 	assert.NotContains(t, err.Error(), "SECRET")
 }
 
-// A Secret created from a file often ends with a newline.
+// The credentials must be trimmed, because a Secret created from a file often ends with a newline.
 func TestWhiteSpaceAfterACredentialIsTrimmed(t *testing.T) {
 	f := &fake{reply: created}
 	s := against(t, f)

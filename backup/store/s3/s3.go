@@ -30,7 +30,7 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// amazon is the default host. The region determines the actual host of a request.
+// amazon is the default host. Requests are sent to the host for the bucket's region instead.
 const amazon = "s3.amazonaws.com"
 
 // Store is a bucket, or a prefix in a bucket.
@@ -62,7 +62,7 @@ func New(place wire.Place, region string, pathStyle bool) (*Store, error) {
 	}
 	region = cmp.Or(region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), s3utils.GetRegionFromURL(*endpoint))
 	if region == "" && !s3utils.IsAmazonEndpoint(*endpoint) {
-		region = "us-east-1" // other servers accept any region
+		region = "us-east-1" // servers other than Amazon's accept any region
 	}
 	s := &Store{
 		bucket: place.Bucket, endpoint: endpoint, credentials: credentials.New(&chain{iam: &credentials.IAM{Client: wire.IdentityClient()}}), region: region,
@@ -104,7 +104,7 @@ func (s *Store) url(key string) string {
 	return base + s3utils.EncodePath(key)
 }
 
-// authorize signs a request, which requires the region of the bucket.
+// authorize signs a request after determining the region of the bucket.
 func (s *Store) authorize(request *http.Request) error {
 	region, err := s.findRegion(request.Context())
 	if err != nil {
@@ -143,8 +143,8 @@ func (s *Store) sign(request *http.Request, region string) error {
 	return nil
 }
 
-// findRegion returns the configured region, or asks Amazon once for the bucket's region, which every response to
-// HeadBucket contains (https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html).
+// findRegion returns the configured region. If no region is configured, findRegion asks Amazon once for the bucket's
+// region, using HeadBucket (https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html).
 func (s *Store) findRegion(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *Store) findRegion(ctx context.Context) (string, error) {
 
 func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects []store.Object, next string, err error) {
 	var page struct {
-		XMLName               xml.Name `xml:"ListBucketResult"` // any other document would look like an empty listing
+		XMLName               xml.Name `xml:"ListBucketResult"` // otherwise, any other document would look like an empty listing
 		EncodingType          string
 		IsTruncated           bool
 		NextContinuationToken string
@@ -195,7 +195,7 @@ func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects [
 		})
 	}
 	switch {
-	case !page.IsTruncated: // some servers send a token even with the last page
+	case !page.IsTruncated: // some servers send a token on the last page too
 		return objects, "", nil
 	case page.NextContinuationToken == "":
 		return nil, "", wire.ErrUnexpectedResponse("a continuation token")
@@ -204,7 +204,7 @@ func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects [
 	}
 }
 
-// decodeKey decodes a key that the server has encoded, because some keys are not valid XML.
+// decodeKey decodes a key from a listing, in which the server encodes keys because some are not valid XML.
 func decodeKey(key, encoding string) string {
 	if decoded, err := url.QueryUnescape(key); err == nil && encoding == "url" {
 		return decoded
@@ -212,7 +212,7 @@ func decodeKey(key, encoding string) string {
 	return key
 }
 
-// uploadAge is the age after which an unfinished upload counts as abandoned.
+// uploadAge is the age after which an unfinished upload is considered abandoned.
 const uploadAge = 24 * time.Hour
 
 // Sweep implements store.Sweeper by aborting multipart uploads under the prefix that are more than a day old.
@@ -276,12 +276,12 @@ var codes = map[string]error{
 	"ExpiredTokenException":      store.ErrDenied,
 	"InvalidToken":               store.ErrDenied,
 	"TokenRefreshRequired":       store.ErrDenied,
-	"XAdminUserNotFound":         store.ErrDenied,      // versitygw, with status 404: unknown access key
+	"XAdminUserNotFound":         store.ErrDenied,      // returned by versitygw, with status 404, if the access key is unknown
 	"ConditionalRequestConflict": store.ErrUnavailable, // concurrent operation on the same object
 	"OperationAborted":           store.ErrUnavailable,
 	"RequestTimeout":             store.ErrUnavailable,
 	"BadDigest":                  store.ErrUnavailable, // corrupted in transit
-	"NoSuchUpload":               store.ErrUnavailable, // completed but the reply was lost, or aborted by another process
+	"NoSuchUpload":               store.ErrUnavailable, // the upload was completed but the reply was lost, or another process aborted it
 	"SlowDown":                   store.ErrUnavailable,
 	"InternalError":              store.ErrUnavailable,
 	"ServiceUnavailable":         store.ErrUnavailable,
@@ -306,7 +306,7 @@ func reason(status int, _ http.Header, body []byte) string {
 
 // chain implements credentials.Provider with the same sources as Amazon's own tools: the environment, files, and then
 // the workload identity (IRSA, Pod Identity, ECS) or the machine's role. The library serializes its calls. Unlike the
-// library's own chain, chain never sends a request without credentials.
+// library's own chain, chain returns an error if there are no credentials.
 type chain struct {
 	iam    *credentials.IAM
 	source credentials.Provider // source of the credentials, or nil
@@ -337,7 +337,7 @@ func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credential
 	return c.fromIAM(cc)
 }
 
-// trimSpace trims white space around credentials, which is common in a Secret created from a file.
+// trimSpace removes whitespace around credentials, because a Secret created from a file often ends with a newline.
 func trimSpace(value credentials.Value) credentials.Value {
 	for _, part := range []*string{&value.AccessKeyID, &value.SecretAccessKey, &value.SessionToken} {
 		*part = strings.TrimSpace(*part)
@@ -370,12 +370,12 @@ func hasIdentity() bool {
 	return slices.ContainsFunc(names, func(name string) bool { return os.Getenv(name) != "" })
 }
 
-// IsExpired implements credentials.Provider. The library's file provider always counts as expired, so files are read
-// for each request.
+// IsExpired implements credentials.Provider. The library's file provider always reports that its credentials have
+// expired, so the files are read for each request.
 func (c *chain) IsExpired() bool { return c.source == nil || c.source.IsExpired() }
 
-// upload creates an object in a single request or a multipart upload. S3 ignores If-None-Match in the first request
-// of a multipart upload, so the last request contains the header.
+// upload creates an object in a single request or a multipart upload. The last request of a multipart upload contains
+// If-None-Match, because S3 ignores this header in the first request.
 type upload struct {
 	store *Store
 	key   string
@@ -394,7 +394,7 @@ var ifAbsent = map[string]string{"If-None-Match": "*"}
 
 func (s *Store) upload(key string) wire.Upload { return &upload{store: s, key: key} }
 
-// send sends a body with its MD5, which is required by object lock.
+// send sends a body with its MD5, because buckets with object lock require it.
 func (u *upload) send(ctx context.Context, method string, query url.Values, header map[string]string, body []byte, into any) (etag string, err error) {
 	sum := md5.Sum(body)
 	all := map[string]string{"Content-Md5": base64.StdEncoding.EncodeToString(sum[:]), "Content-Type": "application/octet-stream"}
@@ -417,8 +417,8 @@ func (u *upload) Create(ctx context.Context, content []byte) error {
 }
 
 // confirm checks that a successful response comes from the store and refers to the uploaded bytes. The ETag is the
-// MD5 of the bytes unless the bucket uses its own encryption key. In that case, confirm compares the size and ETag of
-// the stored object (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html, "ETag").
+// MD5 of the bytes unless the bucket uses its own encryption key. If the ETag is not the MD5, confirm compares the
+// size and ETag of the stored object (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html, "ETag").
 func (u *upload) confirm(ctx context.Context, etag, sum string, size int64) error {
 	switch etag {
 	case sum:
@@ -474,7 +474,7 @@ func (u *upload) complete(ctx context.Context) error {
 		return err
 	}
 	var completed struct {
-		XMLName xml.Name // result, or an error despite the status
+		XMLName xml.Name // the result, or an error even though the status is 200
 		ETag    string
 	}
 	if _, err := u.send(ctx, http.MethodPost, url.Values{"uploadId": {u.id}}, ifAbsent, list, &completed); err != nil {
@@ -487,10 +487,10 @@ func (u *upload) complete(ctx context.Context) error {
 }
 
 // Abort implements wire.Upload. If the upload was completed but the reply was lost, Abort has no effect. Sweep aborts
-// the remaining uploads.
+// any uploads that remain.
 func (u *upload) Abort(ctx context.Context) { _ = u.store.abort(ctx, u.key, u.id) }
 
-// hexMD5 returns an MD5 in the ETag format of S3.
+// hexMD5 returns an MD5 in the format of an S3 ETag.
 func hexMD5(content []byte) string {
 	sum := md5.Sum(content)
 	return hex.EncodeToString(sum[:])

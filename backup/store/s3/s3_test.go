@@ -109,7 +109,7 @@ func TestS3_requestFailures(t *testing.T) {
 	})
 }
 
-// multipart responds like S3, except that complete responds to the last request of an upload.
+// multipart responds like S3. The last request of an upload is passed to complete instead.
 func multipart(complete func(w http.ResponseWriter)) *fake {
 	return &fake{reply: func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -174,7 +174,7 @@ func TestAnUploadThatCannotBeCompletedIsAborted(t *testing.T) {
 	}
 }
 
-// The parts of an upload that is never aborted cost money forever.
+// Put must abort a failed upload, because S3 charges for its parts until it is aborted.
 func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	for name, one := range map[string]struct {
@@ -228,7 +228,7 @@ func TestAbandonedUploadsAreAborted(t *testing.T) {
 	assert.Equal(t, awkward, f.find(http.MethodGet, "uploads")[0].URL.Query().Get("prefix"), "others' are left alone")
 }
 
-// A bucket encrypted with a customer key returns ETags that are not MD5 sums, so Put inspects the object instead.
+// If the ETag is not an MD5, as in a bucket encrypted with a customer key, Put must inspect the stored object.
 func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	size := "1"
 	f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {
@@ -247,7 +247,7 @@ func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	assert.ErrorContains(t, err, "the response is not from the store")
 }
 
-// Requests to Amazon use the hostname of the bucket's region, and signatures include the region.
+// Requests to Amazon must use the hostname for the bucket's region, and the region must be part of the signature.
 func TestAmazonIsAskedInTheRegionOfTheBucket(t *testing.T) {
 	for name, one := range map[string]struct {
 		bucket, region, found string
@@ -335,7 +335,7 @@ func (b *buckets) next(t *testing.T, endpoint *url.URL) *Store {
 	return s
 }
 
-// client returns a MinIO client, which implements the protocol independently.
+// client returns a MinIO client, which is an independent implementation of the protocol.
 func client(t *testing.T, endpoint *url.URL) *minio.Core {
 	core, err := minio.NewCore(endpoint.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
 	require.NoError(t, err)

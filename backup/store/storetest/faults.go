@@ -34,13 +34,13 @@ type Protocol struct {
 	// Responses to creating an existing object, to a denied request, to deleting a locked object, and to a request
 	// for a missing bucket.
 	Exists, Denied, Locked, NoBucket ErrorResponse
-	// Others are additional error responses.
+	// Others contains additional error responses.
 	Others []ErrorResponse
-	// Page is the body of a listing that contains the object a and a mark for the next page.
+	// Page is the body of a listing that contains the object "a" and the mark of the next page.
 	Page string
 }
 
-// ErrorResponse is a server's error response and the errors it should cause.
+// ErrorResponse is an error response of a server and the errors that it should cause.
 type ErrorResponse struct {
 	Status         int
 	Code, Message  string
@@ -63,8 +63,8 @@ func RunErrors(t *testing.T, d Protocol) {
 	}
 }
 
-// Serve starts a server that is closed when the test ends. The handler is called after the body has been read, so
-// that the server notices when the client disconnects.
+// Serve starts a server that is closed when the test ends. The body is read before the handler is called; otherwise,
+// the server would not notice when the client disconnects.
 func Serve(t *testing.T, handler http.HandlerFunc) *url.URL {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -79,7 +79,7 @@ func Serve(t *testing.T, handler http.HandlerFunc) *url.URL {
 }
 
 // NewRedirectClient returns a client that sends every request to a single handler, which finds the original host in
-// Request.Host. Tests use the client to replace the credential servers of machines and workloads.
+// Request.Host. Tests use the client to simulate the servers that provide credentials for machines and workloads.
 func NewRedirectClient(t *testing.T, handler http.HandlerFunc) *http.Client {
 	t.Helper()
 	return &http.Client{Transport: redirectTransport{Serve(t, handler)}}
@@ -100,7 +100,7 @@ func (d Protocol) open(t *testing.T, handler http.HandlerFunc) store.Store {
 	return d.Open(t, Serve(t, handler))
 }
 
-// writeHeader writes the response headers of a read.
+// writeHeader writes the headers of the response to a read.
 func writeHeader(w http.ResponseWriter, length string) {
 	w.Header().Set("Content-Length", length)
 	w.Header().Set("ETag", `"1"`)
@@ -204,7 +204,7 @@ func (d Protocol) testClock(t *testing.T) {
 	}
 }
 
-// testMissing also simulates another web server, which does not have the requested path.
+// testMissing also simulates a web server that is not a store and does not have the requested path.
 func (d Protocol) testMissing(t *testing.T) {
 	assertFailure(t, d.open(t, func(w http.ResponseWriter, _ *http.Request) { d.WriteError(w, d.NoBucket) }), store.ErrNoBucket)
 	assertFailure(t, d.open(t, http.NotFound), store.ErrNoBucket)
@@ -246,7 +246,7 @@ func (d Protocol) testPages(t *testing.T) {
 
 // Proxy is a faulty proxy between a store and its server.
 type Proxy struct {
-	Endpoint *url.URL // URL of the server through the proxy
+	Endpoint *url.URL // URL at which the server is reachable through the proxy
 	forward  *httputil.ReverseProxy
 	closing  chan struct{} // closed when the test ends
 
@@ -256,9 +256,9 @@ type Proxy struct {
 
 // Faults describes the faults of a proxy. The zero value does not inject any faults.
 type Faults struct {
-	LostReplies   int // number of replies to successful creations to lose
-	UploadLimit   int // lose the connection after this many request bytes
-	DownloadLimit int // lose the connection after this many response bytes
+	LostReplies   int // number of replies to successful creations that the proxy discards
+	UploadLimit   int // close the connection after this many request bytes
+	DownloadLimit int // close the connection after this many response bytes
 	Status        int // HTTP status of all responses; 0 to forward requests
 	Delay         time.Duration
 }
@@ -332,7 +332,7 @@ func (p *Proxy) modify(response *http.Response) error {
 	return errCut
 }
 
-// isCreate reports whether a request makes an object visible, in any of the protocols.
+// isCreate reports whether a request makes an object visible in one of the protocols.
 func isCreate(r *http.Request) bool {
 	return r.Header.Get("If-None-Match") == "*" || r.Header.Get("X-Goog-Hash") != ""
 }

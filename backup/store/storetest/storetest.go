@@ -31,12 +31,12 @@ import (
 type Subject struct {
 	// Open returns an empty store at a new location.
 	Open func(t *testing.T) store.Store
-	// Server is the endpoint of the store's server, and Through opens an empty store through a proxy of the server.
+	// Server is the endpoint of the store's server, and Through opens an empty store through a proxy for the server.
 	// Server and Through are nil for a store without a network.
 	Server  *url.URL
 	Through func(t *testing.T, proxied *url.URL) store.Store
-	// Missing opens a store whose bucket does not exist, and Denied opens a store with invalid credentials. Either
-	// may be nil if not applicable.
+	// Missing opens a store whose bucket does not exist, and Denied opens a store with invalid credentials. Missing
+	// and Denied may be nil if they do not apply to the store.
 	Missing, Denied func(t *testing.T) store.Store
 	// Whole means that the store does not split objects, so small test objects are sufficient.
 	Whole bool
@@ -172,7 +172,7 @@ func (s Subject) testExists(t *testing.T) {
 	}
 }
 
-// testRace lets six writers create the same name with different content.
+// testRace checks that if six writers create the same object, only one of them succeeds.
 func (s Subject) testRace(t *testing.T) {
 	opened := s.Open(t)
 	for _, length := range []int{1000, s.large()} {
@@ -182,7 +182,7 @@ func (s Subject) testRace(t *testing.T) {
 		for racer := byte(1); racer <= 6; racer++ {
 			racers.Go(func() {
 				_, err := store.PutOnce(testContext(t), opened, name, Pattern(racer, length))
-				// The server may be busy with another request.
+				// The server may refuse a writer while it is handling another request.
 				for errors.Is(err, store.ErrUnavailable) && t.Context().Err() == nil {
 					_, err = store.PutOnce(testContext(t), opened, name, Pattern(racer, length))
 				}
@@ -205,7 +205,7 @@ func (s Subject) testMemory(t *testing.T) {
 	}
 	const (
 		length = 64 << 20
-		limit  = 24 << 20 // one piece, and another for stores that copy it
+		limit  = 24 << 20 // one piece, and a copy of the piece in some stores
 	)
 	opened := s.Open(t)
 	before, read, most := liveHeap(), 0, uint64(0)
@@ -271,9 +271,9 @@ func (s Subject) testRange(t *testing.T) {
 }
 
 func (s Subject) testList(t *testing.T) {
-	opened, count := s.Open(t), 1100 // more than one page on every server
+	opened, count := s.Open(t), 1100 // enough for more than one page on every server
 	if s.Whole {
-		count = 200 // few enough to sync to disk
+		count = 200 // fewer, because every object is synced to disk
 	}
 	want := []string{"other", "zz/last"}
 	for i := range count {
@@ -301,7 +301,7 @@ func (s Subject) testList(t *testing.T) {
 	for object, err := range opened.List(testContext(t), "", "") {
 		require.NoError(t, err)
 		assert.Equal(t, want[0], object.Name)
-		break // callers may abandon a listing
+		break // callers may stop before the end of a listing
 	}
 }
 
@@ -367,7 +367,7 @@ func (s Subject) testInvalidNames(t *testing.T) {
 	assert.Empty(t, list(t, opened, "", ""))
 }
 
-// listError returns the error that ends a listing.
+// listError lists objects and returns the error from the listing.
 func listError(ctx context.Context, s store.Store, prefix string) (last error) {
 	for _, err := range s.List(ctx, prefix, "") {
 		last = err
@@ -375,7 +375,8 @@ func listError(ctx context.Context, s store.Store, prefix string) (last error) {
 	return last
 }
 
-// testIncompleteUpload ends uploads after almost all content was read and parts of a large object were stored.
+// testIncompleteUpload interrupts uploads when almost all of the content has been read and parts of a large object
+// have been stored.
 func (s Subject) testIncompleteUpload(t *testing.T) {
 	opened := s.Open(t)
 	for _, length := range []int{10, s.large()} {
@@ -459,8 +460,8 @@ func (s Subject) testFailures(t *testing.T) {
 	}
 }
 
-// assertFailure checks that every method except Delete fails with want. A server may report success for deleting an
-// object in a missing bucket.
+// assertFailure checks that every method except Delete returns the error want. A server may report success for
+// deleting an object in a missing bucket.
 func assertFailure(t *testing.T, s store.Store, want store.Failure) {
 	t.Helper()
 	for name, call := range methods(testContext(t), s) {

@@ -29,10 +29,11 @@ type Bucket struct {
 	Name    string                  // URL of the store, without the query and secrets
 	Prefix  string                  // name prefix: empty, or ending with a slash
 	URL     func(key string) string // escaped URL of an object, or of the bucket if key is empty
-	Media   url.Values              // query parameters to read the content of an object
+	Media   url.Values              // query parameters for reading the content of an object
 	Deleted []int                   // response statuses of a successful deletion
 	// Page returns a page of the objects whose names start with prefix, and the mark of the next page, or "" for the
-	// last page. Page may omit objects up to after, unless after is empty. The mark of the first page is empty.
+	// last page. Unless after is empty, Page may omit objects whose names do not sort after it. The mark of the first
+	// page is empty.
 	Page func(ctx context.Context, prefix, after, mark string) (objects []store.Object, next string, err error)
 	// Upload returns an upload of an object.
 	Upload func(key string) Upload
@@ -104,8 +105,8 @@ func (b *Bucket) Put(ctx context.Context, name string, content io.Reader) error 
 	return err
 }
 
-// readPiece fills the buffer, unless the piece is the last one, which may be empty. readPiece only returns errors
-// from content.
+// readPiece fills the buffer from content. Only the last piece may be shorter, or empty. readPiece only returns
+// errors from content.
 func readPiece(content io.Reader, buffer *[PieceSize]byte) (piece []byte, last bool, err error) {
 	filled := 0
 	for filled < PieceSize {
@@ -127,7 +128,7 @@ func (b *Bucket) notCreated(name string, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		err = ErrNoBucket
 	}
-	if errors.Is(err, store.ErrLocked) { // some servers check the lock of an existing object before the condition
+	if errors.Is(err, store.ErrLocked) { // some servers check for a lock before they check the condition
 		err = fmt.Errorf("%w: %w", store.ErrExists, err)
 	}
 	return b.Failed("cannot create "+name, err)
@@ -138,7 +139,7 @@ func (b *Bucket) Get(ctx context.Context, name string, offset, length int64) (io
 	if err := store.CheckName(name); err != nil {
 		return nil, err
 	}
-	if length == 0 { // an empty range is invalid, but the existence of the object must be checked
+	if length == 0 { // an empty range is invalid, but Get must check whether the object exists
 		body, err := b.Get(ctx, name, offset, 1)
 		if err != nil {
 			return nil, err
@@ -157,8 +158,8 @@ func (b *Bucket) Get(ctx context.Context, name string, offset, length int64) (io
 	return body, b.Failed("cannot read "+name, err)
 }
 
-// confirmMissing resolves ErrUnconfirmed: an object is missing only if its bucket can be listed. Otherwise
-// confirmMissing returns the error from the listing.
+// confirmMissing determines whether an ErrUnconfirmed means that the object is missing, by listing the bucket. If the
+// listing fails, confirmMissing returns the error from the listing.
 func (b *Bucket) confirmMissing(ctx context.Context, name string, err error) error {
 	if !errors.Is(err, ErrUnconfirmed) {
 		return err
@@ -169,7 +170,8 @@ func (b *Bucket) confirmMissing(ctx context.Context, name string, err error) err
 	return err
 }
 
-// rangeOf returns the Range header for length bytes from offset, or "" for the whole object. length must not be 0.
+// rangeOf returns the Range header for length bytes from offset, or "" for the whole object. The length must not be
+// 0.
 func rangeOf(offset, length int64) string {
 	switch {
 	case length >= 0:
@@ -193,7 +195,7 @@ func bodyOf(response *http.Response, offset, length int64) (body io.ReadCloser, 
 		err = errors.New("the server returned an unexpected range or no length")
 	case length < 0:
 		return response.Body, nil
-	default: // servers may send more than the requested range
+	default: // some servers send more than the requested range
 		return struct {
 			io.Reader
 			io.Closer

@@ -24,11 +24,12 @@ import (
 const (
 	attempts  = 3
 	firstWait = 200 * time.Millisecond
-	// longestWait is the longest pause before a retry. If the store requests a longer pause, the caller must wait.
+	// longestWait is the longest pause before a retry. If the store requests a longer pause, Do returns the error and
+	// leaves the retry to the caller.
 	longestWait = 2 * time.Second
 )
 
-// maxBody limits the size of decoded responses in bytes. A page of 5,000 blobs from Azure is 5 MB.
+// maxBody limits the size of decoded responses in bytes. A page of 5,000 blobs from Azure takes up 5 MB.
 const maxBody = 16 << 20
 
 // Client sends requests to a store and interprets the responses.
@@ -36,9 +37,9 @@ type Client struct {
 	HTTP      *http.Client
 	Header    map[string]string         // sent with every request
 	Authorize func(*http.Request) error // adds credentials to a request
-	Expire    func(status int)          // called after ErrDenied to get new credentials; may be nil
+	Expire    func(status int)          // called after ErrDenied to make the next request use new credentials; may be nil
 	Unmarshal func([]byte, any) error   // decodes JSON or XML, depending on the server
-	// Reason returns the error code of an unsuccessful response, which is looked up in Codes.
+	// Reason returns the error code of an unsuccessful response. The code is looked up in Codes.
 	Reason func(status int, header http.Header, body []byte) string
 	Codes  map[string]error
 }
@@ -54,8 +55,8 @@ type Request struct {
 }
 
 // Do sends a request and returns a response with one of the accepted statuses. The caller must close the response
-// body. While the store is unavailable, Do sends up to three requests within a few seconds. Do does not retry a
-// stalled request, because the caller has already waited long enough.
+// body. If the store is unavailable, Do sends up to three requests within a few seconds. A stalled request is not
+// retried, because the caller has already waited long enough.
 func (c *Client) Do(ctx context.Context, r Request, accepted ...int) (response *http.Response, err error) {
 	for attempt := range attempts {
 		response, err = c.send(ctx, r, accepted)
@@ -104,7 +105,7 @@ func (c *Client) send(ctx context.Context, r Request, accepted []int) (*http.Res
 	return nil, err
 }
 
-// Send is like Do, but closes the body, and decodes the body of a 2xx response into a value that is not nil.
+// Send is like Do, but closes the body. If into is not nil, Send decodes the body of a 2xx response into it.
 func (c *Client) Send(ctx context.Context, r Request, into any, accepted ...int) (*http.Response, error) {
 	response, err := c.Do(ctx, r, accepted...)
 	if err != nil {
@@ -121,27 +122,27 @@ func (c *Client) Send(ctx context.Context, r Request, into any, accepted ...int)
 	return response, err
 }
 
-// ErrUnexpectedResponse returns the error for a successful response that violates the store's protocol. Invalid
-// responses typically come from a console, a proxy or a captive portal. The response does not show whether anything
-// was stored.
+// ErrUnexpectedResponse returns the error for a successful response that violates the store's protocol. Responses
+// that violate the protocol typically come from a console, a proxy or a captive portal, and do not show whether
+// anything was stored.
 func ErrUnexpectedResponse(lacks string) error {
 	return &store.Unavailable{Cause: fmt.Errorf("the response is not from the store (missing %s); check endpoint=", lacks)}
 }
 
-// ErrNoBucket is returned for status 404 if the request creates an object or does not refer to an object, which means
-// that the bucket is missing.
+// ErrNoBucket is the error for status 404 if the request creates an object or does not refer to an object.
 var ErrNoBucket = fmt.Errorf("HTTP status 404: %w: %s", store.ErrNoBucket, store.ErrNoBucket.NextStep())
 
 // ErrUnconfirmed is an ErrNotFound that may mean a missing object, a missing bucket or a wrong server.
 var ErrUnconfirmed = fmt.Errorf("%w", store.ErrNotFound)
 
-// Discard closes a response without reading the whole body, so that the connection can be reused.
+// Discard closes a response. If the rest of the body is short, Discard reads it first, so that the connection can be
+// reused.
 func Discard(response *http.Response) {
-	_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // on failure, the connection is closed
+	_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // if this fails, the connection is closed instead of reused
 	_ = response.Body.Close()
 }
 
-// WithoutURL unwraps an error that contains the method and the URL. The URL may contain a signature.
+// WithoutURL removes the method and the URL from an error, because the URL may contain a signature.
 func WithoutURL(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err
@@ -149,7 +150,8 @@ func WithoutURL(err error) error {
 	return err
 }
 
-// ParseEndpoint parses http(s)://HOST[:PORT][/PATH]. Errors do not contain the value, which may include a password.
+// ParseEndpoint parses http(s)://HOST[:PORT][/PATH]. Errors must not contain the value, because it may include a
+// password.
 func ParseEndpoint(value string) (*url.URL, error) {
 	endpoint, err := url.Parse(value)
 	switch {
@@ -164,8 +166,8 @@ func ParseEndpoint(value string) (*url.URL, error) {
 	}
 }
 
-// tolerance is the smallest clock difference that may cause a rejection. AWS and Azure allow 15 minutes; Google
-// allows less.
+// tolerance is the smallest clock difference that may cause a store to reject requests. AWS and Azure allow 15
+// minutes; Google allows less.
 const tolerance = 5 * time.Minute
 
 // maxWait limits Retry-After.
@@ -174,21 +176,21 @@ const maxWait = time.Hour
 // codeWord matches error codes, the only part of a response that errors may contain.
 var codeWord = regexp.MustCompile(`^[A-Za-z]{1,48}$`)
 
-// summary describes an unsuccessful response.
+// summary contains the relevant parts of an unsuccessful response.
 type summary struct {
 	status int           // HTTP status
-	code   string        // error code of the store, or empty
+	code   string        // error code returned by the store, or empty
 	after  time.Duration // requested pause, or 0
-	skew   time.Duration // how far the server's clock is ahead
+	skew   time.Duration // how far the server's clock is ahead of this machine's clock
 }
 
-// toError prefers the store's own codes to the HTTP status. Statuses 409 and 412 depend on the request and are
-// handled elsewhere.
+// toError uses the store's own code if it is known, and otherwise the HTTP status. Statuses 409 and 412 depend on the
+// request and are handled elsewhere.
 func (s summary) toError(codes map[string]error) error {
 	kind, known := codes[s.code]
 	switch {
 	case s.isDenied() && s.skew.Abs() > tolerance || errors.Is(kind, store.ErrSkewed):
-		return fmt.Errorf("%s: %w of about %s: %s", s, store.ErrSkewed, s.skew.Abs().Round(time.Minute), store.ErrSkewed.NextStep()) // rounded, because a changed message would be logged again
+		return fmt.Errorf("%s: %w of about %s: %s", s, store.ErrSkewed, s.skew.Abs().Round(time.Minute), store.ErrSkewed.NextStep()) // rounded, because a changed message is logged again
 	case errors.Is(kind, store.ErrDenied) || !known && s.isDenied():
 		return fmt.Errorf("%s: %w: %s", s, store.ErrDenied, store.ErrDenied.NextStep())
 	case errors.Is(kind, store.ErrNoBucket):
@@ -237,8 +239,8 @@ func summarize(response *http.Response) summary {
 	return s
 }
 
-// RetryAfter parses the Retry-After header in seconds or as a date. RetryAfter returns 0 if there is no header, and
-// at most maxWait.
+// RetryAfter parses the Retry-After header in seconds or as a date. RetryAfter returns at most maxWait, and 0 if
+// there is no header.
 func RetryAfter(header string) time.Duration {
 	if seconds, err := strconv.Atoi(header); err == nil {
 		return min(max(0, time.Duration(seconds)), maxWait/time.Second) * time.Second

@@ -25,14 +25,15 @@ import (
 
 const (
 	dialDeadline = 10 * time.Second // for the TCP connection and the TLS handshake separately
-	// patience limits how long a request may stall. Servers may take seconds to assemble a large object before they
-	// respond.
+	// patience limits how long a request may stall. A server may need several seconds to assemble a large object
+	// before it responds.
 	patience = time.Minute
 )
 
 // NewClient returns a client that does not follow redirects, so that other hosts never receive the credentials. If
-// caPath is not empty, it is the path of a PEM bundle that replaces the system's CAs and is read again when it
-// changes. NewClient does not connect; an error describes a problem with the bundle.
+// caPath is not empty, the client trusts the CAs in the PEM bundle at caPath instead of the system's CAs, and reads
+// the bundle again when it changes. NewClient does not connect, and only returns an error if there is a problem with
+// the bundle.
 func NewClient(caPath string) (*http.Client, error) {
 	rotating := &reloadingTransport{caPath: caPath}
 	if _, err := rotating.transport(); err != nil {
@@ -50,7 +51,7 @@ func withoutRedirects(transport http.RoundTripper) *http.Client {
 
 // IdentityClient returns a client for credential servers, which do not use the store's CA bundle.
 func IdentityClient() *http.Client {
-	client, _ := NewClient("") // fails only for a CA bundle
+	client, _ := NewClient("") // cannot fail without a CA bundle
 	return client
 }
 
@@ -102,15 +103,15 @@ func newTransport(roots *x509.CertPool) *http.Transport {
 		MaxIdleConnsPerHost:    4,
 		IdleConnTimeout:        patience,
 		MaxResponseHeaderBytes: 64 << 10,
-		DisableCompression:     true, // content must not be modified in transit
+		DisableCompression:     true, // content must be transferred unchanged
 		Protocols:              new(http.Protocols),
 	}
-	transport.Protocols.SetHTTP1(true) // HTTP/1 limits the effect of a hanging connection to a single request
+	transport.Protocols.SetHTTP1(true) // with HTTP/1, a hanging connection affects only a single request
 	return transport
 }
 
-// proxy returns the proxy from the environment. Requests to link-local addresses, which provide a machine's identity,
-// are never proxied.
+// proxy returns the proxy from the environment. Requests to link-local addresses are never proxied, because they are
+// sent to a machine's metadata server.
 func proxy(request *http.Request) (*url.URL, error) {
 	if net.ParseIP(request.URL.Hostname()).IsLinkLocalUnicast() {
 		return nil, nil
@@ -128,22 +129,22 @@ func stampOf(path string) string {
 }
 
 // progress is the number of bytes that must be transferred within patience. A server that sends only a few bytes at a
-// time counts as stalled.
+// time is considered stalled.
 const progress = 16 << 10 // bytes
 
 var errStalled = errors.New("no data was transferred")
 
 const (
-	// small is the maximum size in bytes of an object that servers store without assembling it.
+	// small is the maximum size in bytes of an object that servers store quickly, because they need not assemble it.
 	small = 64 << 10
-	// brief limits the time for creating a small object.
+	// brief limits how long a request to create a small object may stall.
 	brief = 10 * time.Second
 )
 
 type sizeKey struct{}
 
 // withObjectSize returns a context for a request that creates an object of the given size. A stalled request for a
-// small object fails early and may be retried, which is harmless because objects are only created if they do not
+// small object fails early and may be retried. Retries are safe, because objects are only created if they do not
 // exist.
 func withObjectSize(ctx context.Context, size int) context.Context {
 	if size > small {
@@ -160,8 +161,8 @@ func (d *stallDetector) patienceFor(ctx context.Context) time.Duration {
 	return min(d.patience, brief)
 }
 
-// stallDetector cancels a request that stalls, which means that neither the request body nor the response makes
-// progress within patience. A stallDetector returns the error from the caller's context, or ErrUnavailable.
+// stallDetector cancels a request if neither the request body nor the response makes progress within patience. The
+// error is the error from the caller's context or ErrUnavailable.
 type stallDetector struct {
 	next     http.RoundTripper
 	patience time.Duration
@@ -191,8 +192,8 @@ func (d *stallDetector) RoundTrip(request *http.Request) (*http.Response, error)
 	return response, nil
 }
 
-// transfer is a request in progress. Its clock runs only while waiting for the server, not while the caller pauses
-// between reads of the response.
+// transfer is a request in progress. The clock of a transfer runs while the transfer is waiting for the server, but
+// not while the caller pauses between reads of the response.
 type transfer struct {
 	caller   context.Context
 	own      context.Context
@@ -228,7 +229,7 @@ func (t *transfer) setRunning(running bool) {
 	t.running = running
 }
 
-// count adds transferred bytes and resets the patience after enough progress.
+// count adds transferred bytes and resets the patience if there has been enough progress.
 func (t *transfer) count(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -284,7 +285,7 @@ func (b *responseBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// tokenDeadline limits the time to fetch a token, because no server may be listening on the machine's link-local
+// tokenDeadline limits how long fetching a token may take, because there may be no server at the machine's link-local
 // address.
 const tokenDeadline = 20 * time.Second
 
@@ -293,8 +294,8 @@ var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Ca
 // Tokens authorizes requests with access tokens.
 type Tokens struct {
 	HTTP *http.Client // see IdentityClient
-	// Find returns a token source that uses the client in the context. Find is called for the first request, after a
-	// failure, and when File changes.
+	// Find returns a token source that uses the client in the context. Tokens calls Find for the first request, after
+	// a failure, and when File changes.
 	Find func(ctx context.Context) (oauth2.TokenSource, error)
 	File func() (path string) // path of the credentials file; may be nil
 
@@ -304,7 +305,7 @@ type Tokens struct {
 	stamp  string             // state of the file when source was found
 }
 
-// Authorize adds a token to a request. Concurrent requests wait for the token.
+// Authorize adds a token to a request. Concurrent requests wait for the same token.
 func (t *Tokens) Authorize(request *http.Request) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -341,7 +342,7 @@ func (t *Tokens) token() (token *oauth2.Token, err error) {
 	return token, err
 }
 
-// Expire makes the next request look up credentials again if the status means that they were rejected.
+// Expire makes the next request look up credentials again if the status is 401 (unauthorized).
 func (t *Tokens) Expire(status int) {
 	if status == http.StatusUnauthorized {
 		t.mu.Lock()
@@ -350,8 +351,8 @@ func (t *Tokens) Expire(status int) {
 	}
 }
 
-// tokenTransport cancels fetching a token when the request that needs it is cancelled. Token sources themselves keep
-// a single context forever.
+// tokenTransport stops fetching a token when the request that needs the token is canceled. A token source cannot do
+// this, because it uses the same context forever.
 type tokenTransport struct{ tokens *Tokens }
 
 // RoundTrip implements http.RoundTripper. RoundTrip runs during Authorize.
@@ -359,7 +360,7 @@ func (t tokenTransport) RoundTrip(request *http.Request) (*http.Response, error)
 	return t.tokens.HTTP.Transport.RoundTrip(request.WithContext(t.tokens.caller))
 }
 
-// translateTokenError translates an error without the server's text.
+// translateTokenError converts an error to a store error that does not contain text from the server.
 func translateTokenError(err error) error {
 	var (
 		refused *oauth2.RetrieveError
@@ -371,7 +372,7 @@ func translateTokenError(err error) error {
 	case errors.As(err, &refused) && refused.Response != nil:
 		answer := summarize(refused.Response)
 		if answer.status == http.StatusBadRequest || answer.status == http.StatusNotFound {
-			answer.status = http.StatusUnauthorized // OAuth uses 400 for a rejected grant, and a machine without an account returns 404
+			answer.status = http.StatusUnauthorized // 400: the grant was rejected; 404: the machine has no account
 		}
 		return fmt.Errorf("cannot get an access token: %w", answer.toError(nil))
 	case errors.As(err, &ours):
@@ -406,6 +407,6 @@ func MachineToken(request *http.Request, missing string) (*oauth2.Token, error) 
 	if json.Unmarshal(body, &granted) != nil || granted.Token == "" {
 		return nil, &store.Unavailable{Cause: errors.New("the metadata server returned no token")}
 	}
-	seconds, _ := granted.Seconds.Int64() // zero makes each request fetch a new token
+	seconds, _ := granted.Seconds.Int64() // if the expiry is zero, each request fetches a new token
 	return &oauth2.Token{AccessToken: granted.Token, Expiry: time.Now().Add(time.Duration(seconds) * time.Second)}, nil
 }

@@ -48,7 +48,6 @@ func TestAServerThatDoesNotRespondIsUnavailable(t *testing.T) {
 		return next.RoundTrip(request)
 	})
 	c.Authorize = func(*http.Request) error { return nil }
-	// The second body is larger than the socket buffers.
 	for i, body := range [][]byte{nil, make([]byte, PieceSize)} {
 		_, err := c.Do(t.Context(), Request{Method: http.MethodPut, URL: target, Body: body}, http.StatusOK)
 		assert.ErrorIs(t, err, store.ErrUnavailable)
@@ -234,7 +233,7 @@ func (failing) Read([]byte) (int, error) { return 0, fmt.Errorf("gzip: %w", io.E
 
 const askedForProxy = "ETCD_WRAPPER_TEST_ASKED_FOR_PROXY"
 
-// The test runs in a separate process, because a process reads the proxy environment variables only once.
+// Run the test in a separate process, because a process reads the proxy environment variables only once.
 func TestTheMetadataServerIsNeverProxied(t *testing.T) {
 	if target := os.Getenv(askedForProxy); target != "" {
 		request, err := http.NewRequest(http.MethodGet, target, nil)
@@ -258,7 +257,7 @@ func TestTheMetadataServerIsNeverProxied(t *testing.T) {
 // step is shorter than patience, so a server that takes one step per part is slow but not stalled.
 const step = patience / 3
 
-// slowServer waits for one step before reading or sending each part.
+// slowServer waits for one step before it reads or sends each part.
 type slowServer struct{ part int }
 
 func (s slowServer) RoundTrip(request *http.Request) (*http.Response, error) {

@@ -1,7 +1,7 @@
 // Package servers starts real object store servers for tests on loopback: versitygw for S3, fake-gcs-server for
-// Google Cloud Storage, and Azurite for Azure. The servers are built or installed once, from the testdata/servers
-// module into the user's cache directory. Servers are started only if the tests run with -servers, as in `make
-// test-backup`.
+// Google Cloud Storage, and Azurite for Azure. The servers are built or installed once from the testdata/servers
+// module, and are kept in the user's cache directory. Servers are started only if the tests run with -servers, as in
+// `make test-backup`.
 package servers
 
 import (
@@ -51,7 +51,7 @@ func S3Env() []string {
 	return []string{"AWS_ACCESS_KEY_ID=" + S3Access, "AWS_SECRET_ACCESS_KEY=" + S3Secret}
 }
 
-// S3URL returns the URL of a store in a bucket of an S3 server, or of a proxy of the server.
+// S3URL returns the URL of a store in a bucket on an S3 server. The endpoint may also be a proxy for the server.
 func S3URL(endpoint, bucket, prefix string) string {
 	return fmt.Sprintf("s3://%s/%s?path-style=true&region=us-east-1&endpoint=%s", bucket, prefix, url.QueryEscape(endpoint))
 }
@@ -81,11 +81,11 @@ func Azure(t *testing.T) *url.URL {
 	})
 }
 
-// patience limits how long a server may take to start, which can be seconds on a busy machine.
+// patience limits how long a server may take to start. On a busy machine, a server may take several seconds.
 const patience = 2 * time.Minute
 
-// start starts a server and returns its endpoint (with the path) once it responds. The server stops when the test
-// ends.
+// start starts a server, waits until it responds, and returns its endpoint with the path. The server stops when the
+// test ends.
 func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.URL {
 	endpoint := &url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t)), Path: path}
 	var output bytes.Buffer
@@ -136,9 +136,9 @@ func install(t *testing.T, name string) string {
 	})
 }
 
-// ensureFile returns the path of a file in the cache and runs command to create the file if it is missing. If
-// packages are tested in parallel, one creates the file while the others wait. If the server cannot be installed, the
-// test is skipped with a message on the terminal.
+// ensureFile returns the path of a file in the cache and runs command to create the file if it is missing. If several
+// packages are tested in parallel, one of them creates the file while the others wait. If the server cannot be
+// installed, the test is skipped with a message on the terminal.
 func ensureFile(t *testing.T, lock, file string, command func(from, into string) *exec.Cmd) string {
 	t.Helper()
 	if !*wanted {
@@ -162,8 +162,8 @@ func ensureFile(t *testing.T, lock, file string, command func(from, into string)
 	return path
 }
 
-// cache returns the testdata/servers module in a parent directory of the test, and a cache directory for the content
-// of the lock file.
+// cache returns the directory of the testdata/servers module, which is in a parent directory of the test, and a cache
+// directory for the current content of the lock file.
 func cache(t *testing.T, lock string) (module, directory string) {
 	for module = "testdata/servers"; ; module = filepath.Join("..", module) {
 		if _, err := os.Stat(filepath.Join(module, "go.mod")); err == nil {
