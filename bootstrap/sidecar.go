@@ -72,7 +72,7 @@ const (
 
 // ModeAfter chooses the validation mode from the exit record. If the record has a note, the data files must still
 // match the note, because another etcd may have opened the files since. The changed function compares the files with
-// the note. A record without a note is accepted as is. ModeAfter also returns the reason for the log.
+// the note. A record without a note is accepted as is. ModeAfter also returns the reason for the choice.
 func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode Mode, reason string) {
 	word, err := record.Read()
 	if err != nil {

@@ -118,7 +118,7 @@ func TestReadyTimeout_closesEtcd(t *testing.T) {
 }
 
 // obstacles keep etcd from starting as long as a check is failing. A key pair may be mismatched for a moment while
-// certificates are rotated, and neither the validation result nor the record may be lost because of that.
+// certificates are rotated, but neither the validation result nor the record may be lost because of the mismatch.
 var obstacles = map[string]struct {
 	put     func(s *stage, check func() error)
 	err     error

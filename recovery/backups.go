@@ -457,8 +457,9 @@ func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	return Flushed, Facts{}, nil
 }
 
-// findEnd reads the end of the backups again after volumes have uploaded their data. Objects that appear after that
-// come from another process. If another process has created a generation in the meantime, the claim will fail.
+// findEnd reads the end of the backups again after volumes have uploaded their data. Objects that appear after
+// findEnd has returned come from another process. If another process has created a generation in the meantime, the
+// claim will fail.
 func (b *remoteStore) findEnd() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()

@@ -24,7 +24,7 @@ import (
 )
 
 // A Recovery decides what happens to a data directory and reports its progress to the lifecycle as the sidecar would.
-// Only one run is active at a time. All exported methods except RememberRefusal may be called concurrently.
+// Only one run is active at a time. All exported methods except RecordMismatch may be called concurrently.
 type Recovery struct {
 	environment
 	volume datadir.Validator

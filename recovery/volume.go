@@ -153,8 +153,8 @@ func (v *localVolume) logDone() {
 	}
 }
 
-// removeUnfinished removes the directories of a failed attempt. Nothing is lost, because they contain only copies of
-// data in the store.
+// removeUnfinished removes the directories of a failed attempt. Nothing is lost, because the directories contain only
+// copies of data in the store.
 func (v *localVolume) removeUnfinished() (Event, Facts, error) {
 	v.release()
 	for _, path := range []string{v.restoredDir() + unfinishedSuffix, v.restoredDir()} {

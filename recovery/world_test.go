@@ -363,9 +363,8 @@ func (w *world) updateDatabase(change func(*bolt.Tx) error) {
 	require.NoError(w.t, db.Update(change))
 }
 
-// refuse records that a writer rejected the data in a directory. The name of the directory is that of the data
-// directory with a suffix. The revisions first to last differ from those in the store. If last is 0, no rows were
-// compared.
+// refuse records that a writer rejected the data in the directory whose name is that of the data directory plus a
+// suffix. The revisions first to last differ from those in the store. If last is 0, no rows were compared.
 func (w *world) refuse(first, last int64, suffix string) {
 	w.t.Helper()
 	why := errors.New("another copy of this data is writing to the same backups")

@@ -23,9 +23,9 @@
 //   - all pages and revisions in the database are well-formed;
 //   - etcd 3.6 supports the versions, members and requests in the data.
 //
-// etcd itself checks very few of these conditions. For example, etcd truncates a damaged log and continues, creates a
-// new member if the data was moved, and replays the log of a restored database into an empty one, and acknowledged
-// writes are lost silently. If other conditions are violated, etcd panics on every start.
+// etcd itself checks very few of these conditions. Without these checks, acknowledged writes could be lost silently:
+// etcd truncates a damaged log and continues, creates a new member if the data was moved, and replays the log of a
+// restored database into an empty one. If other conditions are violated, etcd panics on every start.
 //
 // # Verify and Look
 //

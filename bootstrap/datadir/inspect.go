@@ -204,7 +204,7 @@ func (f *Inspection) Members() int {
 	return len(members)
 }
 
-// change applies the membership changes in the entries after index after, up to and including index until. The value
+// change applies the membership changes in all entries whose index is greater than after and at most until. The value
 // of a member is true if it is a voter.
 func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 	for _, n := range f.notes {

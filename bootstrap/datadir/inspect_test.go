@@ -164,7 +164,7 @@ func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			if provenFlushed(t, content[ends[i]:]) {
 				require.ErrorContains(t, err, fmt.Sprintf("WAL segment %s is damaged at position %d", segment, begin), name)
-			} else { // nothing has to prove the last entries
+			} else { // no later record proves that the last entries were synced
 				require.ErrorContains(t, err, "damaged", name)
 			}
 			require.ErrorContains(t, err, "; to recover: ", name)

@@ -19,8 +19,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// dataWith returns a data directory whose log has an entry for each request, starting at index 1. For a nil request,
-// the entry is of a different kind. inDatabase is the cluster version in the database, if any.
+// dataWith returns a data directory whose log has an entry for each request, starting at index 1. If a request is
+// nil, the entry has a different type. inDatabase is the cluster version in the database, if any.
 func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.InternalRaftRequest) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

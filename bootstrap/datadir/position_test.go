@@ -344,8 +344,8 @@ func TestChangedRevisions(t *testing.T) {
 	}
 }
 
-// The log contains neither deleted keys nor the values kept by a put with IgnoreValue. Rows from such deletions and
-// puts must still count as equal.
+// The log contains neither deleted keys nor the values kept by a put with IgnoreValue. Rows created by deletions or
+// by puts with IgnoreValue must still count as equal.
 func TestChangedRevisions_afterOtherRequests(t *testing.T) {
 	dir, put := datadirtest.Initialized(t), clientv3.OpPut
 	last := putAll(t, dir, put("a", "0"), put("b", "1"), put("a", "", clientv3.WithIgnoreValue()),

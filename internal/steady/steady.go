@@ -18,10 +18,10 @@ const piece = 4 << 20
 // durable. Call Sync at the end.
 type Writer struct {
 	File *os.File
-	// Drop removes flushed pages from the page cache to leave memory to etcd's database. Set Drop for files that are
-	// not read soon.
+	// Drop removes flushed pages from the page cache to leave memory to etcd's database. Set Drop for files that will
+	// not be read soon.
 	Drop bool
-	// Ahead starts writing to the disk without waiting. Set Ahead for files that are synced soon.
+	// Ahead starts writing to the disk without waiting. Set Ahead for files that will be synced soon.
 	Ahead bool
 
 	written, flushed int64 // bytes

@@ -1,6 +1,6 @@
 // Package seed builds the data directory of a restored cluster: a restored database, and a snapshot and a write-ahead
-// log that start a new history. The cluster gets new IDs even if names and URLs stay the same, so its members cannot
-// mix with members of the old cluster that may still be running elsewhere.
+// log that start a new history. The cluster gets new IDs even if names and URLs stay the same, so its members reject
+// members of the old cluster that may still be running elsewhere.
 package seed
 
 import (
@@ -359,10 +359,10 @@ const logDistance = 1 << 40
 func (c *cluster) commit() uint64 { return c.start + 1 }
 
 // nextStart returns a number for the new cluster, such as the index at which its log starts. The number is higher
-// than any number that the backed-up cluster has reached. It is also higher than the numbers of restored clusters
-// that are newer than the database, because each restored cluster advances by less than a step. All members that
-// restore the same data compute the same number. The only exception is data that was adopted from a store with more
-// generations, which may be ahead of the number.
+// than any number that the backed-up cluster has reached. The number is also higher than the numbers of restored
+// clusters that are newer than the database, because each restored cluster advances by less than a step. All members
+// that restore the same data compute the same number. The only exception is data that was adopted from a store with
+// more generations, which may be ahead of the number.
 func (c *cluster) nextStart(reached, step uint64) uint64 {
 	return max(reached/step+1, c.generation) * step
 }
