@@ -26,8 +26,8 @@ import (
 
 // The methods in this file may be called from any goroutine.
 
-// Doing describes the progress of the start or the close, such as "opening the data", in words that complete the
-// sentence "etcd is …". Doing returns "" if neither is in progress.
+// Doing describes the progress of the start or the close, such as "opening the data", phrased to complete the sentence
+// "etcd is …". Doing returns "" if neither is in progress.
 func (m *Member) Doing() string {
 	doing, _ := m.doing.Load().(string)
 	switch doing {

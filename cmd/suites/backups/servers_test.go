@@ -50,7 +50,8 @@ func (s *serverTest) isBackedUp() *harness.Run {
 	return run
 }
 
-// runCommands runs the backup commands while the member is running, because they use the member's store settings.
+// runCommands runs the backup commands while the member is running, because the commands use the member's store
+// settings.
 func (s *serverTest) runCommands() {
 	s.T.Helper()
 	assert.Contains(s.T, s.visit("backup", "list"), "last verified   yes")

@@ -113,22 +113,22 @@ func (r row) neverMoreThan(limit float64, unit string) row {
 	return r
 }
 
-// shareAtLeast sets a lower limit for the ratio to plain etcd. Use it for values where more is better.
+// shareAtLeast sets a lower limit for the ratio to plain etcd, for rows in which higher values are better.
 func (r row) shareAtLeast(share float64) row {
 	r.target = fmt.Sprintf("≥ %.2f × plain", share)
 	r.met = r.paired() >= share
 	return r
 }
 
-// timesAtMost limits the ratio to the value in the column of plain etcd. In such a row, the column contains a
-// different reference value.
+// timesAtMost limits the ratio to the value in the column of plain etcd. If a row has this limit, the column contains
+// a different reference value.
 func (r row) timesAtMost(factor float64, other string) row {
 	r.target = fmt.Sprintf("≤ %s × %s", short(factor), other)
 	r.met = r.paired() <= factor
 	return r
 }
 
-// shareAtMost sets an upper limit for the ratio to plain etcd. Use it for values where less is better.
+// shareAtMost sets an upper limit for the ratio to plain etcd, for rows in which lower values are better.
 func (r row) shareAtMost(share float64) row {
 	r.target = fmt.Sprintf("≤ plain / %.2f", share)
 	r.met = r.paired() <= 1/share

@@ -25,7 +25,7 @@ func optIn(t *testing.T) {
 	t.Parallel()
 }
 
-// oldCluster returns a cluster of three etcd 3.5 members that use TLS between each other and have some keys.
+// oldCluster returns a cluster of three etcd 3.5 members that communicate over TLS and have some keys.
 func oldCluster(t *testing.T, keys int) (pods []*harness.Pod, old []*harness.Command) {
 	t.Helper()
 	pods = harness.Members(t, 3, peerTLS)

@@ -58,7 +58,7 @@ func TestScaledUpMember_createsNoCluster(t *testing.T) {
 
 // The start must use the prefetched configuration, because the sidecar in this test does not answer configuration
 // requests after the result. The delays are a tenth of the 35 s for the initialization and 37 s for the configuration
-// that real sidecars of three hibernated members took, because they query a cluster that cannot answer yet.
+// that real sidecars of three hibernated members took, because real sidecars query a cluster that cannot answer yet.
 func TestHibernatedMembers_waitForTheSidecar(t *testing.T) {
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 3)

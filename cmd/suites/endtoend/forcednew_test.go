@@ -10,8 +10,8 @@ import (
 )
 
 // One of three members lags behind and is started with force-new-cluster by mistake. The other two members must not
-// join its new cluster, because it lacks acknowledged writes. They must wait, explain how to proceed, and serve once
-// the member with force-new-cluster has stopped.
+// join the new cluster, which lacks acknowledged writes. Instead, the two members must wait, explain how to proceed,
+// and serve once the member with force-new-cluster has stopped.
 func TestForceNewCluster_leftInTheFile(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

@@ -66,8 +66,8 @@ func awaitWrites(t *testing.T, size int) {
 	}
 }
 
-// A lost member must rejoin and be promoted while the NOSPACE alarm is raised, although the cluster does not grant the
-// lease that normally marks a learner for promotion.
+// A lost member must rejoin and be promoted while the NOSPACE alarm is raised, even though the cluster does not grant
+// the lease that normally marks a learner for promotion.
 func TestMemberLostWithoutSpace(t *testing.T) {
 	t.Parallel()
 	pods := harness.StandaloneMembers(t, 3)

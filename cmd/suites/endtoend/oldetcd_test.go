@@ -84,8 +84,8 @@ func TestEtcd3_4DataOfASingleMemberAreServed(t *testing.T) {
 	run.Shutdown()
 }
 
-// Data that contains v2 API requests must be rejected, because etcd 3.6 cannot replay them. etcd 3.4 logs such a
-// request for each probe of /health.
+// Data that contains v2 API requests must be rejected, because etcd 3.6 cannot replay them. etcd 3.4 appends a v2
+// request to its log for each probe of /health.
 func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

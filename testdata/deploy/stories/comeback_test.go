@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// Growing a cluster must also move its backups, which a single member stores on a volume, to a bucket.
+// When a cluster grows to three members, its backups must move from the single member's volume to a bucket.
 func TestOneMember_growsToThree(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(one)

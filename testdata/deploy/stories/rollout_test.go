@@ -112,7 +112,7 @@ func TestEviction_singleMember(t *testing.T) {
 	require.NoError(t, contains(w.log("etcd-main-0"), "sanity validation"))
 }
 
-// After a container was killed, for example by the OOM killer, the next start must run a full validation, because
+// After a container has been killed, for example by the OOM killer, the next start must run a full validation, because
 // there is no clean exit record.
 func TestKilledContainer_validatesInFull(t *testing.T) {
 	w := newWorld(t)
