@@ -6,9 +6,9 @@
 // # Objects
 //
 // A store belongs to one cluster, which is identified by cluster.json. Generations are stored under gen/NNNNNN/. A
-// generation is the history between two restores, in which revisions only increase. A generation contains full
-// snapshots (stock etcd snapshots) and segments (the rows that changed since the previous segment). Small objects are
-// merged into larger ones that cover a minute or an hour. A merged object is a concatenation of segments.
+// generation is the history between two restores. Within a generation, revisions only increase. A generation contains
+// full snapshots (stock etcd snapshots) and segments (the rows that changed since the previous segment). Small
+// objects are merged into larger ones that cover a minute or an hour. A merged object is a concatenation of segments.
 // docs/backup-format.md specifies every byte.
 //
 // All metadata is stored as statements: lines of JSON with a checksum and, if there is a signing key, a signature.
@@ -39,8 +39,8 @@
 //
 // A walk follows the sequence from object to object. Head, Advance, History and Find all use walk to find the end of
 // a sequence. Objects after the end that cannot be verified are reported as Ignored and have no effect. Head starts
-// at the newest object that can be verified. A restore that creates a new cluster first ends the generation with
-// Archive.End, which creates an empty segment that names the successor at the next position. No writer can add
+// at the newest object that can be verified. A restore that creates a new cluster first calls Archive.End to end the
+// generation. At the next position, Archive.End creates an empty segment that names the successor. No writer can add
 // objects to a generation that has ended, so the successor contains all confirmed backups. Only then does the restore
 // create the successor's generation.json. Lineage ignores a generation unless the previous generation has ended.
 //

@@ -323,11 +323,11 @@ func lastIndex[T any](all []T, fits func(T) bool) int {
 // clockTolerance is the largest clock difference that is ignored.
 const clockTolerance = time.Minute
 
-// countByStoreClock returns the number of objects that existed at a time according to the store's clock, if that
-// number is greater than count, which is based on markers. A greater number means that the clock of the member that
-// wrote the objects was ahead. The store's clock may be wrong instead, so countByStoreClock only uses it if
-// consecutive objects have the same marker time: marker times never decrease, so other members repeat a marker time
-// that is ahead until their own clocks have caught up.
+// countByStoreClock returns the number of objects that existed at a time according to the store's clock, or count,
+// which is based on markers, if count is greater. A greater number means that the clock of the member that wrote the
+// objects was ahead. The store's clock may be wrong instead, so countByStoreClock only uses it if consecutive objects
+// have the same marker time: marker times never decrease, so other members repeat a marker time that is ahead until
+// their own clocks have caught up.
 func countByStoreClock(objects []Object, times []time.Time, count int, t time.Time) int {
 	for i := count + 1; i < len(objects); i++ {
 		if times[i].Equal(times[i-1]) && times[i].Sub(objects[i].Modified) > clockTolerance {

@@ -398,8 +398,8 @@ func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (p
 // moveTo moves the head to the end of a segment.
 func (h *Head) moveTo(last format.Manifest) { h.Start, h.Segment = last.Start(), &last }
 
-// Advance moves a known head forward by requesting the next segments by name, which takes a single request if there
-// are none. The result may be wrong if objects were merged after Head returned, so callers must call Head at least
+// Advance moves a known head forward by requesting the next segments by name. If there are none, Advance needs only
+// one request. The result may be wrong if objects were merged after Head returned, so callers must call Head at least
 // once per [Grace].
 func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 	head, err := r.advance(ctx, head, r.index(nil, nil))

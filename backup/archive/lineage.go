@@ -344,7 +344,7 @@ func (r *Reader) latestGeneration(all []Generation, founder, cluster string) (Ge
 // A Lineage lists the generations of a store.
 type Lineage struct {
 	Generations []Generation // oldest first
-	Next        int          // number of the next generation, for which the store has no objects
+	Next        int          // number of the next generation; the store has no objects with this number
 	Strays      []error      // an error for each generation that is not part of the history
 }
 

@@ -24,10 +24,10 @@ type Reading struct {
 	Bytes     int64 // total size of the objects
 }
 
-// Read reads the rows after a path's full snapshot up to the path's revision, in order, and passes each of them to
-// row, which must not retain its argument. Read verifies that the rows are exactly the rows that were written. After
-// an error, everything that was read must be discarded. Read reports a missing or unverifiable object as a Fault, and
-// returns errors from row unchanged. Memory usage is bounded, except for the small buckets.
+// Read reads the rows after a path's full snapshot up to the path's revision, in order, and calls row for each of
+// them. The callback must not retain its argument. Read verifies that the rows are exactly the rows that were
+// written. After an error, everything that was read must be discarded. Read reports a missing or unverifiable object
+// as a Fault, and returns errors from row unchanged. Memory usage is bounded, except for the small buckets.
 func (r *Reader) Read(ctx context.Context, path Path, row func(format.Row) error) (Reading, error) {
 	w := &readingWalk{
 		reader: r, ctx: ctx, path: path, row: row, position: path.Full.Next,

@@ -15,8 +15,8 @@
 //
 // # The chain
 //
-// Segments form a chain. Each segment has a Position, which is the first revision that has not been covered yet, and
-// two digests of the rows since the full snapshot: Before excludes the rows of the segment, and After includes them:
+// Segments form a chain. Each segment has a Position (the first revision that earlier segments do not cover) and two
+// digests of the rows since the full snapshot: Before excludes the rows of the segment, and After includes them:
 //
 //	C(r) = SHA-256(C(before r) || r || SHA-256(rows of r))
 //

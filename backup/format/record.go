@@ -258,8 +258,8 @@ func (c *Chain) close() {
 // Revision returns the revision of the last row, or the revision before the first row.
 func (c *Chain) Revision() int64 { return c.revision }
 
-// End completes the last revision and returns the digest over all rows and the digest of the last revision alone,
-// which is zero if there are no rows. After End, no rows of that revision may be added.
+// End completes the last revision and returns the digest over all rows and the digest of the last revision alone. If
+// there are no rows, the second digest is zero. After End, no rows of that revision may be added.
 func (c *Chain) End() (digest, last Digest) {
 	if c.open {
 		c.close()
@@ -297,7 +297,7 @@ type Manifest struct {
 	Encrypted  bool      `json:"encrypted,omitzero"` // encrypted with age
 }
 
-// Ending is the end marker of a generation, which names the successor. The marker occupies the position of the next
+// Ending is the end marker of a generation and names the successor. The marker occupies the position of the next
 // segment, so no segment can be added after a restore has read the generation.
 type Ending struct {
 	Successor int       `json:"successor"` // number of the next generation

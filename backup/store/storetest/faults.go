@@ -78,8 +78,8 @@ func Serve(t *testing.T, handler http.HandlerFunc) *url.URL {
 	return endpoint
 }
 
-// NewRedirectClient returns a client that sends every request to a single handler, which finds the original host in
-// Request.Host. Tests use the client to simulate the servers that provide credentials for machines and workloads.
+// NewRedirectClient returns a client that sends every request to a single handler. Request.Host contains the original
+// host. Tests use the client to simulate the servers that provide credentials for machines and workloads.
 func NewRedirectClient(t *testing.T, handler http.HandlerFunc) *http.Client {
 	t.Helper()
 	return &http.Client{Transport: redirectTransport{Serve(t, handler)}}

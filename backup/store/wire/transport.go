@@ -49,7 +49,7 @@ func withoutRedirects(transport http.RoundTripper) *http.Client {
 	}
 }
 
-// IdentityClient returns a client for credential servers, which do not use the store's CA bundle.
+// IdentityClient returns a client for credential servers. The client does not use the store's CA bundle.
 func IdentityClient() *http.Client {
 	client, _ := NewClient("") // cannot fail without a CA bundle
 	return client
