@@ -1,6 +1,6 @@
-// Package deploy contains the chart and tests that compare the rendered examples with the program: all flags, paths
-// and metrics in the examples must exist, and etcd must accept the configurations. `make test-deploy` checks that the
-// examples are rendered from the chart, that a cluster accepts them and that their pods run.
+// Package deploy contains the chart and the tests that compare the rendered examples with the program: all flags,
+// paths and metrics in the examples must exist, and etcd must accept the configurations. `make test-deploy` checks
+// that the examples have been rendered from the chart, that a cluster accepts them, and that their pods run.
 package deploy
 
 import (
@@ -26,7 +26,7 @@ import (
 
 type document = map[string]any
 
-// documents returns the objects of all rendered examples by file.
+// documents returns the objects of all rendered examples, keyed by file.
 func documents(t *testing.T) map[string][]document {
 	t.Helper()
 	found := map[string][]document{}
@@ -48,7 +48,7 @@ func documents(t *testing.T) map[string][]document {
 	return found
 }
 
-// object returns an object of a rendered example.
+// object returns the object with the given kind and name from a rendered example.
 func object(t *testing.T, example, kind, name string) document {
 	t.Helper()
 	for _, part := range documents(t)["examples/"+example+".yaml"] {
@@ -65,7 +65,7 @@ func configuration(t *testing.T, example string) string {
 	return object(t, example, "ConfigMap", "etcd-main-config")["data"].(document)["etcd.conf.yaml"].(string)
 }
 
-// each visits every mapping in a document at any depth.
+// each calls a function for every mapping in a document, at any depth.
 func each(value any, visit func(document)) {
 	switch value := value.(type) {
 	case document:
@@ -107,8 +107,8 @@ func TestProbes_useExistingPaths(t *testing.T) {
 	assert.Greater(t, time.Duration(grace)*time.Second, lifecycle.StopBudget, "a stop ends within the grace period")
 }
 
-// A killed test restore leaves a file as large as the database. The wrapper removes such files only from its own
-// volume.
+// A restore test must write to the volume: it leaves a file as large as the database if it is killed, and the wrapper
+// only removes such files from its own volume.
 func TestRestoreInAPod_usesTheWrappersDirectory(t *testing.T) {
 	volume, ok := reflect.TypeFor[commandline.StartEtcd]().FieldByName("VolumeDir")
 	require.True(t, ok)
@@ -121,8 +121,8 @@ func TestRestoreInAPod_usesTheWrappersDirectory(t *testing.T) {
 	assert.Equal(t, volume.Tag.Get("default"), found)
 }
 
-// The size in a claim template cannot be changed later. A volume must have room for three databases as large as the
-// quota: the database, a copy, and the preserved copies of recoveries.
+// The size in the claim template must be sufficient, because it cannot be changed later. A volume must have room for
+// three times the quota: the database, a copy, and the copies that recoveries preserve.
 func TestVolumeSize_threeDatabases(t *testing.T) {
 	var etcd struct {
 		Quota int64 `json:"quota-backend-bytes"`

@@ -20,8 +20,6 @@ func read(t *testing.T, path ...string) string {
 	return string(content)
 }
 
-// Another test checks that docs/api.md lists all metrics of the wrapper. `make test-deploy` compares the rules and
-// the dashboard with the metrics of real members.
 func TestRulesAndDashboard_useExistingMetrics(t *testing.T) {
 	known := read(t, "../docs/api.md")
 	names := regexp.MustCompile(`etcd_wrapper_(\w+)`)

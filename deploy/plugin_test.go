@@ -20,7 +20,7 @@ import (
 )
 
 // If the test binary is named kubectl, it imitates kubectl for the plugin: it lists the pods in the environment
-// variable PODS with the given template, and prints its arguments for all other commands.
+// variable PODS with the given template, and prints its arguments if it is run with any other command.
 func init() {
 	if filepath.Base(os.Args[0]) != "kubectl" {
 		return
@@ -57,8 +57,8 @@ func listPods(args []string) error {
 	return parsed.Execute(os.Stdout, list)
 }
 
-// runPlugin runs the plugin with an imitation of kubectl that lists the pods and exits with status for all other
-// commands.
+// runPlugin runs the plugin with an imitation of kubectl that lists the pods and exits with the given status for any
+// other command.
 func runPlugin(t *testing.T, pods []string, status int, args ...string) (out, log string, code exitcode.Code) {
 	t.Helper()
 	executable, err := os.Executable()

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The tests in testdata/deploy/chart upgrade the charts in testdata/deploy/released to the current chart. The latest
-// version in the changelog may not be released yet.
+// Each earlier version in the changelog must have its chart in testdata/deploy/released, from which the tests in
+// testdata/deploy/chart upgrade. The latest version may not have been released yet.
 func TestChart_earlierVersionsAreKept(t *testing.T) {
 	versions := regexp.MustCompile(`(?m)^## v(\d+\.\d+\.\d+)$`).FindAllStringSubmatch(read(t, "../docs/changelog.md"), -1)
 	require.NotEmpty(t, versions)
@@ -20,7 +20,7 @@ func TestChart_earlierVersionsAreKept(t *testing.T) {
 	}
 }
 
-// The chart requires the minor version of the oldest Kubernetes on which the stories run.
+// The chart must require the minor version of the oldest Kubernetes on which the stories run.
 func TestChart_kubernetesVersions(t *testing.T) {
 	tested := map[string]string{}
 	for _, which := range []string{"oldest", "newest"} {

@@ -19,13 +19,14 @@ import (
 
 var update = flag.Bool("update", false, "write the table of values in docs/deploy.md anew")
 
-// schema is an entry in values.schema.json.
+// A schema is an entry in values.schema.json.
 type schema struct {
 	Description, Pattern string
 	Properties           map[string]schema
 }
 
-// values returns the names of the chart's values in the order of values.yaml, the defaults, and the schema entries.
+// values returns the names of the chart's values in the order of values.yaml, their defaults, and their schema
+// entries.
 func values(t *testing.T) (names []string, defaults map[string]any, said map[string]schema) {
 	t.Helper()
 	var all schema

@@ -1,11 +1,12 @@
 // Package exitcode manages the results of a run: the exit status for the parent process, the exit record for the next
-// start, and the crash note, the note of the last run and the termination message for users.
+// start, and the crash note, the note about the last run and the termination message for users.
 //
-// The exit record determines how thoroughly the next start validates the data. With a clean record, only the
-// structure is checked, so the record must never be written while etcd may still have the data open. The Record type
-// documents the rules. The notes never affect the validation.
+// The exit record determines how thoroughly the next start validates the data. If the record is clean, only the
+// structure is checked, so the record must never be written while etcd may still have the data open. The rules are
+// documented on type Record. The notes never affect the validation.
 //
-// The lifecycle decides when to write or remove the record and the notes. The command passes the status to os.Exit.
+// The lifecycle decides when the record and the notes are written or removed. Package main passes the status to
+// os.Exit.
 package exitcode
 
 import (
@@ -16,44 +17,44 @@ import (
 	"syscall"
 )
 
-// Code is the exit status of the process. The numbers are part of the documented interface and follow sysexits.h
+// A Code is the exit status of the process. The numbers are part of the documented interface and follow sysexits.h
 // where possible.
 type Code int
 
 // Exit statuses of start-etcd. Zero is reserved for a clean stop that was requested.
 const (
 	Clean       Code = 0   // stopped cleanly on request
-	Crashed     Code = 2   // panic, for which Go uses the same status, or a fatal etcd error
+	Crashed     Code = 2   // a panic, for which Go uses the same status, or a fatal etcd error
 	Usage       Code = 64  // invalid flag or environment variable
 	ServerTaken Code = 69  // the wrapper's own server cannot start or has failed
 	EtcdFailed  Code = 70  // etcd failed to start or stopped unexpectedly
 	BadRecord   Code = 74  // the exit record could not be removed or written
 	NotReady    Code = 75  // etcd did not become ready within --etcd-ready-timeout
-	BadConfig   Code = 78  // the etcd configuration is invalid, or the request cannot be fulfilled
+	BadConfig   Code = 78  // the etcd configuration is invalid, or the requested operation is not possible
 	OutOfTime   Code = 124 // the shutdown timed out
 	forcedBase  Code = 128 // plus the number of the second signal, as in a shell
 )
 
-// Exit statuses of the other commands, which can also exit with Usage. Logs and termination messages never contain
-// these statuses. Some numbers are the same as for start-etcd.
+// Exit statuses of the other commands, which can also exit with Usage. These statuses never appear in logs or
+// termination messages. Some of the numbers are also used by start-etcd.
 const (
 	ToolFailed     Code = 1  // etcdctl, etcdutl or defrag failed; etcdctl and etcdutl choose the number
 	NoAnswer       Code = 69 // status, defrag: no wrapper responds on the port
 	NotTold        Code = 70 // status, defrag, --dump-fsm: the result cannot be read or printed
 	MemberNotReady Code = 75 // status: the member is not ready
 
-	StoreAway    Code = 69 // backup: the store is unusable, or no wrapper responds
+	StoreAway    Code = 69 // backup: the store cannot be used, or no wrapper responds
 	BackupFailed Code = 70 // backup: the backups or the result are damaged
 	ChecksFailed Code = 75 // backup prune: a safety check failed, so nothing was deleted
 	NotKept      Code = 78 // backup export, verify, get and diff: the requested restore point does not exist
 
-	CutShort Code = 130 // backup, restore, status: Ctrl-C or SIGTERM
+	CutShort Code = 130 // backup, restore, status: interrupted by Ctrl-C or SIGTERM
 )
 
-// SecondSignal returns the exit status after a second signal has interrupted a stop.
+// SecondSignal returns the exit status for a stop that was interrupted by a second signal.
 func SecondSignal(second syscall.Signal) Code { return forcedBase + Code(second) }
 
-// String returns a short description for logs.
+// String returns a short description for log lines.
 func (c Code) String() string {
 	if c > forcedBase {
 		return fmt.Sprintf("forced by a second signal (%s)", syscall.Signal(c-forcedBase))
@@ -64,7 +65,7 @@ func (c Code) String() string {
 	return fmt.Sprintf("status %d", int(c))
 }
 
-// A FinalError is an error that retrying cannot fix. The run ends with Status.
+// A FinalError is an error that cannot be fixed by retrying. The run ends with the exit status Status.
 type FinalError struct {
 	Status Code
 	Err    error
@@ -76,7 +77,7 @@ func (e *FinalError) Error() string { return e.Err.Error() }
 // Unwrap returns the error without the status.
 func (e *FinalError) Unwrap() error { return e.Err }
 
-// StatusOf returns the status of the FinalError in err, or the given default if there is none.
+// StatusOf returns the status of the FinalError in err, or otherwise if err contains none.
 func StatusOf(err error, otherwise Code) Code {
 	if final, ok := errors.AsType[*FinalError](err); ok {
 		return final.Status

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// constants returns all exported statuses in the source by name.
+// constants returns the exported statuses in the source by name.
 func constants(t *testing.T) map[string]Code {
 	files := token.NewFileSet()
 	source, err := parser.ParseFile(files, "code.go", nil, 0)

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// A CrashNote is a file on the volume that records the reason for a crash for users. The note does not affect the
+// A CrashNote is a file on the volume that tells users the reason for a crash. The note does not affect the
 // validation mode, because there is no clean exit record after a crash.
 type CrashNote struct {
 	path string
@@ -29,16 +29,16 @@ type CrashNote struct {
 // Suffixes of the notes about earlier crashes.
 const (
 	firstCrash  = ".first"  // first crash since a run served requests
-	latestCrash = ".latest" // latest crash since then, if there was more than one
+	latestCrash = ".latest" // latest crash since then, if there has been more than one
 )
 
-// NewCrashNote returns the note at path without accessing it.
+// NewCrashNote returns the note at path without accessing the file.
 func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 
-// PreviousReason returns the reason for the last run's crash on one line, or "". Call PreviousReason before Arm.
+// PreviousReason returns the reason for the crash of the last run on one line, or "". Call PreviousReason before Arm.
 func (n *CrashNote) PreviousReason() string { return firstLineOf(n.path) }
 
-// FirstReason returns the reason for the first crash in a crash loop, or "" if the crash happened before since.
+// FirstReason returns the reason for the first crash in a crash loop, or "" if that crash happened before since.
 func (n *CrashNote) FirstReason(since time.Time) string {
 	info, err := os.Lstat(n.path + firstCrash)
 	if err != nil || info.ModTime().Before(since) {
@@ -62,9 +62,9 @@ func firstLineOf(path string) string {
 }
 
 // Arm makes the Go runtime write the stack trace of a panic in any goroutine to the note. Arm preserves the note
-// about the last crash as the first or the latest note of a crash loop. The loops argument reports whether no run has
-// served requests since the first crash. Call Arm only while the volume is locked, so that a second process cannot
-// overwrite the note. Arming an armed note does nothing.
+// about the last crash as the first or the latest note of a crash loop. loops reports whether no run has served
+// requests since the first crash. Call Arm only while the volume is locked, because a second process could otherwise
+// overwrite the note. If the note is already armed, Arm does nothing.
 func (n *CrashNote) Arm(loops bool) error {
 	if n.file.Load() != nil {
 		return nil
@@ -109,7 +109,7 @@ func (n *CrashNote) Leave(reason string) error {
 	return errors.Join(err, file.Sync())
 }
 
-// Discard removes an armed note after a run without a crash.
+// Discard removes an armed note after a run that has not crashed.
 func (n *CrashNote) Discard() error {
 	file := n.file.Swap(nil)
 	if file == nil {
@@ -119,16 +119,16 @@ func (n *CrashNote) Discard() error {
 	return errors.Join(err, file.Close(), os.Remove(n.path))
 }
 
-// A LastRun is a note about a run, for users of the next run. The note does not affect the validation mode. The zero
-// value means that there is no note.
+// A LastRun is a note about a run that informs users of the next run. The note does not affect the validation mode.
+// The zero value means that there is no note.
 type LastRun struct {
 	Began  time.Time `json:"began"`
 	Ended  time.Time `json:"ended,omitzero"` // zero while the run is in progress, or if the process was killed
-	Status Code      `json:"status"`         // valid if Ended is set
+	Status Code      `json:"status"`         // only valid if Ended is set
 	Reason string    `json:"reason,omitempty"`
 	Served bool      `json:"served"` // the run served requests
 	// DataDir is the data directory of the latest run that served requests, which may be an earlier run. DataDir
-	// proves that a database existed, even if the directory is empty now.
+	// proves that there was a database, even if the directory is empty now.
 	DataDir string `json:"data_dir,omitempty"`
 }
 
@@ -137,7 +137,7 @@ func (r LastRun) Lost(dataDir string, isEmpty func(dataDir string) bool) bool {
 	return r.DataDir != "" && r.DataDir == dataDir && isEmpty(dataDir)
 }
 
-// Size limits in bytes: maxLastRun for reading a note, maxLastReason for the reason in it.
+// Size limits in bytes: maxLastRun for reading a note, maxLastReason for the reason in the note.
 const (
 	maxLastRun    = 8 << 10
 	maxLastReason = 1 << 10
@@ -169,12 +169,12 @@ func (r LastRun) Keep(path string) error {
 	return nil
 }
 
-// maxMessage is the size limit of Kubernetes for a termination message, in bytes.
+// maxMessage is Kubernetes' size limit for termination messages in bytes.
 const maxMessage = 4096
 
-// Message is the termination message of the container. Unprintable characters are escaped, because `kubectl describe
-// pod` prints the message to a terminal. A killed process cannot write a message, so Prepare writes a message for
-// that case in advance. A Message is safe for concurrent use.
+// A Message is the termination message of the container. Unprintable characters are escaped, because `kubectl
+// describe pod` prints the message to a terminal. A process that is killed cannot write a message, so Prepare writes
+// the message for this case in advance. A Message is safe for concurrent use.
 type Message struct {
 	path string
 
@@ -182,10 +182,11 @@ type Message struct {
 	final bool
 }
 
-// NewMessage returns the message at path without accessing it.
+// NewMessage returns the message at path without accessing the file.
 func NewMessage(path string) *Message { return &Message{path: path} }
 
-// Prepare writes the message for the case that the process is killed, unless the final message has been written.
+// Prepare writes the message that is shown if the process is killed, unless the final message has been written
+// already.
 func (m *Message) Prepare(text string) error { return m.write(text, false) }
 
 // Finish writes the final message.
@@ -201,7 +202,8 @@ func (m *Message) write(text string, final bool) error {
 	return WriteMessage(m.path, text)
 }
 
-// WriteMessage writes a termination message. A missing file is not an error: it means that no message is expected.
+// WriteMessage writes a termination message. If the file does not exist, WriteMessage returns nil, because no message
+// is expected.
 func WriteMessage(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -210,8 +212,8 @@ func WriteMessage(path, text string) error {
 	if err != nil {
 		return fmt.Errorf("cannot write termination message: %w", err)
 	}
-	// The file is truncated after writing so that it always contains a message, even if the process is killed in
-	// between.
+	// The file is truncated only after the message has been written, so it always contains a message, even if the
+	// process is killed in between.
 	written, err := file.WriteString(truncate(printable.Text(text), maxMessage))
 	if info, statErr := file.Stat(); err == nil && statErr == nil && info.Mode().IsRegular() {
 		err = file.Truncate(int64(written))
@@ -219,7 +221,7 @@ func WriteMessage(path, text string) error {
 	return errors.Join(err, file.Close())
 }
 
-// truncate returns at most size bytes of text without splitting a character.
+// truncate returns at most size bytes of the text without splitting a character.
 func truncate(text string, size int) string {
 	if len(text) <= size {
 		return text

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// crashEnv makes the test binary arm the note at the given path and panic.
+// crashEnv is the environment variable that makes the test binary arm the note at the given path and panic.
 const crashEnv = "EXITCODE_TEST_CRASH_NOTE"
 
 func TestMain(m *testing.M) {
@@ -66,7 +66,8 @@ func TestCrashNote_onAFullVolume(t *testing.T) {
 	assert.GreaterOrEqual(t, stat.Blocks*512, int64(16<<10), "blocks are allocated for it")
 }
 
-// After a second signal, the program may exit while a start is still arming the note.
+// Discard must remove the note even while a start is still arming it, because the program may exit at that time after
+// a second signal.
 func TestCrashNote_discardedWhileItIsArmed(t *testing.T) {
 	note := exitcode.NewCrashNote(filepath.Join(t.TempDir(), "note"))
 	var arming sync.WaitGroup
@@ -98,7 +99,7 @@ func TestTerminationMessage_path(t *testing.T) {
 	assert.Equal(t, strings.Repeat("x", 4096), string(content), "what Kubernetes keeps")
 }
 
-// Text from the certificate of another machine must not reach a terminal unescaped.
+// Control characters must be escaped, because the text may come from the certificate of another machine.
 func TestTerminationMessage_controlCharacters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	write(t, path, "")

@@ -9,8 +9,8 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// A Word is the content of a clean exit record. gardener/etcd-wrapper uses the same words, so each program can take
-// over a volume from the other.
+// A Word is the content of a clean exit record. gardener/etcd-wrapper uses the same words, so either program can
+// continue with a volume that the other has used.
 type Word string
 
 // Words that a clean record may contain. If the record is missing or has any other content, a full validation is
@@ -20,33 +20,33 @@ const (
 	Interrupted Word = "interrupt"  // stopped by SIGINT
 )
 
-// Read limits in bytes. maxRecord is larger than both words, so that longer content is detected.
+// Read limits in bytes. maxRecord is larger than either word, so that longer content is detected.
 const (
 	maxRecord = 32
 	maxNote   = 1 << 20
 )
 
-// A Record is the exit record of a volume: a small file that states that the last etcd on the volume was closed
-// cleanly. A note next to it describes the data files at that time.
+// A Record is the exit record of a volume, a small file that states that the last etcd on the volume was closed
+// cleanly. A note next to the record describes the data files at that time.
 //
-// A clean record exists only if closing the last etcd on the volume has returned and no etcd has been started since.
-// Remove and Write are therefore durable before they return. A Record is not safe for concurrent use.
+// A clean record exists only if the last etcd on the volume has been closed and no etcd has been started since.
+// Remove and Write therefore make their changes durable before they return. A Record is not safe for concurrent use.
 type Record struct {
 	path        string
-	describe    func() []byte // returns a description of the data, or nil if unknown
-	removed     Word          // word removed by Remove, for Restore
-	removedNote []byte        // note removed by Remove, or nil
-	forfeited   bool          // set by Invalidate: no clean record may be written
+	describe    func() []byte // returns a description of the data, or nil if it is unknown
+	removed     Word          // word that Remove removed, for use by Restore
+	removedNote []byte        // note that Remove removed, or nil
+	forfeited   bool          // set by Invalidate; if true, no clean record may be written
 }
 
-// NewRecord returns the record at path, which must be on the volume in question.
+// NewRecord returns the record at path, which must be on the volume that the record describes.
 func NewRecord(path string) *Record { return &Record{path: path} }
 
-// Describe sets the function that returns the note for Write.
+// Describe sets the function that creates the note for Write.
 func (r *Record) Describe(describe func() []byte) { r.describe = describe }
 
-// Read returns the word, or an error if there is no clean record. Read does not follow symbolic links and never
-// blocks on special files such as FIFOs.
+// Read returns the word, or an error if there is no clean record. Read does not follow symbolic links and does not
+// block on special files such as FIFOs.
 func (r *Record) Read() (Word, error) {
 	content, err := disk.ReadHere(r.path, maxRecord)
 	if err != nil {
@@ -60,7 +60,7 @@ func (r *Record) Read() (Word, error) {
 	}
 }
 
-// Note returns the description of the data at the time of the clean exit. If there is no note, the error is
+// Note returns the description of the data at the time of the clean exit. If there is no note, Note returns
 // fs.ErrNotExist. gardener/etcd-wrapper does not write notes.
 func (r *Record) Note() ([]byte, error) {
 	note, err := disk.ReadHere(r.notePath(), maxNote)
@@ -72,8 +72,8 @@ func (r *Record) Note() ([]byte, error) {
 
 func (r *Record) notePath() string { return r.path + ".data" }
 
-// Remove durably removes the record: after Remove has returned nil, no crash can bring the record back. Remove must
-// succeed before etcd opens the data.
+// Remove durably removes the record: once Remove has returned nil, the record cannot reappear after a crash. Remove
+// must succeed before etcd opens the data.
 func (r *Record) Remove() error {
 	word, unclean := r.Read()
 	note, unknown := r.Note()
@@ -87,8 +87,8 @@ func (r *Record) Remove() error {
 	return nil
 }
 
-// Restore rewrites the record that Remove has removed. Call Restore only at the end of a run in which etcd was never
-// opened.
+// Restore rewrites the record that Remove has removed. Call Restore only at the end of a run that has not opened
+// etcd.
 func (r *Record) Restore() error {
 	if r.forfeited {
 		return r.Remove()
@@ -99,15 +99,15 @@ func (r *Record) Restore() error {
 	return r.put(r.removed, r.removedNote)
 }
 
-// Invalidate removes the record permanently. Even if the removal fails, Restore and Write no longer write a record.
-// Call Invalidate as soon as another process has the data open for writing, because nothing will show how that
-// process ends.
+// Invalidate permanently removes the record. Even if the removal fails, Restore and Write no longer write a record.
+// Call Invalidate as soon as another process is found to have the data open for writing, because it is impossible to
+// find out how that process ends.
 func (r *Record) Invalidate() error {
 	r.forfeited = true
 	return r.Remove()
 }
 
-// Invalid reports whether Invalidate was called.
+// Invalid reports whether Invalidate has been called.
 func (r *Record) Invalid() bool { return r.forfeited }
 
 // Write durably writes the word and a note about the data files. Call Write only after closing etcd has returned.
@@ -123,7 +123,7 @@ func (r *Record) Write(word Word) error {
 	return r.put(word, note)
 }
 
-// put writes the note first so that a word never exists without a note, even after a crash.
+// put writes the note before the word, so that a word never exists without a note, even after a crash.
 func (r *Record) put(word Word, note []byte) error {
 	if note != nil {
 		if err := disk.Replace(r.notePath(), note); err != nil {

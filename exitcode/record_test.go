@@ -37,8 +37,8 @@ func TestRecord_cleanWords(t *testing.T) {
 	}
 }
 
-// Only a small regular file that contains exactly one of the words is a clean record. Any other file must not prevent
-// a clean record from being written later.
+// Only a small regular file that contains exactly one of the words is a clean record. If there is any other file, it
+// must still be possible to write a clean record later.
 func TestRead_unclean(t *testing.T) {
 	for name, put := range map[string]func(t *testing.T, path string){
 		"nothing":              func(*testing.T, string) {},
@@ -143,7 +143,7 @@ func TestRestore(t *testing.T) {
 	})
 }
 
-// Another process had the data open for writing, so the state of the data is unknown.
+// Once another process has had the data open for writing, no clean record may be written.
 func TestInvalidate(t *testing.T) {
 	for name, before := range map[string]func(*testing.T, *exitcode.Record){
 		"before the removal": func(*testing.T, *exitcode.Record) {},
@@ -196,7 +196,7 @@ func TestWrite_leftoverOfAnInterruptedWrite(t *testing.T) {
 	assert.NoFileExists(t, path+".tmp")
 }
 
-// If the note is lost, the word must not be treated as a record that was written without a note.
+// If the note is lost, the word must not be mistaken for a record that was written without a note.
 func TestRecord_requiresItsNote(t *testing.T) {
 	record, path := recordIn(t)
 	record.Describe(func() []byte { return []byte("at the close") })

@@ -4,5 +4,5 @@ package exitcode
 
 import "os"
 
-// reserve does nothing because only Linux can reserve space.
+// reserve does nothing, because space can only be reserved on Linux.
 func reserve(*os.File, int64) {}

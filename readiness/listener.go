@@ -22,9 +22,9 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// A dualListener serves HTTP or HTTPS on one port. Each connection uses the protocol that was configured when it was
-// accepted, initially HTTP. Clients on loopback may always use HTTP, so that `etcd-wrapper status`, kubectl
-// port-forward and users in the pod need no certificates.
+// A dualListener serves both HTTP and HTTPS on one port. Each connection uses the protocol that was configured when
+// the connection was accepted, which is HTTP at first. Clients on loopback may always use HTTP, so that `etcd-wrapper
+// status`, kubectl port-forward and users in the pod need no certificates.
 type dualListener struct {
 	net.Listener
 	config atomic.Pointer[tls.Config] // nil or plainHTTP means HTTP
@@ -33,7 +33,7 @@ type dualListener struct {
 
 var plainHTTP = new(tls.Config)
 
-// tls returns the TLS configuration of new connections, or nil for HTTP.
+// tls returns the TLS configuration for new connections, or nil for HTTP.
 func (l *dualListener) tls() *tls.Config {
 	if config := l.config.Load(); config != plainHTTP {
 		return config
@@ -41,7 +41,7 @@ func (l *dualListener) tls() *tls.Config {
 	return nil
 }
 
-// Accept implements net.Listener. The goroutine of the connection performs the handshake, so a slow client does not
+// Accept implements net.Listener. The handshake runs in the goroutine of the connection, so a slow client does not
 // block other clients.
 func (l *dualListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
@@ -57,8 +57,9 @@ func (l *dualListener) Accept() (net.Conn, error) {
 	}
 }
 
-// A localConn is a connection whose first byte determines the protocol. Until that byte has been read, the
-// connection can only be read or closed. The deadline of net/http for the request header includes the handshake.
+// A localConn is a connection whose first byte determines its protocol. Until the first byte has been received, the
+// connection can only be read or closed. The deadline that net/http sets for the request header also applies to the
+// handshake.
 type localConn struct {
 	*tls.Conn // wraps plain
 	plain     bufferedConn
@@ -67,7 +68,7 @@ type localConn struct {
 	started, isPlain bool // set by the first Read; net/http does nothing else concurrently
 }
 
-// recordTypeHandshake is the first byte of a TLS connection (RFC 8446, 5.1).
+// recordTypeHandshake is the first byte of a TLS connection (RFC 8446, section 5.1).
 const recordTypeHandshake = 22
 
 // Read implements net.Conn.
@@ -98,7 +99,7 @@ func (c *localConn) Write(from []byte) (int, error) {
 	return c.Conn.Write(from)
 }
 
-// A bufferedConn is a connection with a buffered reader for peeking.
+// A bufferedConn is a connection with a buffered reader, which allows peeking.
 type bufferedConn struct {
 	net.Conn
 	reader *bufio.Reader
@@ -107,17 +108,17 @@ type bufferedConn struct {
 // Read implements net.Conn.
 func (c bufferedConn) Read(into []byte) (int, error) { return c.reader.Read(into) }
 
-// A keyPair is a certificate and its key. Like etcd, a keyPair rereads both files at every handshake, so a rotation
-// needs no restart. The keyPair compares the contents of the files, because file times are too coarse and a rotation
-// swaps symbolic links.
+// A keyPair is a certificate and its key. Like etcd, a keyPair rereads both files for every handshake, so no restart
+// is needed after a rotation. The contents of the files are compared, because file times are too coarse and a
+// rotation replaces symbolic links.
 type keyPair struct {
 	certFile, keyFile string
 	log               zerolog.Logger
 
 	mu        sync.Mutex
-	cert, key []byte           // file contents from which good was loaded
+	cert, key []byte           // contents of the files from which good was loaded
 	good      *tls.Certificate // last valid pair
-	trouble   string           // last logged error, or "" after a successful reload
+	trouble   string           // last error that was logged, or "" after a successful reload
 }
 
 func loadKeyPair(certFile, keyFile string, log zerolog.Logger) (*keyPair, error) {
@@ -137,7 +138,7 @@ func (p *keyPair) config() *tls.Config {
 	}
 }
 
-// certificate returns the last valid pair, so that missing or partially written files do not interrupt the service.
+// certificate returns the last valid pair, so missing or partially written files do not interrupt the service.
 func (p *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,7 +169,7 @@ func (p *keyPair) reload() error {
 	return nil
 }
 
-// note logs an error unless the previous handshake failed with the same error.
+// note logs an error, unless the previous handshake failed with the same error.
 func (p *keyPair) note(err error) {
 	trouble := ""
 	if err != nil {
@@ -184,7 +185,7 @@ func (p *keyPair) note(err error) {
 const temporaryName = "etcd-wrapper temporary certificate"
 
 // temporaryConfig returns a TLS configuration with a self-signed certificate. No client can verify the certificate,
-// but kubelet probes do not verify certificates and can therefore report why the member is not ready.
+// but kubelet probes do not verify certificates, so they can report why the member is not ready.
 func temporaryConfig() (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/suites/certificates"
 )
 
-// A remoteListener makes clients appear to be on another host.
+// A remoteListener makes its clients appear to be on another host.
 type remoteListener struct{ net.Listener }
 
 type remoteConn struct{ net.Conn }
@@ -169,7 +169,7 @@ func TestUnusablePairIsRejectedByName(t *testing.T) {
 	require.NoError(t, s.UseTLS(good.cert, good.key))
 }
 
-// Handshakes must not block if a certificate file is replaced by a pipe.
+// Handshakes must not block if a certificate file is replaced with a pipe.
 func TestCertificateThatBlocksLeavesTheLastGoodOneInUse(t *testing.T) {
 	log := new(bytes.Buffer)
 	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, found(nil))

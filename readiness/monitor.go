@@ -13,48 +13,48 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// factsInterval is the interval at which etcd's in-memory state is read. factsInterval bounds the delay until the
-// loss of a leader is detected.
+// factsInterval is the interval at which etcd's in-memory state is read. The loss of a leader is detected after at
+// most factsInterval.
 const factsInterval = 100 * time.Millisecond
 
-// Target is a running etcd member in this process. The Monitor calls its methods from two goroutines, one of which
-// only calls LinearizableRead.
+// A Target is a running etcd member in this process. The Monitor calls the methods of a Target from two goroutines,
+// one of which only calls LinearizableRead.
 type Target interface {
 	// LinearizableRead performs a linearizable read. LinearizableRead must return soon after ctx is done.
 	LinearizableRead(ctx context.Context) error
-	// LeaderChanged returns a channel that is closed at the next leader change.
+	// LeaderChanged returns a channel that is closed when the leader changes next.
 	LeaderChanged() <-chan struct{}
-	// HasLeader and the methods below never block.
+	// HasLeader and the methods below must never block.
 	HasLeader() bool
 	IsLearner() bool
 	Alarms() (corrupt, noSpace bool)
-	// ListenerError returns why the client listener failed, or nil if it is open.
+	// ListenerError returns why the client listener has failed, or nil if it is open.
 	ListenerError() error
-	// LostData returns an error if etcd's files were removed or replaced.
+	// LostData returns an error if etcd's files have been removed or replaced.
 	LostData() error
-	// Scarce describes a volume that is nearly full, or returns "".
+	// Scarce returns a description of the volume if it is nearly full, or "".
 	Scarce() string
-	// Unreadable returns why etcd of the wanted version cannot read the data, or "" if it can.
+	// Unreadable returns why the required etcd version cannot read the data, or "" if it can.
 	Unreadable() string
 	// Away returns why clients should temporarily use other members, or "".
 	Away() string
-	// Unconfirmed returns why clients are waiting for changes to be stored, or "".
+	// Unconfirmed returns why clients have to wait until their changes are stored, or "".
 	Unconfirmed() string
-	// Missing describes the members to which this member has no connection.
+	// Missing returns a description of the members to which this member has no connection.
 	Missing() []string
-	// Certificates returns why no client can connect, and other problems with certificates. Certificates returns
-	// empty strings if there are no problems.
+	// Certificates returns why no client can connect, and any other problems with certificates. If there are no
+	// problems, Certificates returns empty strings.
 	Certificates(now time.Time) (ended, soon string)
 }
 
-// A Monitor checks a member continuously and publishes the results.
+// A Monitor continuously checks a member and publishes the results.
 type Monitor struct {
 	log    zerolog.Logger
 	report atomic.Pointer[Report]
 }
 
-// NewMonitor returns a Monitor that reports not ready until Run is called. The Monitor logs each change of a check
-// to log.
+// NewMonitor returns a Monitor that reports that the member is not ready until Run is called. The Monitor writes each
+// change of a check to log.
 func NewMonitor(log zerolog.Logger) *Monitor {
 	m, none := &Monitor{log: log}, emptyReport()
 	none.since = time.Now()
@@ -65,9 +65,9 @@ func NewMonitor(log zerolog.Logger) *Monitor {
 // Report returns the latest report. Report is safe for concurrent use.
 func (m *Monitor) Report() *Report { return m.report.Load() }
 
-// Run checks t until ctx is done, and then publishes a report that is not ready. Run returns once its last read has
-// returned, at most 1 s after ctx is done. Only one Run may be active at a time, and it must return before the
-// member is closed.
+// Run checks t until ctx is done, and then publishes a report that the member is not ready. Run returns once its last
+// read has returned, at most 1 s after ctx is done. There must not be more than one active Run, and Run must return
+// before the member is closed.
 func (m *Monitor) Run(ctx context.Context, t Target) {
 	w := newWatch(t)
 	beat := time.NewTicker(factsInterval)
@@ -94,7 +94,7 @@ func (m *Monitor) Run(ctx context.Context, t Target) {
 func (m *Monitor) publish(next *Report) {
 	last := m.replace(next)
 	for i, is := range next.checks {
-		// Do not log passing checks of a member that has just started.
+		// Do not log passing checks if the member has just started.
 		matters := last.watched || is.Status != OK
 		if was := last.checks[i]; matters && is.Status != was.Status {
 			m.logChange(was, is)
@@ -108,8 +108,8 @@ func (m *Monitor) replace(next *Report) (last *Report) {
 	return m.report.Swap(next)
 }
 
-// logChange logs the change of a check. The message contains all information, so that operators need not read the
-// fields.
+// logChange logs that the result of a check has changed. The message contains all information, so operators do not
+// have to read the fields.
 func (m *Monitor) logChange(was, is Check) {
 	level, sentence := zerolog.InfoLevel, "readiness check "+is.Name+" ok"
 	if is.Status != OK {
@@ -121,27 +121,27 @@ func (m *Monitor) logChange(was, is Check) {
 const (
 	// A lost quorum is detected after at most readInterval + readTimeout + factsInterval = 1.4 s, or 2.4 s if the
 	// last response was slow.
-	readInterval  = 300 * time.Millisecond // time between the starts of two reads if the first one succeeds
-	readTimeout   = time.Second            // a slower read counts as failed
+	readInterval  = 300 * time.Millisecond // time between the starts of two reads if the first read succeeds
+	readTimeout   = time.Second            // a slower read is treated as failed
 	retryInterval = 100 * time.Millisecond // pause after a failed read
-	maxAbsence    = time.Minute            // longer than a restart of a member
+	maxAbsence    = time.Minute            // longer than a member takes to restart
 )
 
-// A watch is the state of Monitor.Run. At most one read is in flight, so that reads do not pile up in a member
+// A watch contains the state of Monitor.Run. There is at most one read in flight, so reads cannot pile up in a member
 // without a quorum.
 type watch struct {
 	target        Target
 	leaderChanged <-chan struct{}
 	hasLeader     bool
 
-	results    chan error         // receives the result of the read in flight; buffered, so that an abandoned read does not block
+	results    chan error         // receives the result of the read in flight; buffered so that an abandoned read does not block
 	cancel     context.CancelFunc // cancels the read in flight; nil if there is none
-	started    time.Time          // start of the read in flight
-	isOutdated bool               // the result of the read in flight must be ignored because the leader has changed
+	started    time.Time          // time at which the read in flight was started
+	isOutdated bool               // the result of the read in flight must be ignored, because the leader has changed
 
-	nextRead time.Time // earliest start of the next read; zero means now
-	lastRead time.Time // start of the last successful read since the member last lost its leader
-	lastErr  error     // error of the last read that was not outdated
+	nextRead time.Time // earliest time at which the next read may start; zero means now
+	lastRead time.Time // time at which the last successful read started, since the member last lost its leader
+	lastErr  error     // error of the last read whose result was not ignored
 
 	completeAt time.Time // last time at which no member was missing
 }
@@ -150,7 +150,7 @@ func newWatch(t Target) *watch {
 	return &watch{target: t, leaderChanged: t.LeaderChanged(), results: make(chan error, 1), completeAt: time.Now()}
 }
 
-// observeLeader detects the loss of the leader, for which there is no notification.
+// observeLeader detects that the leader has been lost, for which there is no notification.
 func (w *watch) observeLeader() {
 	has := w.target.HasLeader()
 	if has == w.hasLeader {
@@ -163,7 +163,7 @@ func (w *watch) observeLeader() {
 	}
 }
 
-// handleLeaderChange gets the next channel before it restarts the read, so that it does not miss any change.
+// handleLeaderChange gets the next channel before it restarts the read, so it does not miss any change.
 func (w *watch) handleLeaderChange() {
 	w.leaderChanged = w.target.LeaderChanged()
 	w.restartRead()
@@ -203,8 +203,8 @@ func (w *watch) readEnded(err error) {
 	}
 }
 
-// awaitRead cancels the read in flight and waits for it. awaitRead returns false if the read does not return in
-// time.
+// awaitRead cancels the read in flight and waits until it has returned. If the read does not return in time,
+// awaitRead returns false.
 func (w *watch) awaitRead() bool {
 	if w.cancel == nil {
 		return true
@@ -218,31 +218,32 @@ func (w *watch) awaitRead() bool {
 	}
 }
 
-// maxReadAge is the maximum time since the start of the last successful read for which the member is ready.
+// maxReadAge is the maximum time since the start of the last successful read for which the member is considered
+// ready.
 const maxReadAge = 3 * time.Second
 
-// Statuses of a check. Only Failed makes the member not ready.
+// Statuses of a check. The member is only not ready if a check has the status Failed.
 const (
 	OK       = status.HealthOK
-	Degraded = status.HealthDegraded // needs attention, but clients may use the member
+	Degraded = status.HealthDegraded // needs attention, but clients can use the member
 	Failed   = status.HealthFailed
 )
 
 // A Check is the result of one readiness check.
 type Check = status.Check
 
-// A Report contains the results of all checks at one point in time. The Report is immutable and safe for concurrent
-// use. The zero Report is not ready.
+// A Report contains the results of all checks at one point in time. A Report is immutable and safe for concurrent
+// use. The zero Report means that the member is not ready.
 type Report struct {
-	// LastRead is the start of the last successful linearizable read since the member last lost its leader, or zero
-	// if there is none.
+	// LastRead is the time at which the last successful linearizable read started, since the member last lost its
+	// leader, or zero if there is none.
 	LastRead time.Time
 	since    time.Time // time at which Ready last changed between two reports, or at which the Monitor was created
 	watched  bool
 	checks   [checkCount]Check
 }
 
-// Ready reports whether the member is ready at now. Ready does not allocate.
+// Ready reports whether the member is ready at the time now. Ready does not allocate.
 func (r *Report) Ready(now time.Time) bool { return r.hasNoFailedCheck() && r.fresh(now) }
 
 func (r *Report) hasNoFailedCheck() bool {
@@ -254,7 +255,7 @@ func (r *Report) hasNoFailedCheck() bool {
 	return true
 }
 
-// ReadySince returns the time at which Ready changed to its value at now.
+// ReadySince returns the time at which Ready changed to the value that it has at the time now.
 func (r *Report) ReadySince(now time.Time) time.Time {
 	if outdated := r.LastRead.Add(maxReadAge); !r.LastRead.IsZero() && r.hasNoFailedCheck() && now.After(outdated) {
 		return outdated
@@ -270,8 +271,8 @@ func (r *Report) setSince(last *Report, now time.Time) {
 	}
 }
 
-// Checks returns the results at now. The quorum check fails if the last read has become too old. The caller owns the
-// slice.
+// Checks returns the results at the time now. If the last read is too old, the quorum check has failed. The caller
+// may modify the slice.
 func (r *Report) Checks(now time.Time) []Check {
 	checks := r.checks
 	if checks[quorum].Status != Failed && !r.fresh(now) {
@@ -285,10 +286,10 @@ func (r *Report) fresh(now time.Time) bool {
 	return !r.LastRead.IsZero() && now.Sub(r.LastRead) <= maxReadAge
 }
 
-// notRunning is the reason of all checks before etcd is started and after it has stopped.
+// notRunning is the reason for which all checks fail before etcd is started and after it has been stopped.
 const notRunning = "etcd is not running"
 
-// emptyReport returns a report in which all checks fail.
+// emptyReport returns a report in which all checks have failed.
 func emptyReport() *Report {
 	r := &Report{}
 	for i := range r.checks {
@@ -301,7 +302,7 @@ func failed(check int, reason string) Check {
 	return Check{Name: names[check], Status: Failed, Reason: reason}
 }
 
-// Indices of the checks in a Report.
+// Indexes of the checks in a Report.
 const (
 	quorum = iota
 	learner
@@ -315,7 +316,7 @@ const (
 	checkCount
 )
 
-// names lists the names of the checks in display order.
+// names lists the names of the checks in the order in which they are shown.
 var names = [checkCount]string{
 	"quorum", "not_learner", "no_corrupt_alarm", "client_listener", "space", "volume", "data_version", "defragmentation", "certificates",
 }
@@ -331,7 +332,8 @@ func (w *watch) report() *Report {
 		corrupt:  {failed: onlyIf(isCorrupt, "the CORRUPT alarm is raised: the members have different data")},
 		listener: {failed: errorText("the client listener failed: ", t.ListenerError())},
 		space:    {degraded: onlyIf(noSpace, "writes are rejected: compact, delete keys or raise quota-backend-bytes")},
-		// Clients must not write to a member whose files are gone. etcd panics when the volume is full.
+		// If the files of a member are gone, clients must not write to the member. etcd panics when the volume is
+		// full.
 		volume:      {errorText("", t.LostData()), t.Scarce()},
 		dataVersion: {degraded: t.Unreadable()},
 		maintenance: {failed: t.Away()},
@@ -362,8 +364,8 @@ func errorText(prefix string, err error) string {
 	return prefix + err.Error()
 }
 
-// checkQuorum fails without a quorum. The check is degraded once a member has been missing for longer than a restart
-// takes, because the loss of another member may then break the quorum.
+// checkQuorum returns a failed check if there is no quorum. If a member has been missing for longer than a restart
+// takes, the check is degraded, because losing another member may then break the quorum.
 func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 	missing := w.target.Missing()
 	if len(missing) == 0 {
@@ -381,8 +383,8 @@ func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 	return reasons
 }
 
-// quorumError returns why there is no quorum, or "" if there is one. A read that ignores its timeout counts as
-// failed. With --backup-ack=stored, the store is part of the quorum.
+// quorumError returns why there is no quorum, or "" if there is one. A read that ignores its timeout is treated as
+// failed. With --backup-ack=stored, there is no quorum without the store.
 func (w *watch) quorumError() string {
 	hangs := w.cancel != nil && time.Since(w.started) >= readTimeout
 	switch {

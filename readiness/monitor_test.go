@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// newTestMonitor runs a Monitor on a target until the test ends. newTestMonitor must be called in a synctest bubble.
+// newTestMonitor runs a Monitor on a target until the end of the test. newTestMonitor must be called in a synctest
+// bubble.
 func newTestMonitor(t *testing.T, m *fakeTarget, log *bytes.Buffer) *Monitor {
 	t.Helper()
 	monitor := NewMonitor(zerolog.New(log))
@@ -28,7 +29,7 @@ func newTestMonitor(t *testing.T, m *fakeTarget, log *bytes.Buffer) *Monitor {
 
 func ready(m *Monitor) bool { return m.Report().Ready(time.Now()) }
 
-// timeUntil advances the fake clock until the Monitor reports the wanted readiness, and returns the elapsed time.
+// timeUntil advances the fake clock until the Monitor reports the expected readiness, and returns the elapsed time.
 func timeUntil(t *testing.T, m *Monitor, want bool) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -392,7 +393,7 @@ func TestLostQuorumNamesMissingMembers(t *testing.T) {
 	})
 }
 
-// A fakeTarget is a Target with responses that are set by the test.
+// A fakeTarget is a Target whose responses are set by the test.
 type fakeTarget struct {
 	mu          sync.Mutex
 	noLeader    bool
@@ -418,7 +419,7 @@ func newTarget() *fakeTarget {
 	return &fakeTarget{changed: make(chan struct{}), read: func(context.Context) error { return nil }}
 }
 
-// set changes the target under its lock.
+// set changes the target while holding its lock.
 func (m *fakeTarget) set(change func(*fakeTarget)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -433,7 +434,7 @@ func (m *fakeTarget) elect() {
 	})
 }
 
-// get reads a value under the target's lock.
+// get reads a value while holding the target's lock.
 func get[T any](m *fakeTarget, value func() T) T {
 	m.mu.Lock()
 	defer m.mu.Unlock()

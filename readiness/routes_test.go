@@ -16,7 +16,7 @@ import (
 
 func passed(check int) Check { return Check{Name: names[check], Status: OK} }
 
-// found returns a Monitor whose report has only passing checks before spoil changes it.
+// found returns a Monitor with a report in which all checks pass, unless spoil changes the report.
 func found(spoil func(*Report)) *Monitor {
 	r := &Report{LastRead: time.Now()}
 	for i := range r.checks {
@@ -175,7 +175,7 @@ func TestOnlyLocalClientsMayStop(t *testing.T) {
 	}
 }
 
-// gone is the response writer of a client that has disconnected.
+// gone is the response writer for a client that has disconnected.
 type gone struct{ *httptest.ResponseRecorder }
 
 func (gone) FlushError() error { return errors.New("broken pipe") }

@@ -2,19 +2,20 @@
 // The Monitor checks whether clients can use the embedded etcd.
 //
 // One goroutine of the Monitor checks etcd and publishes an immutable Report. The server replies from memory, so
-// probes put no load on raft. /readyz replies with status 200 only if the lifecycle is Serving and a linearizable
-// read that started within the last 3 s has succeeded. The server computes the age for each reply, so a stalled
-// Monitor cannot keep a member ready.
+// probes cause no load on raft. /readyz replies with status 200 only if the lifecycle is in state Serving and a
+// linearizable read that started within the last 3 s has succeeded. The age of the read is computed for each reply,
+// so a stalled Monitor cannot keep a member ready.
 //
-// Subpackages implement the other endpoints: status (GET /lifecycle), metrics (GET /metrics) and page (GET /). The
-// command adds their handlers to Options.Routes.
+// The other endpoints are implemented by subpackages: status (GET /lifecycle), metrics (GET /metrics) and page (GET
+// /). Package main adds their handlers to Options.Routes.
 //
 // The server is available for the entire lifetime of the process. If TLS is expected, the server starts with a
-// temporary certificate until the real certificate is known. On loopback, the server also accepts plain HTTP, so
-// that all containers of the pod can use the port without certificates. A socket on the volume is not an
+// temporary certificate until the real certificate is known. The server also accepts plain HTTP on loopback, so that
+// all containers of the pod can use the port without certificates. A socket on the volume would not be an
 // alternative, because the volume may hang or be read-only when an operator needs the status.
 //
-// The package imports neither the lifecycle nor etcd. The command adapts both by means of Options and Target.
+// The package imports neither the lifecycle nor etcd. Package main adapts the lifecycle and etcd by means of Options
+// and Target.
 package readiness
 
 import (
@@ -43,7 +44,7 @@ const (
 	maxConnections = 256
 )
 
-// Phase is the state of the lifecycle as far as the server needs it.
+// Phase contains what the server needs to know about the state of the lifecycle.
 type Phase struct {
 	State   string    // name of the state
 	Since   time.Time // time at which the state was entered
@@ -55,11 +56,11 @@ type Phase struct {
 type Options struct {
 	Address string       // host:port to bind
 	Phase   func() Phase // returns the current phase; must not block; may be called concurrently
-	// Stop requests a stop. Stop is called after the reply to each POST /stop was sent. Stop may be called
+	// Stop requests a stop. Stop is called for each POST /stop after the reply has been sent. Stop may be called
 	// concurrently and must not wait for Shutdown.
 	Stop func()
-	// Defragment starts a defragmentation and returns immediately. Defragment returns an error if a defragmentation
-	// cannot start now. Defragment may be called concurrently.
+	// Defragment starts a defragmentation and returns immediately. If a defragmentation cannot start now, Defragment
+	// returns an error. Defragment may be called concurrently.
 	Defragment func() error
 	Routes     map[string]http.Handler // additional handlers by net/http pattern; Shutdown cancels their contexts
 	Log        zerolog.Logger
@@ -73,8 +74,8 @@ type Server struct {
 	log      zerolog.Logger
 }
 
-// Listen binds the port. Connections are accepted once Serve is called. The server uses plain HTTP until one of the
-// Use methods is called.
+// Listen binds the port. Connections are not accepted until Serve is called. The server uses plain HTTP until one of
+// the Use methods is called.
 func Listen(o Options, m *Monitor) (*Server, error) {
 	bound, err := net.Listen("tcp", o.Address)
 	if err != nil {
@@ -100,11 +101,11 @@ func Listen(o Options, m *Monitor) (*Server, error) {
 	return s, nil
 }
 
-// Addr returns the bound address.
+// Addr returns the address on which the server is listening.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Serve accepts connections until Shutdown is called, and then returns nil. Serve must be called only once. An error
-// means that the server has failed and cannot be restarted.
+// Serve accepts connections until Shutdown is called, and then returns nil. Serve must be called only once. If Serve
+// returns an error, the server has failed and cannot be restarted.
 func (s *Server) Serve() error {
 	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("cannot serve on %s: %w", s.Addr(), err)
@@ -132,8 +133,8 @@ func (s *Server) UseTemporary() error {
 	return nil
 }
 
-// UseTLS makes the server use HTTPS for new connections, with a certificate and key that are reread at every
-// handshake. Clients on loopback may still use plain HTTP. Other open HTTP connections are closed after their next
+// UseTLS makes the server use HTTPS for new connections, with a certificate and key that are reread for every
+// handshake. Clients on loopback may still use plain HTTP. Any other open HTTP connection is closed after its next
 // reply or after 30 s. If the files cannot be used, UseTLS returns an error and the protocol does not change. UseTLS
 // is safe for concurrent use.
 func (s *Server) UseTLS(certFile, keyFile string) error {
@@ -146,12 +147,12 @@ func (s *Server) UseTLS(certFile, keyFile string) error {
 	return nil
 }
 
-// Shutdown closes the port, cancels streams and waits for requests in progress, and up to 5 s for clients that have
-// not sent a request yet. If ctx is done first, Shutdown closes all connections and returns an error that wraps the
-// error of ctx. Shutdown must be called once, even if Serve was not called.
+// Shutdown closes the port, cancels streams and waits for requests in progress, and for up to 5 s for clients that
+// have not sent a request yet. If ctx is done first, Shutdown closes all connections and returns an error that wraps
+// the error of ctx. Shutdown must be called once, even if Serve has not been called.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.end()
-	defer s.listener.Close() // http.Server closes the listener only if Serve was called
+	defer s.listener.Close() // http.Server closes the listener only if Serve has been called
 	if err := s.http.Shutdown(ctx); err != nil {
 		_ = s.http.Close()
 		return fmt.Errorf("cannot shut down the server on %s gracefully: %w", s.Addr(), err)
@@ -159,8 +160,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// closeOldConnections closes remote connections that use the previous protocol after their next reply. Closing a
-// connection earlier could interrupt a POST /stop, and the sidecar would exit.
+// closeOldConnections closes each remote connection that uses the previous protocol after its next reply. Closing a
+// connection earlier could interrupt a POST /stop, and the sidecar would then exit.
 func (s *Server) closeOldConnections(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if overTLS := r.TLS != nil; overTLS != (s.listener.tls() != nil) && !onLoopback(r.RemoteAddr) {
@@ -170,7 +171,7 @@ func (s *Server) closeOldConnections(next http.Handler) http.Handler {
 	})
 }
 
-// connectionErrors logs net/http's messages about connections, which are mostly failed handshakes.
+// connectionErrors logs net/http's messages about connections, most of which are about failed handshakes.
 type connectionErrors struct{ log zerolog.Logger }
 
 func (c connectionErrors) Write(line []byte) (int, error) {
@@ -183,9 +184,9 @@ func rateLimit(log zerolog.Logger) zerolog.Logger {
 	return log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Minute})
 }
 
-// A connectionLimiter limits the number of open connections. When the limit is exceeded, the connectionLimiter
-// closes the connection that has been idle longest instead of the new one, which may be a kubelet probe. The
-// connectionLimiter closes the new connection only if all others have a request in progress.
+// A connectionLimiter limits the number of open connections. If there are too many connections, the connectionLimiter
+// does not close the new one, which may be a kubelet probe, but the one that has been idle longest. The new
+// connection is closed only if all others have a request in progress.
 type connectionLimiter struct {
 	limit int
 
@@ -218,8 +219,8 @@ func (c *connectionLimiter) change(conn net.Conn, to http.ConnState) {
 	}
 }
 
-// closeOldest closes the connection that has been idle longest. closeOldest closes the underlying connection,
-// because sending TLS's close_notify could block.
+// closeOldest closes the connection that has been idle longest. closeOldest closes the underlying connection, because
+// sending TLS's close_notify could block.
 func (c *connectionLimiter) closeOldest() {
 	longest := c.waiting.Front()
 	if longest == nil {

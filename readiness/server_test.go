@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience bounds each wait in these tests.
+// patience limits how long these tests wait.
 const patience = 10 * time.Second
 
 // served starts a server on a free loopback port and stops it at the end of the test. The caller must choose the
@@ -38,7 +38,7 @@ func listening(t testing.TB, o Options, m *Monitor) *Server {
 	return s
 }
 
-// serve runs the server until the test ends.
+// serve runs the server until the end of the test.
 func serve(t testing.TB, s *Server) {
 	done := make(chan error, 1)
 	go func() { done <- s.Serve() }()
@@ -144,7 +144,7 @@ func TestStopWithUnreadBody(t *testing.T) {
 			s := served(t, Options{Log: zerolog.Nop(), Stop: func() { asked <- struct{}{} }}, found(nil))
 			s.UseHTTP()
 			c := dial(t, s)
-			go func() { // returns once the connection is closed
+			go func() { // returns once the connection has been closed
 				_, _ = fmt.Fprintf(c, "POST /stop HTTP/1.1\r\nHost: pod\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
 			}()
 			res, body := c.receive()
@@ -208,7 +208,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	require.NoError(t, s.Shutdown(ctx))
 }
 
-// Clients that send nothing must neither exhaust memory nor lock out the kubelet.
+// Clients that send nothing must neither exhaust the memory nor lock out the kubelet.
 func TestIdleConnectionsAreBoundedAndNewOnesAreServed(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop(), Phase: serving}, found(nil))
 	s.UseHTTP()
@@ -257,7 +257,7 @@ func TestCrowdClosesTheLongestIdleConnection(t *testing.T) {
 	require.Zero(t, c.waiting.Len())
 }
 
-// watchedConn records that it was closed.
+// A watchedConn records that it has been closed.
 type watchedConn struct {
 	net.Conn
 	gone bool

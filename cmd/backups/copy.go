@@ -17,8 +17,8 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrAnother reports that a location is not a copy of the store: Copy did not create its objects, or another process
-// has written to it since.
+// ErrAnother reports that a location is not a copy of the store, because Copy did not create the objects there or
+// another process has written to it since.
 var ErrAnother = errors.New("is not a copy of")
 
 // CopyResult is the result of backup copy. The -o json flag prints it.
@@ -38,12 +38,12 @@ func (c CopyResult) Print(to io.Writer) error {
 }
 
 // Copy copies every object that is missing from another location, reads each copied object back and compares it. Copy
-// resumes an interrupted copy. If follow is not 0, Copy repeats at that interval until ctx is done, which is then not
-// an error. Objects that were deleted from the store remain in the copy.
+// resumes an interrupted copy. If follow is not 0, Copy repeats at that interval until ctx is done, and then returns
+// no error. Objects that have been deleted from the store are kept in the copy.
 //
-// Copy never mixes two histories: it returns ErrAnother if the location has backups that Copy did not create, or if
-// another process has written to the copy since. A copy is distinguished from the store of a running cluster by
-// copyMark.
+// Copy never mixes two histories: it returns ErrAnother if the location contains backups that Copy did not create, or
+// if another process has written to the copy. The object copyMark distinguishes a copy from the store of a running
+// cluster.
 func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Duration, meter *Meter) (CopyResult, error) {
 	defer meter.Clear()
 	c := &copier{from: settings.Store, to: to, meter: meter, checked: map[string]bool{}}
@@ -62,17 +62,18 @@ func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Du
 	}
 }
 
-// A copier is a copy in progress.
+// A copier copies one store to another location.
 type copier struct {
 	from, to store.Store
 	meter    *Meter
 	resumed  bool            // the objects of an earlier copy have been counted
-	checked  map[string]bool // names of the compared objects
-	stale    bool            // an object of the store was deleted before it could be compared
+	checked  map[string]bool // names of the objects that have been compared
+	stale    bool            // a source object was deleted before it could be compared
 	result   CopyResult
 }
 
-// untilEqual repeats pass until nothing new is found, because the cluster keeps writing and merging segments.
+// untilEqual calls pass until it finds nothing new, because the cluster keeps writing and merging segments in the
+// meantime.
 func (c *copier) untilEqual(ctx context.Context) error {
 	for {
 		copied, err := c.pass(ctx)
@@ -82,11 +83,11 @@ func (c *copier) untilEqual(ctx context.Context) error {
 	}
 }
 
-// pass copies objects in the order of their names, which keeps an interrupted copy readable: the manifest of a full
-// snapshot follows its data, and segments keep their order.
+// pass copies objects in name order, which keeps an interrupted copy readable: the data of a full snapshot is copied
+// before its manifest, and segments are copied in sequence.
 func (c *copier) pass(ctx context.Context) (copied int, err error) {
 	c.stale = false
-	copies, err := list(ctx, c.to) // list the copy first: its listing must not be newer than the store's
+	copies, err := list(ctx, c.to) // list the copy first, so that its listing is not newer than the store's
 	if err != nil {
 		return 0, err
 	}
@@ -136,7 +137,8 @@ func list(ctx context.Context, s store.Store) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// copy copies an object and reads it back. An object that has disappeared since the listing was merged or pruned.
+// copy copies an object and reads it back. If the object no longer exists, it has been merged or pruned since the
+// store was listed, and copy returns false.
 func (c *copier) copy(ctx context.Context, name string) (copied bool, err error) {
 	content, err := c.from.Get(ctx, name, 0, -1)
 	if errors.Is(err, store.ErrNotFound) {
@@ -165,7 +167,7 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 	return true, nil
 }
 
-// contentError returns the error for an object that differs between the copy and the store.
+// contentError returns the error for an object whose content in the copy differs from the store.
 func (c *copier) contentError(name string) error {
 	return fmt.Errorf("%s %w %s: %s differs; copy to another location", c.to, ErrAnother, c.from, name)
 }

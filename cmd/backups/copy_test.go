@@ -47,7 +47,7 @@ func TestCopy_resumes(t *testing.T) {
 		to, puts := memory.New(), 0
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err := Copy(ctx, settings, watched{to, func() {
-			if puts++; puts > cut+1 { // the first put is the mark
+			if puts++; puts > cut+1 { // the first put creates the mark
 				cancel()
 			}
 		}}, 0, NewMeter(nil))
@@ -59,7 +59,7 @@ func TestCopy_resumes(t *testing.T) {
 	}
 }
 
-// watched calls a test function before each put.
+// watched is a store that calls a test function before each put.
 type watched struct {
 	*memory.Store
 	put func()
@@ -89,7 +89,7 @@ func TestCopy_refusesOtherBackups(t *testing.T) {
 	assert.ErrorContains(t, err, "is damaged")
 }
 
-// flipped returns different bytes from those that were put.
+// flipped is a store that returns different bytes than were put.
 type flipped struct{ *memory.Store }
 
 func (f flipped) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
@@ -129,7 +129,7 @@ func TestCopy_follow(t *testing.T) {
 	assert.Positive(t, copied.Objects)
 }
 
-// listed calls a test function on each listing.
+// listed is a store that calls a test function on each listing.
 type listed struct {
 	store.Store
 	list func()
@@ -140,7 +140,7 @@ func (l listed) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 	return l.Store.List(ctx, prefix, after)
 }
 
-// rehearse starts a cluster on a store, which ends the current generation and creates the next one.
+// rehearse starts a new generation in a store, as starting a cluster on the store would.
 func rehearse(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), kept, archive.Generation{
@@ -148,7 +148,7 @@ func rehearse(t *testing.T, on store.Store) {
 	}))
 }
 
-// goOn adds an empty segment to a store, like a running cluster.
+// goOn adds an empty segment to a store, as a running cluster would.
 func (l sampleCluster) goOn(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
 	head, err := kept.Head(t.Context(), 1)
@@ -172,7 +172,7 @@ func TestCopy_comparesHistories(t *testing.T) {
 	l := runSampleCluster(t)
 	for name, c := range map[string]struct {
 		then func(t *testing.T, original, copied store.Store)
-		err  string // empty if Copy succeeds again
+		err  string // expected error; empty if Copy succeeds again
 	}{
 		"nothing happens":                      {func(*testing.T, store.Store, store.Store) {}, ""},
 		"the original continues":               {func(t *testing.T, original, _ store.Store) { l.goOn(t, original) }, ""},

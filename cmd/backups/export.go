@@ -22,11 +22,11 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrExists reports that the output file already exists. Export never overwrites a file.
+// ErrExists reports that the output file already exists.
 var ErrExists = errors.New("already exists; choose another name")
 
-// ErrIncomplete reports that later revisions were backed up but cannot be read. A result returned with ErrIncomplete
-// is valid.
+// ErrIncomplete reports that later revisions were backed up but cannot be read. A result is valid even if it is
+// returned with ErrIncomplete.
 var ErrIncomplete = errors.New("incomplete")
 
 // ExportResult is the result of backup export. The -o json flag prints it.
@@ -35,7 +35,7 @@ type ExportResult struct {
 	Revision   int64     `json:"revision"` // revision of the snapshot
 	Time       time.Time `json:"time,omitzero"`
 	Generation int       `json:"generation,omitempty"` // absent for a backup made by the sidecar
-	Full       string    `json:"full"`                 // full snapshot from which the snapshot was made
+	Full       string    `json:"full"`                 // full snapshot on which the export is based
 	Rows       int64     `json:"rows"`                 // number of rows added to the full snapshot
 	Bytes      int64     `json:"bytes"`                // size of the file
 	Gaps
@@ -45,12 +45,13 @@ type ExportResult struct {
 type Gaps struct {
 	Unsigned bool     `json:"unsigned,omitempty"` // the backup has no signature even though trusted keys are set (--accept=unsigned)
 	Lost     int64    `json:"lost,omitempty"`     // minimum number of later revisions that were backed up but cannot be read
-	Damaged  []string `json:"damaged,omitempty"`  // why backups were skipped, as sentences
+	Damaged  []string `json:"damaged,omitempty"`  // sentences that explain why backups were skipped
 }
 
-// Export writes a revision as a stock etcd snapshot to a new file that only the user can read. Export searches our
-// own backups first and then those made by etcd-backup-restore in the same store. Export returns archive.ErrNotKept if
-// neither contains the target, and ErrIncomplete if later revisions were backed up but cannot be read.
+// Export writes etcd's state at a revision to a new file that only the user can read, in the format of a stock etcd
+// snapshot. Export searches our own backups first and then those made by etcd-backup-restore in the same store.
+// Export returns archive.ErrNotKept if neither contains the target, and ErrIncomplete if later revisions were backed
+// up but cannot be read.
 func Export(ctx context.Context, settings Settings, target archive.Target, file string, meter *Meter) (ExportResult, error) {
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
 		return ExportResult{}, fmt.Errorf("%s %w", file, ErrExists)
@@ -109,8 +110,8 @@ func exportArchive(ctx context.Context, kept *archive.Archive, target archive.Ta
 	}, err
 }
 
-// find returns the path to a target. find returns an error if a backup has no trusted signature: unlike a damaged
-// backup, an untrusted one is never skipped in favor of an earlier revision.
+// find returns the path to a target. Unlike a damaged backup, a backup without a trusted signature is never skipped
+// in favor of an earlier revision: find returns an error instead.
 func find(ctx context.Context, kept *archive.Archive, target archive.Target) (archive.Path, error) {
 	path, err := kept.Find(ctx, target)
 	if err == nil && errors.Is(path.PastEnd, format.ErrUntrusted) {
@@ -125,8 +126,8 @@ func (g *Gaps) skip(_, _ archive.Path, why error) error {
 	return nil
 }
 
-// build calls use with the path to a target, or with the best usable path if that path is damaged, and returns the
-// path that was used. build also returns ErrIncomplete if revisions after the end of that path cannot be read.
+// build calls use with the path to a target and returns the path that was used, which is the best usable path if the
+// first one is damaged. build also returns ErrIncomplete if revisions after the end of the used path cannot be read.
 func (g *Gaps) build(ctx context.Context, kept *archive.Archive, sought archive.Path, made string, use func(archive.Path) error) (archive.Path, error) {
 	if sought.PastEnd != nil {
 		_ = g.skip(sought, sought, sought.PastEnd) // skip always returns nil
@@ -168,9 +169,9 @@ func (e ExportResult) Print(to io.Writer) error {
 	return err
 }
 
-// A sidecarExport builds a snapshot from the backups made by etcd-backup-restore. A sidecarExport first downloads the full
-// snapshot to a file next to the output, because the object's name may not match its content. An export therefore
-// needs twice the disk space.
+// A sidecarExport builds a snapshot from the backups made by etcd-backup-restore. The full snapshot is first
+// downloaded to a file next to the output, because the object's name may not match its content. Because of the
+// download, an export needs twice the disk space.
 type sidecarExport struct {
 	kept    *sidecarstore.Archive
 	target  archive.Target
@@ -178,8 +179,8 @@ type sidecarExport struct {
 	options restore.Options
 }
 
-// export tries the full snapshots in order of preference: any of them may be damaged or contain more revisions than
-// its name states.
+// export tries the full snapshots in order of preference, because any of them may be damaged or contain more
+// revisions than its name states.
 func (e sidecarExport) export(ctx context.Context) (exported ExportResult, err error) {
 	fulls, err := e.kept.FullSnapshots(e.target)
 	if err != nil {
@@ -260,8 +261,8 @@ func rowsOf(tx *bolt.Tx) func(revision []byte) (key, value []byte) {
 	}
 }
 
-// checkDigest compares a stock snapshot with the digest at its end. checkDigest must run before the snapshot is
-// opened as a database, because reading a missing page of a truncated file through a memory map kills the process.
+// checkDigest verifies the SHA-256 digest at the end of a stock snapshot. checkDigest must run before the snapshot is
+// opened as a database: if a file is truncated, reading a missing page through the memory map kills the process.
 func checkDigest(ctx context.Context, path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -279,7 +280,7 @@ func checkDigest(ctx context.Context, path string) error {
 // sector divides its size.
 const sector = 512
 
-// repairHint guesses the origin of a file without a digest and returns the next step.
+// repairHint guesses where a file without a digest comes from and returns the next step.
 func repairHint(path string) string {
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 || info.Size()%sector != 0 {
 		return "the file may be truncated"

@@ -152,7 +152,7 @@ func TestExport_missingKey(t *testing.T) {
 	}
 }
 
-// Revisions that our own backups should contain must not be read from the sidecar's backups.
+// Export must not read revisions from the sidecar's backups that our own backups should contain.
 func TestExport_prefersOurBackups(t *testing.T) {
 	l := runSampleCluster(t)
 	settings := l.storeAsSidecar(t)
@@ -171,8 +171,8 @@ func TestExport_prefersOurBackups(t *testing.T) {
 	assert.Equal(t, l.last-2, exported.Revision)
 }
 
-// A signature is required because anyone with write access to the store can create an object with a name like the
-// sidecar's.
+// Export must require a signature, because anyone with write access to the store can create an object with a name
+// like the sidecar's.
 func TestExport_unsignedSidecarBackups(t *testing.T) {
 	l := runSampleCluster(t)
 	settings := l.storeAsSidecar(t)

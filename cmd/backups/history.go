@@ -17,15 +17,15 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// copyMark is the object that Copy creates first in every location. The store of a running cluster does not have it,
-// so Copy never mistakes such a store for a copy, even if both contain the same objects.
+// copyMark is the object that Copy creates first in every location. The store of a running cluster does not contain
+// copyMark, so Copy never mistakes such a store for a copy, even if both contain the same objects.
 const copyMark = "copy.json"
 
-// maxMark limits how many bytes of a mark are read.
+// maxMark is the maximum number of bytes read from a mark.
 const maxMark = 4 << 10
 
-// mark ensures that the location is a copy: it accepts a location that has the mark, and adds the mark to a location
-// without backups.
+// mark ensures that the location is a copy: it adds the mark if the location contains no backups, and returns an
+// error if the location contains backups but no mark.
 func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 	if _, has := copies[copyMark]; has {
 		return nil
@@ -40,13 +40,13 @@ func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 		return err
 	}
 	if _, err = store.PutOnce(ctx, c.to, copyMark, strings.NewReader(string(line)+"\n")); errors.Is(err, store.ErrExists) {
-		return nil // another process that copies to this location created the mark
+		return nil // another process that is copying to this location has created the mark
 	}
 	return err
 }
 
-// checkDistinct rejects copying a store onto itself or into one of its folders. In both cases the store's listing
-// contains the mark of the copy.
+// checkDistinct returns an error if the location is the store itself or a folder in the store. In both cases, the
+// store's listing contains the mark of the copy.
 func (c *copier) checkDistinct(ctx context.Context, originals map[string]int64) error {
 	mark, err := content(ctx, c.to, copyMark)
 	if err != nil {
@@ -77,14 +77,14 @@ func content(ctx context.Context, s store.Store, name string) (string, error) {
 	return string(text), err
 }
 
-// A history describes the history of a cluster according to object names.
+// A history is the history of a cluster as derived from object names.
 type history struct {
 	sizes       map[string]int64
 	generations map[int]*sequence
 	reserved    int64 // highest reservation
 }
 
-// A sequence describes a generation according to object names.
+// A sequence is a generation as derived from object names.
 type sequence struct {
 	objects []archive.Object // segments, merged or not
 	full    int64            // revision of the newest full snapshot
@@ -95,7 +95,7 @@ func newHistory(sizes map[string]int64) history {
 	for name := range sizes {
 		parts := strings.Split(name, "/")
 		if revision, is := strings.CutPrefix(name, "reservation/"); is {
-			number, _ := strconv.ParseInt(revision, 10, 64) // an invalid name counts as no reservation
+			number, _ := strconv.ParseInt(revision, 10, 64) // invalid names are ignored
 			h.reserved = max(h.reserved, number)
 		}
 		if len(parts) < 3 || parts[0] != "gen" {
@@ -113,7 +113,7 @@ func newHistory(sizes map[string]int64) history {
 	return h
 }
 
-// add adds an object to the sequence. parts is the part of the object's name after the generation.
+// add adds an object to the sequence. parts is the object's name after the generation, split at slashes.
 func (g *sequence) add(number int, parts []string) {
 	switch kind := parts[0]; {
 	case len(parts) < 2:
@@ -128,9 +128,9 @@ func (g *sequence) add(number int, parts []string) {
 	}
 }
 
-// compare rejects a copy with anything that the store never had: an object of an unknown generation, an object after
-// the last position, or an object with different content. Objects that the store has merged or pruned since then are
-// accepted.
+// compare returns an error if the copy contains anything that the store never contained: an object of an unknown
+// generation, an object after the last position, or an object with different content. Objects that have since been
+// merged or pruned in the store are accepted.
 func (c *copier) compare(ctx context.Context, original, copied history) error {
 	for _, name := range slices.Sorted(maps.Keys(copied.sizes)) {
 		size, has := original.sizes[name]
@@ -166,12 +166,12 @@ func (c *copier) compare(ctx context.Context, original, copied history) error {
 	return nil
 }
 
-// written returns the error for an object in the copy that the store never had.
+// written returns the error for an object in the copy that the store never contained.
 func (c *copier) written(what string) error {
 	return fmt.Errorf("%s %w %s: it contains %s, which %s does not: a cluster has written to it; copy to another location", c.to, ErrAnother, c.from, what, c.from)
 }
 
-// compareObject compares an object in the copy with the same object in the store, once per run.
+// compareObject compares an object in the copy with the same object in the store, at most once per run.
 func (c *copier) compareObject(ctx context.Context, original, copied history, name string) error {
 	if _, has := copied.sizes[name]; !has {
 		return nil

@@ -30,7 +30,7 @@ type Selection struct {
 	Prefix bool // all keys that start with Key
 }
 
-// String returns the selection for messages.
+// String describes the selection in messages.
 func (s Selection) String() string {
 	if s.Prefix {
 		return "a key with prefix " + quote(s.Key)
@@ -38,7 +38,7 @@ func (s Selection) String() string {
 	return "key " + quote(s.Key)
 }
 
-// rangeEnd returns the end of the selected key range: nil for a single key, empty for no upper bound.
+// rangeEnd returns the end of the selected key range: nil for a single key, empty if there is no upper bound.
 func (s Selection) rangeEnd() []byte {
 	if !s.Prefix {
 		return nil
@@ -50,8 +50,8 @@ func (s Selection) rangeEnd() []byte {
 	return end
 }
 
-// A Key is a key at a revision. A Key is printed as a line of JSON. Keys and values that are not valid UTF-8 are
-// encoded in base64.
+// A Key is a key and its value at a revision. The JSON format prints each Key on its own line. Keys and values that
+// are not valid UTF-8 are encoded in base64.
 type Key struct {
 	Key            string `json:"key,omitempty"`
 	KeyBase64      []byte `json:"key_base64,omitempty"`
@@ -74,19 +74,19 @@ func keyOf(kv *mvccpb.KeyValue) Key {
 	return key
 }
 
-// Form is an output format of keys.
+// A Form is an output format for keys.
 type Form string
 
 // The output formats.
 const (
-	AsText   Form = "text"   // the key and its value on separate lines, like etcdctl get
-	AsShown  Form = "shown"  // AsText with control characters escaped, for a terminal
+	AsText   Form = "text"   // the key and its value on separate lines, like the output of etcdctl get
+	AsShown  Form = "shown"  // like AsText, but with control characters escaped for a terminal
 	AsJSON   Form = "json"   // one JSON document per line
 	AsScript Form = "script" // shell commands that write the keys
 )
 
-// Get prints the selected keys at a target. Get returns ErrNoKey if no key matches, and archive.ErrNotKept if the
-// target is not available. Get rebuilds the database in scratch, a directory that nothing else may use.
+// Get prints the selected keys as of the target. Get returns ErrNoKey if no key matches, and archive.ErrNotKept if
+// the target is not available. Get rebuilds the database in scratch, a directory that no other process may use.
 func Get(ctx context.Context, settings Settings, target archive.Target, selected Selection, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
 	past, err := openDatabase(ctx, settings, target, scratch, meter)
 	defer func() { err = errors.Join(err, past.Close(), os.RemoveAll(scratch)) }()
@@ -96,7 +96,7 @@ func Get(ctx context.Context, settings Settings, target archive.Target, selected
 	found := false
 	for kv, err := range past.keys(ctx, selected) {
 		if err == nil && form == AsScript && !found {
-			_, err = io.WriteString(to, "set -e\n") // the script must stop at the first failed put
+			_, err = io.WriteString(to, "set -e\n") // the script must stop at the first put that fails
 		}
 		if err == nil {
 			err = form.print(to, kv)
@@ -130,20 +130,20 @@ func (f Form) print(to io.Writer, kv *mvccpb.KeyValue) error {
 	return err
 }
 
-// put returns a shell command that writes a key without its lease. The value is passed on standard input, because an
-// argument cannot contain a zero byte.
+// put returns a shell command that writes the key without a lease. The command passes the value on standard input,
+// because an argument cannot contain a zero byte.
 func put(kv *mvccpb.KeyValue) (string, error) {
 	if strings.ContainsRune(string(kv.Key), 0) {
 		return "", fmt.Errorf("key %s contains a zero byte, which etcdctl does not accept; use --output=json and write the key with your own client", quote(string(kv.Key)))
 	}
 	key := shellWord(string(kv.Key))
-	if len(kv.Value) == 0 { // etcdctl treats an empty standard input as a missing value
+	if len(kv.Value) == 0 { // etcdctl treats empty standard input as a missing value
 		return fmt.Sprintf("etcdctl put -- %s ''\n", key), nil
 	}
 	return fmt.Sprintf("printf %%b %s | etcdctl put -- %s\n", escaped(kv.Value), key), nil
 }
 
-// escaped quotes bytes as an argument of the POSIX printf format %b.
+// escaped escapes bytes for the format %b of the POSIX printf command.
 func escaped(value []byte) string {
 	var b strings.Builder
 	b.WriteByte('\'')
@@ -161,10 +161,10 @@ func escaped(value []byte) string {
 // shellWord quotes a word for a POSIX shell.
 func shellWord(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
-// quote quotes a key for messages.
+// quote quotes a key for use in messages.
 func quote(key string) string { return fmt.Sprintf("%q", printable.Line(key)) }
 
-// Change is the difference between two states of a key.
+// A Change is the difference between two states of a key.
 type Change struct {
 	Change string `json:"change"` // created, changed or deleted
 	From   *Key   `json:"from,omitempty"`
@@ -192,11 +192,11 @@ func (k *Key) name() string {
 	return printable.Line(k.Key)
 }
 
-// Range is a pair of targets to compare.
+// A Range is a pair of targets to compare.
 type Range struct{ From, To archive.Target }
 
-// Diff prints the changes between two targets of all keys with a prefix, sorted by key. Diff returns the same errors
-// as Get except ErrNoKey.
+// Diff prints how the keys with a prefix differ between two targets, sorted by key. Diff returns the same errors as
+// Get, except for ErrNoKey.
 func Diff(ctx context.Context, settings Settings, between Range, prefix string, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
 	var moments [2]database
 	for i, target := range []archive.Target{between.From, between.To} {
@@ -253,8 +253,8 @@ func changes(from, to iter.Seq2[*mvccpb.KeyValue, error]) iter.Seq2[Change, erro
 	}
 }
 
-// compare compares the current keys of both sequences like strings.Compare. The end of a sequence sorts after every
-// key.
+// compare compares the current keys of both sequences and returns a result like that of strings.Compare. The end of a
+// sequence sorts after every key.
 func compare(was, is *mvccpb.KeyValue, more, further bool) int {
 	switch {
 	case !more:
@@ -279,7 +279,7 @@ func changeOf(was, is *mvccpb.KeyValue, order int) (change Change, differs bool)
 	return Change{Change: "changed", From: &from, To: &to}, was.ModRevision != is.ModRevision
 }
 
-// A database contains etcd's keys at a revision. The zero value is a closed database.
+// A database contains the keys of etcd at a revision. The zero value is a closed database.
 type database struct {
 	*restore.Keys
 
@@ -294,7 +294,7 @@ func (d database) Close() error {
 	return d.Keys.Close()
 }
 
-// openDatabase rebuilds etcd's database at a target in a directory and opens it.
+// openDatabase rebuilds etcd's database at a target and opens it.
 func openDatabase(ctx context.Context, settings Settings, target archive.Target, dir string, meter *Meter) (database, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return database{}, err
@@ -312,7 +312,7 @@ func openDatabase(ctx context.Context, settings Settings, target archive.Target,
 	return database{keys, exported.Revision}, err
 }
 
-// keys returns the selected keys in order.
+// keys returns the selected keys in key order.
 func (d database) keys(ctx context.Context, selected Selection) iter.Seq2[*mvccpb.KeyValue, error] {
 	return d.Range(ctx, []byte(selected.Key), selected.rangeEnd())
 }

@@ -20,11 +20,11 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrNoBackups reports that backups are disabled in the wrapper that answered.
+// ErrNoBackups reports that the wrapper that responded has backups disabled.
 var ErrNoBackups = errors.New("backups are disabled because --backup-store is not set")
 
-// Flags is the body of GET /backup: the wrapper's flags by name, without dashes. Flags contains no secrets, because
-// keys are represented by file paths.
+// Flags is the body of the response to GET /backup: the wrapper's flags by name, without dashes. Flags contains no
+// secrets, because flags contain only the paths of key files.
 type Flags struct {
 	Store       string `json:"backup-store"`
 	Keep        string `json:"backup-keep"`
@@ -34,9 +34,9 @@ type Flags struct {
 	VolumeDir   string `json:"volume-dir"`
 }
 
-// Backup is a full snapshot in the store. The backup now command returns it, and the -o json flag prints it.
+// A Backup is a full snapshot in the store.
 type Backup struct {
-	Name     string    `json:"name"`     // name of the full snapshot, as in backup list
+	Name     string    `json:"name"`     // name of the full snapshot as shown by backup list
 	Revision int64     `json:"revision"` // revision of the snapshot
 	Time     time.Time `json:"time"`     // time at which the database was read
 	Bytes    int64     `json:"bytes"`    // size in the store
@@ -48,18 +48,19 @@ func (m Backup) Print(to io.Writer) error {
 	return err
 }
 
-// An event is a line of the response to POST /backup. The last line has Made or Error; the others report progress.
+// An event is one line of the response to POST /backup. In the last line, Made or Error is set; earlier lines report
+// progress.
 type event struct {
-	Uploaded int64   `json:"uploaded,omitempty"` // bytes of the database uploaded so far
+	Uploaded int64   `json:"uploaded,omitempty"` // number of bytes of the database uploaded so far
 	Of       int64   `json:"of,omitempty"`       // size of the database
 	Made     *Backup `json:"made,omitempty"`
 	Error    string  `json:"error,omitempty"`
 }
 
-// maxLine limits a response, or one line of a streamed response, in bytes.
+// maxLine is the maximum size in bytes of a response, or of one line of a streamed response.
 const maxLine = 64 << 10
 
-// silence limits the time between two lines. The client gives up after it.
+// silence is the time without a new line after which the client gives up.
 var silence = 30 * time.Second // tests shorten it
 
 // A Client sends requests to the wrapper on this host.
@@ -88,9 +89,9 @@ func (c Client) Flags(ctx context.Context) (flags Flags, err error) {
 	return flags, nil
 }
 
-// Now makes the wrapper take a full snapshot and waits until it is uploaded. Now calls uploaded about once a second
-// with the number of uploaded bytes and the size of the database. The error wraps status.ErrNoAnswer or ErrNoBackups,
-// or is the error that the wrapper reported.
+// Now requests a full snapshot and waits until it is uploaded. Now calls uploaded about once a second with the number
+// of uploaded bytes and the size of the database. The error wraps status.ErrNoAnswer or ErrNoBackups, or contains the
+// error that the wrapper reported.
 func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Backup, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -122,7 +123,7 @@ func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Back
 	return Backup{}, fmt.Errorf("etcd-wrapper on port %d closed the connection before the backup was complete; its log contains the reason", c.port)
 }
 
-// ask sends a request and returns the response. ask returns an error if backups are disabled in the wrapper.
+// ask sends a request and returns the response. If the wrapper has backups disabled, ask returns an error.
 func (c Client) ask(ctx context.Context, method string) (*http.Response, error) {
 	reply, err := c.Send(ctx, method, "/backup")
 	if err != nil || reply.StatusCode == http.StatusOK {
@@ -140,20 +141,20 @@ func (c Client) ask(ctx context.Context, method string) (*http.Response, error) 
 
 const (
 	heartbeat = time.Second      // interval between two lines of a response
-	patience  = 10 * time.Second // time limit for a client to read a line
+	patience  = 10 * time.Second // maximum time that a client may take to read a line
 )
 
 // Backend takes full snapshots. *backup.Backups implements it. Its methods may be called from any goroutine.
 type Backend interface {
-	// Now takes a full snapshot or waits for the one in progress. The error is a sentence for users. Now must return
-	// soon after ctx is done, because the client has disconnected or the server is stopping. The snapshot itself may
-	// continue.
+	// Now takes a full snapshot, or waits for the snapshot that is already in progress. The error must be a sentence
+	// that users can understand. Now must return soon after ctx is done, because then the client has disconnected or
+	// the server is stopping. The snapshot itself may continue in the background.
 	Now(ctx context.Context) (archive.Full, error)
 	Published() *facts.Backups
 }
 
-// Routes returns the handlers for loopback clients by net/http pattern. A nil backend means that backups are
-// disabled, and flags is not used.
+// Routes returns the handlers for loopback clients, keyed by net/http pattern. If backend is nil, backups are
+// disabled and flags is not used.
 func Routes(flags Flags, backend Backend, log zerolog.Logger) map[string]http.Handler {
 	tell, now := http.HandlerFunc(serveNone), http.HandlerFunc(serveNone)
 	if backend != nil {
@@ -217,7 +218,7 @@ func uploadEvent(backend Backend) event {
 	return event{}
 }
 
-// sendLine sends a line with a deadline of its own, which replaces the server's deadline for the whole response.
+// sendLine sends a line with its own write deadline instead of the server's deadline for the entire response.
 func sendLine(w http.ResponseWriter, line event) error {
 	control := http.NewResponseController(w)
 	if err := control.SetWriteDeadline(time.Now().Add(patience)); err != nil {

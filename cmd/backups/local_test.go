@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// making implements Backend with a function.
+// making is a Backend whose Now calls the function.
 type making func(context.Context) (archive.Full, error)
 
 func (m making) Now(ctx context.Context) (archive.Full, error) { return m(ctx) }
@@ -30,7 +30,7 @@ func (making) Published() *facts.Backups {
 	return &facts.Backups{RunningFullSnapshot: &facts.SnapshotProgress{SentBytes: 5, TotalBytes: 10}}
 }
 
-// serving serves the endpoints and returns a client.
+// serving starts a server for the routes and returns a client.
 func serving(t *testing.T, flags Flags, maker Backend) Client {
 	mux := http.NewServeMux()
 	for pattern, handler := range Routes(flags, maker, zerolog.Nop()) {
@@ -67,7 +67,7 @@ func TestClient_NowFails(t *testing.T) {
 	assert.EqualError(t, err, `s3://bucket: permission\x1b denied`)
 }
 
-// The goroutine that waits for the snapshot must end when the client disconnects.
+// The goroutine that waits for the snapshot must exit when the client disconnects.
 func TestServe_clientDisconnects(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -147,7 +147,8 @@ func TestClient_endlessAnswer(t *testing.T) {
 	require.Less(t, <-sent, 64<<20)
 }
 
-// The server sends nothing after its response headers, like another program or a hung wrapper.
+// The client must time out if the server sends nothing after the response headers, as a hung wrapper or another
+// program might.
 func TestClient_silentServer(t *testing.T) {
 	before := silence
 	silence = 100 * time.Millisecond

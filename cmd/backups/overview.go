@@ -19,11 +19,11 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// Listing is the result of backup list. The -o json flag prints it. Times are in RFC 3339, and sizes are bytes in the
-// store. New fields may be added, but existing fields are never renamed.
+// Listing is the result of backup list. The -o json flag prints it. Times are formatted as in RFC 3339, and sizes are
+// in bytes as stored. New fields may be added, but existing fields are never renamed.
 type Listing struct {
 	Store       string              `json:"store"`
-	Cluster     string              `json:"cluster,omitempty"` // first etcd cluster ID, hexadecimal
+	Cluster     string              `json:"cluster,omitempty"` // etcd cluster ID of the first cluster, hexadecimal
 	Created     time.Time           `json:"created,omitzero"`
 	Generations []GenerationListing `json:"generations"`       // oldest first
 	Sidecar     []SidecarChain      `json:"sidecar,omitempty"` // backups made by etcd-backup-restore, oldest first
@@ -37,7 +37,7 @@ func (o Listing) WithNames() Listing {
 	return o
 }
 
-// label returns the table cell that identifies a full snapshot.
+// label returns the text that identifies a full snapshot, which is its object name or its revision.
 func (o Listing) label(name string, revision int64) string {
 	if o.names {
 		return printable.Line(name)
@@ -45,7 +45,7 @@ func (o Listing) label(name string, revision int64) string {
 	return fmt.Sprintf("revision:%d", revision)
 }
 
-// GenerationListing describes a generation: the history between two restores.
+// A GenerationListing describes a generation, which is the history between two restores.
 type GenerationListing struct {
 	Number         int           `json:"number"`
 	Cluster        string        `json:"cluster"`
@@ -56,20 +56,20 @@ type GenerationListing struct {
 	Fulls          []FullListing `json:"fulls"`   // oldest first
 	Segments       Total         `json:"segments"`
 	Verified       *Verification `json:"verified,omitempty"` // latest restore test, with or without segments
-	Ignored        string        `json:"ignored,omitempty"`  // an unverifiable object that nothing refers to, with the reason
+	Ignored        string        `json:"ignored,omitempty"`  // object that cannot be verified and that nothing refers to, with the reason
 }
 
-// Window is a range of revisions that can be restored.
+// A Window is a range of revisions that can be restored.
 type Window struct {
 	From  int64     `json:"from"`
 	To    int64     `json:"to"`
 	Begin time.Time `json:"begin"` // time at which From was current
-	End   time.Time `json:"end"`   // latest known time at which To was current
+	End   time.Time `json:"end"`   // latest time at which To is known to have been current
 
 	Beyond string `json:"beyond,omitempty"` // why later revisions cannot be read; absent if there are none
 }
 
-// FullListing describes a full snapshot.
+// A FullListing describes a full snapshot.
 type FullListing struct {
 	Name      string        `json:"name"`
 	Revision  int64         `json:"revision"`
@@ -83,28 +83,28 @@ type FullListing struct {
 	Error     string        `json:"error,omitempty"`    // why the backup is unusable; other fields are then absent
 }
 
-// Verification is the result of a test restore.
+// A Verification is the result of a restore test.
 type Verification struct {
 	Outcome  string    `json:"outcome"` // verified or failed
 	Why      string    `json:"why,omitempty"`
 	At       time.Time `json:"at"`
 	Revision int64     `json:"revision"`
-	Segments bool      `json:"segments,omitempty"` // segments were restored as well
+	Segments bool      `json:"segments,omitempty"` // segments were restored too
 }
 
-// Total is the number and the total size of objects.
+// Total is a number of objects and their total size.
 type Total struct {
 	Objects int   `json:"objects"`
 	Bytes   int64 `json:"bytes"`
 }
 
-// restoreTestsFor is the maximum age of listed restore tests.
+// restoreTestsFor is the age up to which restore tests are listed.
 const restoreTestsFor = 31 * 24 * time.Hour
 
-// ErrEmpty reports that the store has never contained backups.
+// ErrEmpty reports that the store has never contained any backups.
 var ErrEmpty = errors.New("has no backups")
 
-// List lists the backups. A listing returned with ErrEmpty is valid.
+// List lists the backups. A listing is valid even if it is returned with ErrEmpty.
 func List(ctx context.Context, settings Settings, now time.Time) (Listing, error) {
 	all := Listing{Store: settings.Store.String(), Generations: []GenerationListing{}}
 	kept := settings.Archive()
@@ -183,18 +183,19 @@ func newerOf(a, b *Verification) *Verification {
 	return a
 }
 
-// A SidecarChain is a full snapshot made by etcd-backup-restore and its delta snapshots, according to their object names.
+// A SidecarChain is a full snapshot made by etcd-backup-restore and its delta snapshots, as derived from their object
+// names.
 type SidecarChain struct {
 	Full   string    `json:"full"`  // name of the object
-	From   int64     `json:"from"`  // revision of the full snapshot, according to its name
-	To     int64     `json:"to"`    // last revision of the deltas before any gap
+	From   int64     `json:"from"`  // revision of the full snapshot, taken from its name
+	To     int64     `json:"to"`    // last revision of the delta snapshots before the first gap
 	Begin  time.Time `json:"begin"` // by the sidecar's clock
 	End    time.Time `json:"end"`
 	Deltas int       `json:"deltas"` // number of delta snapshots
 	Bytes  int64     `json:"bytes"`
 }
 
-// ofSidecar lists the backups made by etcd-backup-restore in a store.
+// ofSidecar lists the backups in a store that etcd-backup-restore made.
 func ofSidecar(ctx context.Context, s store.Store) (chains []SidecarChain, err error) {
 	theirs, err := sidecarstore.List(ctx, s)
 	if err != nil {
@@ -277,7 +278,7 @@ func (g GenerationListing) print(b *strings.Builder, now time.Time) {
 		[]string{"segments", count(g.Segments.Objects, "object") + ", " + terminal.Size(g.Segments.Bytes)})...) + "\n")
 }
 
-// printFulls prints the most important details of full snapshots. The -o json flag prints all of them.
+// printFulls prints only the most important details of full snapshots. The -o json flag prints all details.
 func (o Listing) printFulls(b *strings.Builder, fulls []FullListing, now time.Time) {
 	rows := [][]string{{"FULL", "SIZE", "DATABASE", "MADE", "VERIFIED"}}
 	for _, full := range fulls {
@@ -299,7 +300,7 @@ func (o Listing) printFulls(b *strings.Builder, fulls []FullListing, now time.Ti
 	b.WriteString(terminal.Table(rows...))
 }
 
-// describe returns a result as text, with its revision if revision is set.
+// describe formats a restore test as text, with its revision if one is set.
 func (v *Verification) describe(now time.Time, revision bool) string {
 	if v == nil {
 		return "not yet"

@@ -16,15 +16,15 @@ import (
 // ErrUnsafe reports that Prune deleted nothing because a safety check failed.
 var ErrUnsafe = errors.New("not deleting any backups")
 
-// ErrNoPolicy reports that --backup-keep is missing. Prune does not use the default policy, because start-etcd may
-// keep more.
+// ErrNoPolicy reports that --backup-keep is missing and dryRun is false. Prune does not fall back to the default
+// policy, because start-etcd may be configured to keep more.
 var ErrNoPolicy = errors.New("--backup-keep is required with --backup-store: set it to the value that start-etcd uses, or omit both to use the flags of the wrapper on this host")
 
 // PruneResult is the result of backup prune. The -o json flag prints it.
 type PruneResult struct {
 	Store        string             `json:"store"`
 	Policy       string             `json:"policy"`
-	Assumed      bool               `json:"assumed,omitempty"` // the default policy applies, because none is set
+	Assumed      bool               `json:"assumed,omitempty"` // the default policy is used because none is set
 	From         time.Time          `json:"from"`              // start of the window of restore points
 	FailedChecks []string           `json:"doubts,omitempty"`  // messages of the failed safety checks
 	Items        []retention.Item   `json:"items"`
@@ -32,15 +32,15 @@ type PruneResult struct {
 	Done         retention.Deletion `json:"done"`
 }
 
-// Prune deletes the backups that the policy no longer requires and calls deleted for each deleted item. With dryRun,
-// it only plans the deletions. A result returned with ErrUnsafe or with the error of a deletion is valid. ErrNoPolicy
-// reports an invalid command line.
+// Prune deletes the backups that the retention policy no longer requires and calls deleted after each deletion. If
+// dryRun is set, Prune only plans the deletions. A result is valid even if it is returned with ErrUnsafe or with an
+// error from a deletion.
 func Prune(ctx context.Context, settings Settings, dryRun bool, deleted func(retention.Item)) (PruneResult, error) {
 	if settings.Keep == "" && !dryRun {
 		return PruneResult{}, ErrNoPolicy
 	}
 	kept := settings.Archive()
-	history, err := kept.History(ctx) // object names alone do not reveal a missing segment
+	history, err := kept.History(ctx) // a missing segment cannot be detected from the object names alone
 	if err != nil {
 		return PruneResult{}, fmt.Errorf("cannot list the backups: %w", err)
 	}

@@ -21,10 +21,10 @@ import (
 type RestoreResult struct {
 	DataDir   string `json:"data_dir"`
 	Revision  int64  `json:"revision"`   // restored revision
-	GoesOn    int64  `json:"goes_on"`    // revision at which the cluster continues
+	GoesOn    int64  `json:"goes_on"`    // revision from which the cluster continues
 	ClusterID string `json:"cluster_id"` // hexadecimal
 	Bytes     int64  `json:"bytes"`      // size of the database
-	From      string `json:"from"`       // the store or file, for display
+	From      string `json:"from"`       // the store or file, as shown to users
 	Gaps
 }
 
@@ -64,8 +64,8 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 	return restored, err
 }
 
-// highestRevision returns an upper bound of all revisions that etcd has ever assigned. If the newest full snapshot is
-// damaged, the bound is derived from object names.
+// highestRevision returns an upper bound for all revisions that etcd has ever assigned. If the newest full snapshot
+// is damaged, highestRevision derives the bound from object names.
 func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Path) (int64, error) {
 	reserved, err := kept.Reserved(ctx)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -84,14 +84,15 @@ func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Pa
 	case errors.Is(err, format.ErrDamaged):
 		reported, err := kept.LastNamed(ctx)
 		return archive.SafeRevision(reserved.Revision, max(reported, path.Revision)), err
-	case err != nil && !errors.Is(err, format.ErrUntrusted): // names are not evidence without a trusted signature
+	case err != nil && !errors.Is(err, format.ErrUntrusted): // without a trusted signature, object names prove nothing
 		return 0, err
 	}
 	return archive.SafeRevision(reserved.Revision, max(head.Revision(), path.Revision)), nil
 }
 
-// restoreExported restores from a stock snapshot, because the sidecar's backups can only be exported. The snapshot is
-// stored in a directory with a random name, because any other path next to the data directory may belong to the user.
+// restoreExported exports the sidecar's backups to a stock snapshot and restores the snapshot, because these backups
+// cannot be restored directly. The snapshot is written to a directory with a random name, because any fixed name next
+// to the data directory could belong to the user.
 func restoreExported(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (restored RestoreResult, err error) {
 	beside := filepath.Dir(plan.DataDir)
 	if err := os.MkdirAll(beside, 0o700); err != nil {

@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// planned returns a plan for the data directory of a single-member cluster.
+// planned returns the plan for restoring the data directory of a single-member cluster.
 func planned(t *testing.T) seed.Seed {
 	return seed.Seed{
 		DataDir: filepath.Join(t.TempDir(), "new.etcd"), Name: "default", Token: seed.NewToken(),
@@ -32,8 +32,8 @@ func planned(t *testing.T) seed.Seed {
 	}
 }
 
-// TestRestore restores a data directory from our own backups, from the sidecar's, and from a snapshot exported from
-// either. TestRestore is the only test that restores without starting a member.
+// TestRestore restores a data directory from our own backups, from the sidecar's backups, and from a snapshot
+// exported from either.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	l := runSampleCluster(t)
@@ -70,7 +70,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// Reading a missing page of a truncated snapshot would kill the process.
+// Restore must detect a truncated snapshot before it reads a missing page, which would kill the process.
 func TestRestoreSnapshot_truncated(t *testing.T) {
 	t.Parallel()
 	l, file := runSampleCluster(t), filepath.Join(t.TempDir(), "snapshot")
@@ -94,7 +94,7 @@ func TestRestoreSnapshot_copiedDatabase(t *testing.T) {
 	assert.NoDirExists(t, plan.DataDir)
 }
 
-// Restore must not overwrite DIR.snapshot, because users may choose that name for their own snapshots.
+// Restore must not overwrite DIR.snapshot, because users may have given this name to a snapshot of their own.
 func TestRestore_leavesOtherFiles(t *testing.T) {
 	t.Parallel()
 	l, plan := runSampleCluster(t), planned(t)
@@ -129,7 +129,7 @@ func TestRestore_damagedNewestFull(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Damage in the newest generation must not prevent restoring an older one.
+// Restore must be able to restore an older generation even if the newest one is damaged.
 func TestRestore_olderGeneration(t *testing.T) {
 	t.Parallel()
 	l, trusted := runSampleCluster(t), formattest.NewKeys(t)
@@ -154,8 +154,8 @@ func TestRestore_olderGeneration(t *testing.T) {
 	}
 }
 
-// secondGeneration adds a generation whose full snapshot is far above the revision from which the generation was
-// restored.
+// secondGeneration adds a generation whose full snapshot has a much higher revision than the one from which the
+// generation was restored.
 func (l sampleCluster) secondGeneration(t *testing.T, kept *archive.Archive, at time.Time) archive.Full {
 	revision := l.last + 500
 	full, err := archivetest.PutFull(t.Context(), kept, archive.Full{

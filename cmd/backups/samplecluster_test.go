@@ -30,11 +30,11 @@ type sampleCluster struct {
 	snapshot []byte // a stock snapshot
 	revision int64  // revision of the snapshot
 	last     int64
-	rows     []format.Row // all later rows, in order
+	rows     []format.Row // rows written after the snapshot, in order
 	events   []sidecarstoretest.Event
 }
 
-// runSampleCluster runs etcd and takes a snapshot between two series of writes.
+// runSampleCluster runs etcd with two series of writes and takes a snapshot in between.
 func runSampleCluster(t *testing.T) (l sampleCluster) {
 	dir := t.TempDir()
 	server, err := datadirtest.Start(dir)
@@ -62,7 +62,7 @@ func runSampleCluster(t *testing.T) (l sampleCluster) {
 	return l
 }
 
-// rowsUpTo returns the rows up to a revision.
+// rowsUpTo returns the rows up to and including a revision.
 func (l sampleCluster) rowsUpTo(revision int64) []format.Row {
 	i := slices.IndexFunc(l.rows, func(row format.Row) bool { return int64(binary.BigEndian.Uint64(row.Key)) > revision })
 	if i < 0 {
@@ -111,7 +111,7 @@ func (l sampleCluster) storeAsSidecar(t *testing.T) Settings {
 	return Settings{Store: s, Keys: &format.Keys{}}
 }
 
-// requireSnapshot compares a snapshot file with the history up to a revision.
+// requireSnapshot requires that a snapshot file contains the history up to a revision.
 func (l sampleCluster) requireSnapshot(t *testing.T, path string, revision int64) {
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -126,8 +126,8 @@ func (l sampleCluster) requireSnapshot(t *testing.T, path string, revision int64
 	require.NoError(t, os.Remove(path+".db"))
 }
 
-// addFullWithoutData adds a full snapshot without its data. The snapshot's revision is gap revisions after the end of
-// the chain.
+// addFullWithoutData adds a full snapshot without its data. gap is the number of revisions between the end of the
+// chain and the snapshot.
 func (l sampleCluster) addFullWithoutData(t *testing.T, settings Settings, gap int64) {
 	kept := settings.Archive()
 	head, err := kept.Head(t.Context(), 1)

@@ -2,10 +2,10 @@
 // exports, copies, prunes and restores the backups in a store. Package main parses the command line and maps errors
 // to exit statuses.
 //
-// A command takes Settings and returns a result that can print itself, sometimes together with an error. No command
-// overwrites anything, and a failed command leaves no files behind. Copy writes only to a location that it has
-// marked, and only while the store and the copy have the same history. The package does not make backups: `backup
-// now` sends a request to the running wrapper, whose endpoints are in local.go.
+// A command takes Settings and returns a result that knows how to print itself, possibly together with an error. No
+// command overwrites existing files or objects, and a failed command leaves no files behind. Copy writes only to a
+// location that it has marked as a copy, and only while the store and the copy have the same history. The package
+// does not make backups: `backup now` sends a request to the running wrapper, which handles it in local.go.
 package backups
 
 import (
@@ -30,21 +30,21 @@ import (
 // Settings are the parsed and validated backup flags.
 type Settings struct {
 	Flags     commandline.StoreFlags // the parsed flags
-	VolumeDir string                 // volume of the running wrapper; empty if the flags set the store
+	VolumeDir string                 // volume of the running wrapper; empty if the flags name the store
 	Store     store.Store            // nil without --backup-store
 	Keys      *format.Keys
 	Keep      string           // the value of --backup-keep; empty if it is not set
 	Policy    retention.Policy // parsed from Keep
 	Inspect   Inspect
-	// AcceptUnsigned is set by --accept=unsigned. AcceptUnsigned allows reading the unsigned backups of
-	// etcd-backup-restore even if trusted keys are set.
+	// AcceptUnsigned is set if the user passes --accept=unsigned. AcceptUnsigned allows reading etcd-backup-restore's
+	// unsigned backups even if trusted keys are set.
 	AcceptUnsigned bool
 }
 
-// Inspect opens a database for the first time, in a separate process (see restore.Options). Inspect may be nil.
+// Inspect opens an untrusted database in a separate process (see restore.Options). Inspect may be nil.
 type Inspect = func(ctx context.Context, path string) error
 
-// Read validates the flags and reads the files that they name, but does not contact the store. The error starts with
+// Read validates the flags and reads the files that they name, but does not access the store. The error starts with
 // the name of the flag.
 func Read(flags commandline.Backups) (Settings, error) {
 	settings := Settings{Flags: flags.StoreFlags, Keep: flags.Keep}
@@ -66,8 +66,8 @@ func Read(flags commandline.Backups) (Settings, error) {
 // Archive returns the archive in the store.
 func (s Settings) Archive() *archive.Archive { return archive.New(s.Store, s.Keys) }
 
-// FlagsOf returns the flags that commands get from the running wrapper. Paths are absolute, because commands run in
-// other working directories.
+// FlagsOf returns the flags that the running wrapper passes to backup commands. Paths are absolute, because the
+// commands run in other working directories.
 func FlagsOf(flags commandline.Backups, volumeDir string) Flags {
 	return Flags{
 		Store: flags.Store, Keep: cmp.Or(flags.Keep, commandline.DefaultKeep), Identities: absolute(flags.Identities), SigningKey: absolute(flags.SigningKey),
@@ -82,11 +82,11 @@ func absolute(path string) string {
 	return path
 }
 
-// ErrNoStore reports that no store is set by a flag or by a running wrapper.
+// ErrNoStore reports that neither a flag nor a running wrapper names a store.
 var ErrNoStore = errors.New("--backup-store: missing; set it or ETCD_WRAPPER_BACKUP_STORE to the store that start-etcd uses")
 
-// Find parses the flags of a command. If --backup-store is not set, Find completes the flags with those of the
-// wrapper on this host. The error names the flag.
+// Find parses the flags of a command. If --backup-store is not set, Find uses the flags of the wrapper on this host
+// as defaults. The error names the flag that is invalid.
 func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings, error) {
 	if flags.Store != "" {
 		return Read(flags)
@@ -106,14 +106,14 @@ func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings
 
 const (
 	redraw = 200 * time.Millisecond // minimum interval between updates
-	settle = time.Second            // time before a rate is meaningful
+	settle = time.Second            // minimum elapsed time before a rate is shown
 )
 
 // clearLine moves the cursor to the start of the line and clears it (ECMA-48).
 const clearLine = "\r\x1b[K"
 
-// A Meter shows the progress of a task on one line of a terminal: bytes, rate and time left. A Meter must be used by
-// a single goroutine. The zero value shows nothing.
+// A Meter shows the progress of a task in one line on a terminal: bytes, rate and time left. A Meter must be used
+// from a single goroutine. The zero value shows nothing.
 type Meter struct {
 	to    io.Writer // nil disables the display
 	now   func() time.Time
@@ -124,7 +124,7 @@ type Meter struct {
 // NewMeter returns a meter that writes to a terminal. If to is nil, the meter shows nothing.
 func NewMeter(to io.Writer) *Meter { return &Meter{to: to, now: time.Now} }
 
-// Show shows the number of processed bytes. An unknown total is 0.
+// Show shows that this number of bytes has been processed. A total of 0 means that the total is unknown.
 func (m *Meter) Show(what string, done, total int64) {
 	if m.to == nil {
 		return
@@ -140,8 +140,8 @@ func (m *Meter) Show(what string, done, total int64) {
 	fmt.Fprint(m.to, clearLine, what, ": ", formatProgress(done, total, now.Sub(m.began))) //nolint:errcheck // nobody is left to tell
 }
 
-// TrackRestore wraps a function that restores to a file. While it runs, the meter shows how much of the database has
-// been written.
+// TrackRestore returns a function that calls restore and shows how much of the database has been written in the
+// meantime.
 func (m *Meter) TrackRestore(file string, restore RestoreFunc) RestoreFunc {
 	return func(ctx context.Context, path archive.Path) (archive.Result, error) {
 		ended, shown := make(chan struct{}), make(chan struct{})
@@ -165,7 +165,7 @@ func (m *Meter) TrackRestore(file string, restore RestoreFunc) RestoreFunc {
 	}
 }
 
-// Clear erases the line to make room for other output.
+// Clear clears the line so that other output can be printed.
 func (m *Meter) Clear() {
 	if m.to != nil && !m.drawn.IsZero() {
 		fmt.Fprint(m.to, clearLine) //nolint:errcheck // nobody is left to tell
@@ -188,7 +188,7 @@ func formatProgress(done, total int64, took time.Duration) string {
 	return text
 }
 
-// count formats a number with its noun, in the plural unless the number is 1.
+// count formats a number followed by its noun, in the plural unless the number is 1.
 func count[N int | int64](number N, word string) string {
 	if number == 1 {
 		return "1 " + word

@@ -83,10 +83,10 @@ func TestRead_defaults(t *testing.T) {
 	assert.Equal(t, retention.Policy{Points: 24 * time.Hour, Hourly: 24, Daily: 7, Weekly: 4}, settings.Policy)
 }
 
-// silent implements Backend for tests that never call it.
+// silent is a Backend for tests that never call it.
 type silent struct{ Backend }
 
-// wrapper starts a server that returns the flags, and returns the port of the server.
+// wrapper starts a server that returns the flags, and returns its port.
 func wrapper(t *testing.T, told Flags) uint16 {
 	mux := http.NewServeMux()
 	for pattern, handler := range Routes(told, silent{}, zerolog.Nop()) {

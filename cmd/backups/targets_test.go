@@ -23,8 +23,8 @@ func since(seconds float64) time.Time {
 	return noon.Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// inPieces creates a store with the snapshot as a full snapshot, followed by two segments with a full snapshot
-// between them and another one at the end.
+// inPieces creates a store that contains the snapshot as a full snapshot, two segments with another full snapshot
+// between them, and a third full snapshot at the end.
 func (l sampleCluster) inPieces(t *testing.T, middle int64) Settings {
 	settings := l.keepUpTo(t, middle)
 	kept := settings.Archive()
@@ -48,7 +48,7 @@ func (l sampleCluster) inPieces(t *testing.T, middle int64) Settings {
 	return settings
 }
 
-// keepUpTo creates a store with the full snapshot and one segment that ends at a revision.
+// keepUpTo creates a store with the full snapshot and one segment that ends at a given revision.
 func (l sampleCluster) keepUpTo(t *testing.T, last int64) Settings {
 	settings := Settings{Store: memory.New(), Keys: &format.Keys{}}
 	kept := settings.Archive()
@@ -62,7 +62,7 @@ func (l sampleCluster) keepUpTo(t *testing.T, last int64) Settings {
 	return settings
 }
 
-// ship uploads the next segment, up to a revision.
+// ship uploads the next segment, which ends at a given revision.
 func (l sampleCluster) ship(t *testing.T, settings Settings, last int64) {
 	kept := settings.Archive()
 	head, err := kept.Head(t.Context(), 1)
@@ -80,7 +80,7 @@ func (l sampleCluster) ship(t *testing.T, settings Settings, last int64) {
 	require.NoError(t, archivetest.PutSegment(t.Context(), kept, object))
 }
 
-// A target at an edge of the available revisions selects exactly that revision.
+// A target at either end of the available revisions must select exactly that revision.
 func TestTargets_edges(t *testing.T) {
 	l := runSampleCluster(t)
 	first, middle, last := l.revision, l.revision+5, l.last
@@ -104,7 +104,7 @@ func TestTargets_edges(t *testing.T) {
 		{archive.Target{Revision: last, Generation: 2}, 0},
 		{archive.Target{Generation: 2}, 0},
 		{archive.Target{Time: since(float64(first))}, 0},
-		{archive.Target{Time: since(float64(first) + .999)}, 0}, // the full snapshot was made within this second
+		{archive.Target{Time: since(float64(first) + .999)}, 0}, // the full snapshot was taken within this second
 		{archive.Target{Time: since(float64(first) + 1)}, first + 1},
 		{archive.Target{Time: since(float64(middle) - .001)}, middle - 1},
 		{archive.Target{Time: since(float64(middle))}, middle},

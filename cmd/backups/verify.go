@@ -12,7 +12,8 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrNotVerified reports that a backup cannot be restored, or that the restored data differs from etcd's.
+// ErrNotVerified reports that a backup cannot be restored, or that the restored data does not match the hash that
+// etcd reported.
 var ErrNotVerified = errors.New("the test restore failed")
 
 // VerifyResult is the result of backup verify. The -o json flag prints it.
@@ -20,25 +21,26 @@ type VerifyResult struct {
 	Generation int             `json:"generation"`
 	Full       string          `json:"full"`     // full snapshot that was restored
 	Revision   int64           `json:"revision"` // restored revision
-	Segments   bool            `json:"segments"` // segments were restored as well
+	Segments   bool            `json:"segments"` // segments were restored too
 	Outcome    archive.Outcome `json:"outcome"`
 	Why        string          `json:"why,omitempty"`
-	Hash       *format.Hash    `json:"hash,omitempty"` // etcd's hash with which the result was compared; absent if none is known
+	Hash       *format.Hash    `json:"hash,omitempty"` // etcd's hash with which the result was compared; absent if there is none
 	Seconds    float64         `json:"seconds"`
-	Recorded   bool            `json:"recorded"` // the result is in the store
+	Recorded   bool            `json:"recorded"` // the result was written to the store
 }
 
 // A Selector selects a backup.
 type Selector struct {
 	archive.Target
-	Full bool // select the newest full snapshot of Generation instead of a target; 0 is the newest generation
+	Full bool // selects the newest full snapshot of Generation instead of a target; 0 is the newest generation
 }
 
-// A RestoreFunc restores the backup at a path and returns the result of the test.
+// A RestoreFunc restores the backup at a path and returns the result of the restore test.
 type RestoreFunc func(context.Context, archive.Path) (archive.Result, error)
 
-// Verify tests a backup by calling restore and records the result in the store. A result returned with ErrNotVerified
-// or ErrIncomplete is valid. ErrIncomplete reports that the backup was restored, but later revisions cannot be read.
+// Verify tests a backup by calling restore, and records the result in the store. A result is valid even if it is
+// returned with ErrNotVerified or ErrIncomplete. ErrIncomplete reports that the backup was restored, but later
+// revisions cannot be read.
 func Verify(ctx context.Context, settings Settings, chosen Selector, restore RestoreFunc) (VerifyResult, error) {
 	kept := settings.Archive()
 	path, err := findSelected(ctx, kept, chosen)

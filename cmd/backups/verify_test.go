@@ -94,7 +94,7 @@ func TestVerify_withSegments(t *testing.T) {
 	assert.Equal(t, archive.Failed, restoreTests[0].Outcome)
 }
 
-// Members with trusted keys would reject a full snapshot that has an unsigned result.
+// A full snapshot must not be given an unsigned result, because members with trusted keys would reject the snapshot.
 func TestVerify_unsignedResultIsNotStored(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	settings := runSampleCluster(t).storeWith(t, pair.Load(t))

@@ -7,12 +7,12 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Candidate is a possible next word of a command line, with its help text.
+// A Candidate is a possible next word of a command line, with its help text.
 type Candidate struct{ Word, Help string }
 
 // Complete returns the candidates for the last word: commands, flags, or the allowed values of a flag or an argument.
-// The last word may be empty, and words does not include the program name. Complete returns nothing for etcd's own
-// tools or if any word is allowed, such as a path.
+// The last word may be empty, and words must not include the program name. Complete returns nothing for etcd's own
+// tools or where any word is allowed, such as a path.
 func Complete(parser *kong.Kong, words []string) []Candidate {
 	app, last := parser.Model, len(words)-1
 	traced, _ := kong.Trace(parser, words[:last]) // parsing stops at the first word that is invalid or lacks a value
@@ -25,7 +25,7 @@ func Complete(parser *kong.Kong, words []string) []Candidate {
 			arguments++
 		}
 	}
-	var before *kong.Flag // flag whose value is the next word
+	var before *kong.Flag // flag that takes the next word as its value
 	if last > 0 {
 		if flag := flagOf(app, node, words[last-1]); flag != nil && !flag.IsBool() {
 			before = flag
@@ -60,8 +60,8 @@ func Complete(parser *kong.Kong, words []string) []Candidate {
 	return slices.DeleteFunc(all, func(c Candidate) bool { return !strings.HasPrefix(c.Word, words[last]) })
 }
 
-// flagsOf returns the flags in the help of a command, except --help. Global flags appear only in the help of the
-// program.
+// flagsOf returns the flags that the help of a command lists, except --help. Global flags are only listed in the help
+// of the program.
 func flagsOf(app *kong.Application, node *kong.Node) []*kong.Flag {
 	return slices.DeleteFunc(slices.Concat(node.AllFlags(true)...), func(flag *kong.Flag) bool {
 		return flag == app.HelpFlag || node != app.Node && slices.Contains(app.Flags, flag)
@@ -77,8 +77,8 @@ func flagOf(app *kong.Application, node *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
-// values returns the allowed values of a flag or an argument, each with prefix added. values returns nothing if any
-// value is allowed.
+// values returns the allowed values of a flag or an argument, each prefixed with prefix. values returns nothing if
+// any value is allowed.
 func values(prefix string, of *kong.Value) (all []Candidate) {
 	for _, value := range of.EnumSlice() {
 		if value != "" {

@@ -7,7 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// ManPage returns the program's manual page (section 1) in roff, with the flags and the manual of each command.
+// ManPage returns the program's man page (section 1) in roff, with the flags and the manual of each command.
 func ManPage(app *kong.Application, version string) string {
 	var page strings.Builder
 	name := roff(app.Name)
@@ -41,10 +41,10 @@ func writeFlags(page *strings.Builder, flags []*kong.Flag) {
 	}
 }
 
-// escaped escapes the characters that have a meaning in roff.
+// escaped replaces characters that have a special meaning in roff.
 var escaped = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'", "'", `\(aq`)
 
-// roff escapes plain text for a manual page.
+// roff escapes plain text for a man page.
 func roff(text string) string {
 	return strings.TrimPrefix(escaped.Replace("\n"+text), "\n")
 }

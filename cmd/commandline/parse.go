@@ -1,9 +1,9 @@
-// Package commandline parses the command line. It accepts the syntax of Go's flag package, which
-// gardener/etcd-wrapper uses and the operator's pods rely on, and also reads a pod's settings from environment
-// variables. The package defines the flags of start-etcd, their defaults and their validation.
+// Package commandline parses command lines in the syntax of Go's flag package, which gardener/etcd-wrapper uses and
+// the operator's pods rely on, and also reads a pod's settings from environment variables. The package defines the
+// flags of start-etcd with their defaults and validation.
 //
 // The caller passes its commands as a struct for kong and gets the selected command. The package has no side effects,
-// except that it removes environment variables that must be ignored.
+// except that it unsets environment variables that must be ignored.
 package commandline
 
 import (
@@ -21,11 +21,11 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// prefix is the prefix of all environment variables that set flags.
+// prefix is the prefix of the environment variables that set flags.
 const prefix = "ETCD_WRAPPER"
 
-// Done is the error that Parse returns if there is nothing left to do, for example after --help. The value is the
-// exit status.
+// Done is the error that Parse returns if there is nothing left to do, for example after --help. The value of Done is
+// the exit status.
 type Done int
 
 // Error implements error.
@@ -37,7 +37,7 @@ func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error
 		kong.Name("etcd-wrapper"),
 		kong.Description("Run an etcd member that backs itself up, tests its backups and restores itself."),
 		kong.Help(help),
-		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // the program's help explains environment variables once
+		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // environment variables are explained once in the program's help
 		kong.Vars{"home": os.Getenv("HOME"), "termination": DefaultTerminationPath, "keep": DefaultKeep},
 		kong.DefaultEnvars(prefix),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(duration)),
@@ -49,8 +49,8 @@ func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error
 	return parser, nil
 }
 
-// Parse parses args into commands and returns a pointer to the selected command. The error is Done if there is
-// nothing left to do. Otherwise it is a sentence that names the flag.
+// Parse parses args into commands and returns a pointer to the selected command. If there is nothing left to do, the
+// error is Done. Any other error is a sentence that names the flag.
 func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	var done error
 	parser, err := New(commands, out, kong.Exit(func(status int) { done = Done(status) })) // kong continues after --help
@@ -83,21 +83,21 @@ func passthroughCommands(parser *kong.Kong) (names []string) {
 	return names
 }
 
-// longFlag matches a flag with one or two dashes. Go's flag package accepts both, and therefore so does
-// gardener/etcd-wrapper.
+// longFlag matches a flag that starts with one or two dashes. Like Go's flag package, gardener/etcd-wrapper accepts
+// both.
 var longFlag = regexp.MustCompile(`^--?([a-z][a-z-]+)(=.*)?$`)
 
-// valued lists the operator's flags that take a value. If one of these flags is not followed by "=", its value is the
-// next argument, even if that argument starts with a dash.
+// valued lists the operator's flags that require a value. If one of these flags is not followed by "=", the next
+// argument is its value, even if that argument starts with a dash.
 var valued = []string{
 	"etcd-wrapper-port", "etcd-client-port", "backup-restore-host-port", "backup-restore-ca-cert-bundle-path",
 	"etcd-server-name", "etcd-client-cert-path", "etcd-client-key-path", "etcd-ready-timeout",
 }
 
-// asGoReadsFlags converts flags with one dash to flags with two, and joins flags and values with "=". asGoReadsFlags
-// stops at "--" or at a command in passing, whose arguments are not parsed. asGoReadsFlags also removes environment
-// variables that are empty or whose flag is set: Kubernetes creates variables from the names of Services, and an
-// invalid variable must not fail a start that does not use it.
+// asGoReadsFlags converts single-dash flags to double-dash flags, and joins each flag and its value with "=".
+// asGoReadsFlags stops at "--" or at a passthrough command, whose arguments are not parsed. asGoReadsFlags also
+// unsets environment variables that are empty or whose flag is set: Kubernetes creates variables from the names of
+// Services, and an invalid variable that is not used must not prevent the start.
 func asGoReadsFlags(args, passing []string) (read []string) {
 	given := map[string]bool{}
 	for i := 0; i < len(args); i++ {
@@ -122,7 +122,7 @@ func asGoReadsFlags(args, passing []string) (read []string) {
 	return read
 }
 
-// booleanValue converts the booleans that Go accepts to "true" and "false".
+// booleanValue converts the boolean values that Go's flag package accepts to "true" or "false".
 func booleanValue(name, value string) string {
 	if is, err := strconv.ParseBool(strings.TrimPrefix(value, "=")); err == nil && name == "backup-restore-tls-enabled" {
 		return fmt.Sprintf("=%t", is)
@@ -130,24 +130,24 @@ func booleanValue(name, value string) string {
 	return value
 }
 
-// forgetVariables removes environment variables that are empty or whose flag is set.
+// forgetVariables unsets environment variables that are empty or whose flag is set.
 func forgetVariables(given map[string]bool) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
 		if strings.HasPrefix(name, prefix+"_") && (value == "" || given[name]) {
-			_ = os.Unsetenv(name) // fails only for malformed names
+			_ = os.Unsetenv(name) // fails only if the name is malformed
 		}
 	}
 }
 
-// startEtcd is the command whose flags have environment variables.
+// startEtcd is the name of the command whose flags can be set by environment variables.
 const startEtcd = "start-etcd"
 
 // servicePattern matches the variables that Kubernetes creates for a Service.
 var servicePattern = regexp.MustCompile(`^(\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// unknownVariable returns an error if an environment variable has the program's prefix but does not belong to a flag.
-// Otherwise a pod with a misspelled variable could run without backups.
+// unknownVariable returns an error if an environment variable has the program's prefix but no flag uses it. Without
+// this check, a pod with a misspelled variable could run without backups.
 func unknownVariable(parser *kong.Kong) error {
 	known := map[string]bool{}
 	for _, command := range parser.Model.Leaves(false) {
@@ -175,7 +175,7 @@ func unknownVariable(parser *kong.Kong) error {
 	return nil
 }
 
-// isOfService reports whether Kubernetes created a variable for a Service.
+// isOfService reports whether Kubernetes created the environment variable for a Service.
 func isOfService(name string) bool {
 	service := servicePattern.FindStringSubmatch(name)
 	if service == nil {
@@ -185,8 +185,8 @@ func isOfService(name string) bool {
 	return has
 }
 
-// EtcdVariables returns the sorted names of the environment variables with the prefix ETCD_, which configure plain
-// etcd. EtcdVariables skips empty variables, the program's own variables, and variables of Services.
+// EtcdVariables returns the sorted names of the environment variables with the prefix ETCD_, which plain etcd would
+// read. EtcdVariables skips empty variables, the program's own variables, and variables of Services.
 func EtcdVariables() (names []string) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
@@ -201,9 +201,9 @@ func EtcdVariables() (names []string) {
 // serviceURL matches the value of the _PORT variable that Kubernetes creates for each Service in the namespace.
 var serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
-// ForgetServices removes environment variables that Kubernetes created for a Service and that happen to match a flag,
-// and returns their names. For example, a Service named "etcd-wrapper-etcd-client" sets ETCD_WRAPPER_ETCD_CLIENT_PORT
-// to a URL. ForgetServices must run before anything reads the environment.
+// ForgetServices unsets the environment variables that Kubernetes created for a Service but that are also named like
+// a flag, and returns their names. For example, a Service named "etcd-wrapper-etcd-client" sets
+// ETCD_WRAPPER_ETCD_CLIENT_PORT to a URL. ForgetServices must be called before anything reads the environment.
 func ForgetServices() (forgotten []string) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
@@ -211,18 +211,18 @@ func ForgetServices() (forgotten []string) {
 		if _, has := os.LookupEnv(service + "_SERVICE_HOST"); !has || !isPort || !strings.HasPrefix(name, prefix+"_") || !serviceURL.MatchString(value) {
 			continue
 		}
-		_ = os.Unsetenv(name) // fails only for malformed names
+		_ = os.Unsetenv(name) // fails only if the name is malformed
 		forgotten = append(forgotten, name)
 	}
 	return forgotten
 }
 
-// variable returns the environment variable of a flag.
+// variable returns the name of the environment variable that sets a flag.
 func variable(flag string) string {
 	return prefix + "_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// help prints the help of the program or of a command. The help of a command omits global flags.
+// help prints the program's help or the help of a command. The help of a command omits global flags.
 func help(options kong.HelpOptions, context *kong.Context) error {
 	options.WrapUpperBound = helpWidth
 	selected := context.Selected()
@@ -239,7 +239,7 @@ func help(options kong.HelpOptions, context *kong.Context) error {
 	return err
 }
 
-// helpFlag converts the help command to the flag: "help start-etcd" becomes "start-etcd --help".
+// helpFlag converts the help command to the help flag: "help start-etcd" becomes "start-etcd --help".
 func helpFlag(args []string) []string {
 	if len(args) > 0 && args[0] == "help" {
 		return append(slices.Clone(args[1:]), "--help")

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// commands is a command line that includes a passthrough command.
+// commands is a command line that includes a command whose arguments are passed through.
 type commands struct {
 	Start StartEtcd `cmd:"" name:"start-etcd"`
 	Tool  struct {
@@ -171,7 +171,7 @@ func TestForgetServices(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_HOST", "10.0.0.1")
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_PORT", "9095")
 	t.Setenv("ETCD_WRAPPER_BACKUP_RESTORE_HOST_PORT", "tcp://sidecar:8080") // a user's mistake: no such Service exists
-	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_PORT", "2380")                       // the user's variable must be kept even if a Service with this name exists
+	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_PORT", "2380")                       // the user's variable must be kept even if there is a Service with this name
 	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_SERVICE_HOST", "10.0.0.2")
 	assert.Equal(t, []string{"ETCD_WRAPPER_ETCD_WRAPPER_PORT"}, ForgetServices())
 	var line commands
@@ -194,7 +194,6 @@ func TestParse_unknownVariable(t *testing.T) {
 	require.NoError(t, err, "one that is empty does not count")
 }
 
-// The Services are named etcd-wrapper and etcd-wrapper-page.
 func TestParse_serviceVariables(t *testing.T) {
 	for _, service := range []string{"ETCD_WRAPPER", "ETCD_WRAPPER_PAGE"} {
 		for name, value := range map[string]string{
@@ -212,7 +211,6 @@ func TestParse_serviceVariables(t *testing.T) {
 	require.ErrorContains(t, err, "ETCD_WRAPPER_OTHER_PORT", "there is no such Service")
 }
 
-// The documentation uses this home directory in its defaults.
 func TestStartEtcd_flagsAreDocumented(t *testing.T) {
 	t.Setenv("HOME", "$HOME")
 	rows := docs.Table(t, "flag", "default", "meaning")
@@ -227,7 +225,7 @@ func TestStartEtcd_flagsAreDocumented(t *testing.T) {
 		}
 		expected := flag.Default
 		if flag.Name == "backup-keep" {
-			expected = DefaultKeep // the default for commands that delete backups
+			expected = DefaultKeep // default of the commands that delete backups
 		}
 		if flag.IsBool() {
 			expected = cmp.Or(expected, "false")
@@ -239,7 +237,7 @@ func TestStartEtcd_flagsAreDocumented(t *testing.T) {
 	}
 }
 
-// goFlags holds the operator's flags as parsed by Go's flag package, which gardener/etcd-wrapper uses.
+// goFlags contains the operator's flags as parsed by Go's flag package, which gardener/etcd-wrapper uses.
 type goFlags struct {
 	wrapperPort, clientPort           int
 	tls                               bool
@@ -263,14 +261,14 @@ func readAsGo(args []string) (flags goFlags, rest int, err error) {
 	return flags, set.NArg(), err
 }
 
-// usable reports whether the values are valid. The check is needed because Go's flag package accepts any string.
+// usable reports whether the values are valid. usable is needed because Go's flag package accepts any string.
 func (g goFlags) usable() bool {
 	port := func(n int) bool { return n >= 0 && n <= math.MaxUint16 }
 	return port(g.wrapperPort) && g.wrapperPort != 0 && port(g.clientPort) && g.readyTimeout >= 0 && (g.cert == "") == (g.certKey == "")
 }
 
-// FuzzCommandLine checks that Parse never panics, that an error is a single sentence, and that Parse and Go's flag
-// package agree on the values of every command line that both accept.
+// FuzzCommandLine checks that Parse never panics, that errors are single sentences, and that Parse agrees with Go's
+// flag package on the values of every command line that both accept.
 func FuzzCommandLine(f *testing.F) {
 	for _, line := range []string{
 		"", "--etcd-client-port=0x50", "-etcd-wrapper-port\n1_000", "--backup-restore-tls-enabled", "-backup-restore-tls-enabled=F",

@@ -16,11 +16,11 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// DefaultTerminationPath is the default terminationMessagePath of Kubernetes.
+// DefaultTerminationPath is Kubernetes' default terminationMessagePath.
 const DefaultTerminationPath = "/dev/termination-log"
 
 // StartEtcd holds the flags of `start-etcd`. The first nine flags have the same names, types, defaults and meaning as
-// in gardener/etcd-wrapper, which allows using the operator's pods unchanged.
+// in gardener/etcd-wrapper, so the operator's pods work unchanged.
 type StartEtcd struct {
 	WrapperPort      Port          `name:"etcd-wrapper-port" group:"The wrapper's own server" default:"9095" help:"Port that the wrapper's own server listens on."`
 	SidecarTLS       bool          `name:"backup-restore-tls-enabled" group:"The sidecar" negatable:"" help:"Use HTTPS to connect to the sidecar."`
@@ -76,7 +76,7 @@ func (f *StartEtcd) Validate() error {
 	if err := f.Recovery.validateFor(f.Standalone, f.Backups.Store); err != nil {
 		return err
 	}
-	dir, err := filepath.Abs(f.VolumeDir) // etcd's data directory must not depend on the working directory
+	dir, err := filepath.Abs(f.VolumeDir) // the path of the data directory must not depend on the working directory
 	if err != nil {
 		return fmt.Errorf("--volume-dir: %w", err)
 	}
@@ -84,10 +84,11 @@ func (f *StartEtcd) Validate() error {
 	return nil
 }
 
-// ExpectsTLS reports whether etcd is expected to serve TLS. ExpectsTLS is used until etcd's configuration is known.
+// ExpectsTLS reports whether etcd is expected to serve TLS. ExpectsTLS is only used until etcd's configuration is
+// known.
 func (f *StartEtcd) ExpectsTLS() bool { return f.EtcdCertPath != "" || f.SidecarTLS }
 
-// DataVersion returns the oldest etcd version that must be able to read the data. The default with a sidecar is 3.5,
+// DataVersion returns the oldest etcd version that must be able to read the data. With a sidecar, the default is 3.5,
 // because the sidecar opens the data with etcd 3.5.
 func (f *StartEtcd) DataVersion() string {
 	switch {
@@ -106,19 +107,19 @@ func (f *StartEtcd) Level() zerolog.Level {
 	return level
 }
 
-// Address returns the address of the wrapper's own server, <host>:<port>.
+// Address returns the listen address of the wrapper's own server in the form <host>:<port>.
 func (f *StartEtcd) Address() string { return net.JoinHostPort("", strconv.Itoa(int(f.WrapperPort))) }
 
 // RecordPath returns the path of the exit record. gardener/etcd-wrapper uses the same name.
 func (f *StartEtcd) RecordPath() string { return filepath.Join(f.VolumeDir, "exit_code") }
 
-// CrashNotePath returns the path of the file that contains the reason for a crash.
+// CrashNotePath returns the path of the file that records the reason for a crash.
 func (f *StartEtcd) CrashNotePath() string { return f.RecordPath() + ".crash" }
 
-// LastRunPath returns the path of the file that describes how this run ended. The next run reads it.
+// LastRunPath returns the path of the file that records how a run ended, which the next run reads.
 func (f *StartEtcd) LastRunPath() string { return f.RecordPath() + ".last" }
 
-// DataDir returns etcd's data directory in a pod without a sidecar.
+// DataDir returns the path of etcd's data directory in a pod without a sidecar.
 func (f *StartEtcd) DataDir() string { return filepath.Join(f.VolumeDir, "new.etcd") }
 
 // Recovery holds the flags that control the recovery of damaged or lost data.
@@ -131,7 +132,8 @@ type Recovery struct {
 	Adopt       string `name:"adopt" group:"Backups" placeholder:"ID" help:"Take over the store of the cluster with this ID, once. Data that does not belong to the store, or is a copy, starts a new generation; an empty volume is restored from the store. ID/N takes over again and ends generation N."`
 }
 
-// Owner returns the store's owner for a cluster token. The token may include the namespace.
+// Owner returns the owner of the store, which is derived from the cluster token. The cluster token may include the
+// namespace.
 func (f *Recovery) Owner(token string) string {
 	namespace := os.Getenv("POD_NAMESPACE")
 	switch {
@@ -149,7 +151,7 @@ var adoptable = regexp.MustCompile(`^([0-9a-f]{32}(/[1-9][0-9]*)?)?$`)
 // maxRestoreID is the maximum length of a restore ID in bytes.
 const maxRestoreID = 100
 
-// validateFor validates the flags. The error names the flag.
+// validateFor validates the flags. The error names the flag that is invalid.
 func (f *Recovery) validateFor(standalone bool, store string) error {
 	switch {
 	case !standalone && f.Recover == "never":
@@ -170,15 +172,15 @@ func (f *Recovery) validateFor(standalone bool, store string) error {
 	return nil
 }
 
-// StoreFlags holds the flags for reading backups, which start-etcd shares with the backup commands. The packages
-// below backup validate URLs and keys. Their errors start with the name of the flag.
+// StoreFlags contains the flags for reading backups, which start-etcd and the backup commands share. URLs and keys
+// are validated by the packages in backup, whose errors start with the name of the flag.
 type StoreFlags struct {
 	Store       string `name:"backup-store" group:"Backups" placeholder:"URL" help:"URL of the backup store: file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX. Optional query parameters: endpoint=, region=, path-style=, account= and ca=. start-etcd also requires --standalone."`
 	Identities  string `name:"backup-identities" group:"Backups" placeholder:"PATH" help:"File with the age identities that decrypt backups."`
 	TrustedKeys string `name:"backup-trusted-keys" group:"Backups" placeholder:"PATH" help:"File with ed25519 public keys (PEM). Backups that are not signed with one of these keys are rejected."`
 }
 
-// Reading returns the flags as arguments for a child process of this program.
+// Reading returns the flags as command-line arguments for a child process of this program.
 func (f *StoreFlags) Reading() []string {
 	args := []string{"--backup-store=" + f.Store}
 	if f.Identities != "" {
@@ -190,7 +192,7 @@ func (f *StoreFlags) Reading() []string {
 	return args
 }
 
-// SigningFlags holds the flag of commands that write signed objects to a store.
+// SigningFlags contains the flag of the commands that write signed objects to a store.
 type SigningFlags struct {
 	SigningKey string `name:"backup-signing-key" group:"Backups" placeholder:"PATH" help:"File with the ed25519 private key (PEM) that signs backups."`
 }
@@ -198,13 +200,13 @@ type SigningFlags struct {
 // DefaultKeep is the default value of --backup-keep.
 const DefaultKeep = "points=24h,hourly=24,daily=7,weekly=4"
 
-// KeepFlags holds the flag of commands that delete backups. The flag has no default, because backup prune must not
-// apply a default policy to an arbitrary store.
+// KeepFlags contains the flag of the commands that delete backups. The flag has no default, because backup prune must
+// never apply a default policy to an arbitrary store.
 type KeepFlags struct {
 	Keep string `name:"backup-keep" group:"Backups" placeholder:"${keep}" help:"Retention policy: keep every revision within points and, before that, the last verified full snapshot of each of the given number of hours, days and weeks."`
 }
 
-// Backups holds the backup flags of start-etcd.
+// Backups contains the backup flags of start-etcd.
 type Backups struct {
 	StoreFlags   `embed:""`
 	SigningFlags `embed:""`
@@ -216,18 +218,19 @@ type Backups struct {
 	SpoolLimit   Bytes          `name:"backup-spool-limit" group:"Backups" default:"1Gi" help:"Maximum size of the spool on the volume while the store is unreachable."`
 }
 
-// Limits of flags. Markers are written at most every minInterval, and the spool must have room for a segment.
+// Limits of flags. minInterval is also the minimum time between markers, and a spool of minSpool has room for at
+// least one segment.
 const (
 	minInterval = 100 * time.Millisecond // not enforced with --backup-ack=stored
 	maxInterval = time.Hour
 	minSpool    = Bytes(32 << 20)
 )
 
-// AckStored is the value of --backup-ack that delays the acknowledgment of a write until the write is in the store.
+// AckStored is the value of --backup-ack with which a write is acknowledged only after it has been stored.
 const AckStored = "stored"
 
-// validateFor validates the flags and sets the default interval. The error names the flag. Flags that would have no
-// effect are rejected.
+// validateFor validates the flags and sets the default interval. The error names the flag that is invalid. Flags that
+// would have no effect are rejected too.
 func (f *Backups) validateFor(standalone bool) error {
 	interval, shortest := time.Second, minInterval
 	if f.Ack == AckStored {

@@ -12,19 +12,19 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Target selects a state of etcd by revision or time. The zero value selects the latest state. A Target can be
+// A Target selects a state of etcd by revision or time. The zero value selects the latest state. A Target can be
 // converted to archive.Target.
 type Target struct {
 	Revision   int64     // 0 if not set
 	Time       time.Time // zero if not set
-	Generation int       // not part of the text
+	Generation int       // not part of the text form
 }
 
-// clockAhead limits how far another clock may be ahead of the local clock.
+// clockAhead is the maximum time by which another clock may be ahead of the local clock.
 const clockAhead = time.Minute
 
-// UnmarshalText is called by kong, which prefixes the error with the flag. Times in the future are rejected, because
-// they are always mistakes.
+// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the flag. Times in the future are
+// rejected because they must be mistakes.
 func (t *Target) UnmarshalText(text []byte) error {
 	kind, value, _ := strings.Cut(string(text), ":")
 	now := time.Now()
@@ -53,7 +53,7 @@ func (t *Target) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// parseTime parses a time in RFC 3339, a time without a zone, or a duration before now.
+// parseTime parses an RFC 3339 time, a time without a time zone, or a duration before now.
 func parseTime(value string, now time.Time) (time.Time, error) {
 	if ago, is := strings.CutPrefix(value, "-"); is {
 		long, err := time.ParseDuration(ago)
@@ -69,18 +69,18 @@ func parseTime(value string, now time.Time) (time.Time, error) {
 	return at, err
 }
 
-// Threshold is the value of --defrag-threshold, such as "free=45%,min=100Mi,pause=15s". A Threshold with Free 0 means
-// "never".
+// A Threshold is the value of --defrag-threshold, such as "free=45%,min=100Mi,pause=15s". A Threshold whose Free is 0
+// means "never".
 type Threshold struct {
-	Free  float64       // minimum free fraction of the database file, from 0 to 1
+	Free  float64       // minimum free fraction of the database file, between 0 and 1
 	Min   Bytes         // minimum number of free bytes
-	Pause time.Duration // maximum expected pause of a defragmentation
+	Pause time.Duration // maximum time that a defragmentation is expected to take
 }
 
-// defaultPause is the default pause of a threshold.
+// defaultPause is used if a threshold does not set a pause.
 const defaultPause = 15 * time.Second
 
-// UnmarshalText is called by kong, which prefixes the error with the flag.
+// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the flag.
 func (t *Threshold) UnmarshalText(text []byte) error {
 	read := Threshold{Pause: defaultPause}
 	if string(text) != "never" {
@@ -114,7 +114,7 @@ func (t *Threshold) set(part string) (err error) {
 	return err
 }
 
-// percentage reads "45%" as 0.45.
+// percentage parses a percentage: "45%" becomes 0.45.
 func percentage(text string) (float64, error) {
 	number, is := strings.CutSuffix(text, "%")
 	percent, err := strconv.ParseUint(number, 10, 8)
@@ -124,7 +124,7 @@ func percentage(text string) (float64, error) {
 	return float64(percent) / 100, nil
 }
 
-// duration parses a duration like kong, but its error quotes the invalid value.
+// duration parses a duration like kong, but quotes an invalid value in the error.
 func duration(line *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := line.Scan.PopValueInto("duration", &text); err != nil {
@@ -138,8 +138,8 @@ func duration(line *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// Bytes is a size in bytes in the format of a Kubernetes quantity: a whole number with an optional suffix Ki, Mi, Gi,
-// Ti, k, M, G or T.
+// Bytes is a size in bytes in the format of a Kubernetes quantity, which is a whole number with an optional suffix
+// Ki, Mi, Gi, Ti, k, M, G or T.
 type Bytes int64
 
 var units = []struct {
@@ -149,7 +149,7 @@ var units = []struct {
 	{"Ti", 1 << 40}, {"Gi", 1 << 30}, {"Mi", 1 << 20}, {"Ki", 1 << 10}, {"T", 1e12}, {"G", 1e9}, {"M", 1e6}, {"k", 1e3}, {"", 1},
 }
 
-// String formats the size in the largest unit that divides it.
+// String formats the size with the largest unit that divides it evenly.
 func (b Bytes) String() string {
 	for _, unit := range units {
 		if b != 0 && int64(b)%unit.bytes == 0 {
@@ -159,7 +159,7 @@ func (b Bytes) String() string {
 	return "0"
 }
 
-// UnmarshalText is called by kong, which prefixes the error with the flag.
+// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the flag.
 func (b *Bytes) UnmarshalText(text []byte) error {
 	for _, unit := range units {
 		number, has := strings.CutSuffix(string(text), unit.name)
@@ -179,7 +179,7 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 // Port is a TCP port.
 type Port uint16
 
-// UnmarshalText is called by kong, which prefixes the error with the flag.
+// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the flag.
 func (p *Port) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseInt(string(text), 0, 0)
 	if err != nil || n < 0 || n > math.MaxUint16 {
@@ -189,10 +189,10 @@ func (p *Port) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Generation is the number of a generation, or 0 if the flag is not set.
+// A Generation is the number of a generation, or 0 if the flag is not set.
 type Generation int
 
-// UnmarshalText is called by kong, which prefixes the error with the flag.
+// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the flag.
 func (g *Generation) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 10, 31)
 	if err != nil || n == 0 {

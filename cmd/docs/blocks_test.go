@@ -14,27 +14,28 @@ import (
 )
 
 var (
-	// others lists external tools and shell builtins that the pages use.
+	// others lists the external tools and shell builtins that the pages use.
 	others = strings.Fields("age-keygen age az cat cp curl ctr docker etcdctl etcdutl export go helm kubectl mkdir mv npx openssl " +
 		"podman rm sh sha256sum shasum skopeo sleep source ssh-keygen sudo tar zstd EOF brew cd until watch for done kill git etcdctl() . du echo systemctl")
 	// key matches the start of a line of YAML.
 	key = regexp.MustCompile(`^(- )?"?[\w./-]+"?:( |$)`)
-	// notShell lists the languages of fenced blocks that do not contain shell commands. text is used for the output
-	// of commands.
+	// notShell lists the languages of fenced code blocks that do not contain shell commands. text is the language of
+	// command output.
 	notShell = []string{"mermaid", "yaml", "text"}
 	variable = regexp.MustCompile(`\b([A-Z_]{3,})=`)
 	topics   = regexp.MustCompile(`-only=([a-z,]+)`)
 	tested   = regexp.MustCompile(`^go test (\./\S+) (?:.*-run (\w+))?`)
 )
 
-// quotation reports whether a block contains no commands, but bytes of the format, code, or output of the program.
+// quotation reports whether a block contains something other than commands: bytes of the format, code, or output of
+// the program.
 func quotation(block Block) bool {
 	return strings.HasPrefix(block.Page, "docs/backup-format") && !strings.Contains(block.Text, "etcdutl") ||
 		strings.Contains(block.Text, "func Test") || strings.Contains(block.Text, " -> ")
 }
 
-// Blocks that need neither a cluster nor a cloud run in cmd/suites/endtoend, and the README's Kubernetes blocks run
-// in testdata/deploy/stories. All other commands must at least exist.
+// Blocks that need neither a cluster nor a cloud are run in cmd/suites/endtoend, and the README's Kubernetes blocks
+// are run in testdata/deploy/stories. All other commands must at least exist.
 func TestCommandsInPages_exist(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
 	require.NoError(t, err)
@@ -63,7 +64,7 @@ func TestCommandsInPages_exist(t *testing.T) {
 	assert.Greater(t, checked, 80)
 }
 
-// topics lists the words that select benchmarks and that pages may use.
+// topics lists the words that select benchmarks, which the pages may use.
 func TestBenchmarksInPages_exist(t *testing.T) {
 	sources, err := filepath.Glob(filepath.Join(root(t), "cmd", "suites", "bench", "*.go"))
 	require.NoError(t, err)
@@ -82,7 +83,7 @@ func TestBenchmarksInPages_exist(t *testing.T) {
 	}
 }
 
-// written reports whether a block is the content of a YAML file, and checks that the YAML is valid.
+// written reports whether a block is the content of a YAML file, and fails the test if the YAML is invalid.
 func written(t *testing.T, block Block) bool {
 	t.Helper()
 	if !key.MatchString(block.Text) {

@@ -1,8 +1,9 @@
 // Package docs reads README.md and docs/ for tests that compare the documentation with the program. A flag, metric,
-// check or exit status without a description fails the test next to its code.
+// check or exit status that is not documented fails a test next to its code.
 //
-// Only tests import the package. Tables may be moved between files without a change here. The package's own tests
-// check what the pages refer to: links, paths, make targets and packages.
+// Only tests import the package. Tables are found by their headers, so they can be moved to another page without
+// changing a test. The package's own tests check that everything the pages refer to exists: links, paths, make
+// targets and packages.
 package docs
 
 import (
@@ -17,10 +18,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Row is the list of cells in a table row.
+// A Row contains the cells of a table row.
 type Row []string
 
-// Text returns the content of README.md and docs/*.md.
+// Text returns the concatenated contents of README.md and docs/*.md.
 func Text(t testing.TB) string {
 	t.Helper()
 	var text strings.Builder
@@ -30,7 +31,7 @@ func Text(t testing.TB) string {
 	return text.String()
 }
 
-// Pages yields the paths and contents of README.md and docs/*.md, in this order.
+// Pages yields the path and content of each page: first README.md, then docs/*.md.
 func Pages(t testing.TB) iter.Seq2[string, string] {
 	t.Helper()
 	root := root(t)
@@ -49,7 +50,7 @@ func Pages(t testing.TB) iter.Seq2[string, string] {
 	}
 }
 
-// root returns the directory that contains go.mod. Tests run in the directories of their packages.
+// root returns the directory that contains go.mod, because each test runs in the directory of its package.
 func root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -63,7 +64,7 @@ func root(t testing.TB) string {
 	}
 }
 
-// Table returns the rows of the table with this header. Exactly one such table must exist.
+// Table returns the rows of the table that has this header. The test fails unless there is exactly one such table.
 func Table(t testing.TB, header ...string) (rows []Row) {
 	t.Helper()
 	inside, found := false, 0
@@ -83,13 +84,13 @@ func Table(t testing.TB, header ...string) (rows []Row) {
 	return rows
 }
 
-// A Block is a code block on a page: commands to type, or the content of a file.
+// A Block is a code block on a page, which contains either commands or the content of a file.
 type Block struct {
 	Page, Text string
-	Language   string // language of a fenced block; empty for an indented block
+	Language   string // language of a fenced block; empty if the block is indented
 }
 
-// Blocks returns the code blocks of README.md and docs/*.md in order, without indentation.
+// Blocks returns the code blocks of README.md and docs/*.md in order, with the indentation removed.
 func Blocks(t testing.TB) (blocks []Block) {
 	t.Helper()
 	for name, page := range Pages(t) {
@@ -123,7 +124,7 @@ func Blocks(t testing.TB) (blocks []Block) {
 	return blocks
 }
 
-// Commands returns the commands in a block, without comments and with continuation lines joined.
+// Commands returns the commands in a block with comments removed and continuation lines joined.
 func (b Block) Commands() (commands []string) {
 	for line := range strings.Lines(strings.ReplaceAll(b.Text, "\\\n", " ")) {
 		line, _, _ = strings.Cut(strings.TrimSpace(line), " #")
@@ -156,7 +157,7 @@ func Quoted(text string) (names []string) {
 	return names
 }
 
-// Named returns the backquoted words in the first cells of rows.
+// Named returns the backquoted words in the first cell of each row.
 func Named(rows []Row) (names []string) {
 	for _, row := range rows {
 		names = append(names, Quoted(row[0])...)

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/commandline"
 )
 
-// stores returns the packages below backup/store that implement store.Store, and whether their tests run the contract
+// stores returns the packages in backup/store that implement store.Store, and whether their tests run the contract
 // tests.
 func stores(t *testing.T, folder string) (contract map[string]bool) {
 	t.Helper()
@@ -54,10 +54,10 @@ func TestStores_missingContract(t *testing.T) {
 	assert.Equal(t, map[string]bool{"ftp": false}, stores(t, folder))
 }
 
-// kept lists flags without an effect that the operator's pods set.
+// kept lists flags that have no effect but are set by the operator's pods.
 var kept = []string{"EtcdServerName", "EtcdClientPort"}
 
-// unread returns the flags' fields that no code uses.
+// unread returns the fields for flags that no code reads.
 func unread(flags reflect.Type, code string) (fields []string) {
 	for field := range flags.Fields() {
 		switch {

@@ -35,7 +35,7 @@ func pages(t *testing.T) map[string]string {
 // link matches a Markdown link, with its text and its target.
 var link = regexp.MustCompile(`\[([^\]]*)\]\(([^)\s]+)\)`)
 
-// linksOf returns the files and anchors in this project that a page links to, by path from the root.
+// linksOf returns the files and anchors in this project that a page links to, with paths relative to the root.
 func linksOf(name, content string) (files, anchors []string) {
 	for _, match := range link.FindAllStringSubmatch(content, -1) {
 		if strings.Contains(match[2], "://") {
@@ -89,7 +89,7 @@ func TestLinks_resolve(t *testing.T) {
 }
 
 func TestPages_areLinkedFromTheReadme(t *testing.T) {
-	all, reached := pages(t), map[string]bool{"README.md": true, "CONTRIBUTING.md": true} // GitHub itself links to CONTRIBUTING.md
+	all, reached := pages(t), map[string]bool{"README.md": true, "CONTRIBUTING.md": true} // GitHub links to CONTRIBUTING.md
 	for next := []string{"README.md"}; len(next) > 0; next = next[1:] {
 		files, _ := linksOf(next[0], all[next[0]])
 		for _, file := range files {

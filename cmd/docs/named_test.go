@@ -15,11 +15,11 @@ import (
 )
 
 var (
-	// explained matches a target of the Makefile that `make help` lists.
+	// explained matches a Makefile target that `make help` lists.
 	explained = regexp.MustCompile(`(?m)^([a-z-]+):.*## \S`)
-	// command matches a make command in backquotes or at the beginning of a line of code.
+	// command matches a make command in backquotes or at the start of a line of code.
 	command = regexp.MustCompile("(?m)(?:`|^ {4,})make ([a-z-]+)")
-	// place matches a path below one of the top-level directories.
+	// place matches a path in one of the top-level directories.
 	place = regexp.MustCompile(`^(cmd|lifecycle|statemachine|bootstrap|member|recovery|backup|internal|readiness|exitcode|testdata|docs|deploy)(/[\w.-]+)*$`)
 )
 
@@ -55,7 +55,7 @@ func TestPathsInPages_exist(t *testing.T) {
 	assert.NotZero(t, checked)
 }
 
-// Of two rows that describe the same thing, only one is kept up to date.
+// No two rows may describe the same thing, because only one of them would be kept up to date.
 func TestTables_haveNoDuplicateRows(t *testing.T) {
 	for name, content := range pages(t) {
 		seen := map[string]bool{}
@@ -72,10 +72,10 @@ func TestTables_haveNoDuplicateRows(t *testing.T) {
 	}
 }
 
-// logged matches a log call with a duration and captures its name.
+// logged matches a log call with a duration and captures the name of the field.
 var logged = regexp.MustCompile(`\.Dur\("([^"]+)"`)
 
-// docs/log.md promises that the names of durations end with a unit, and the console relies on it.
+// The names of duration fields must end with a unit, as docs/log.md promises and the console requires.
 func TestLogDurations_nameTheirUnit(t *testing.T) {
 	checked, top := 0, root(t)
 	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
@@ -110,13 +110,13 @@ func TestPackages_areDocumentedAndListed(t *testing.T) {
 	}
 }
 
-// packages maps directories to package comments. The package comment of a suite is in one of its tests.
+// packages maps each directory to its package comment. The package comment of a suite is in one of its test files.
 func packages(t *testing.T) map[string]string {
 	t.Helper()
 	found, top := map[string]string{}, root(t)
 	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() && path != top && strings.HasPrefix(entry.Name(), ".") {
-			return fs.SkipDir // the directory is being removed by another test or is not part of the project
+			return fs.SkipDir // another test is removing the directory, or it is not part of the project
 		}
 		if entry.IsDir() || filepath.Ext(path) != ".go" {
 			return nil

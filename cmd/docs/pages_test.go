@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// longest returns the maximum number of words on a page. Reference pages, such as the backup format and the list of
-// metrics, may be longer because they are not read from start to end.
+// longest returns the maximum number of words for a page. Reference pages, such as the backup format and the list of
+// metrics, may be longer because they are not read from start to finish.
 func longest(page string) int {
 	switch page {
 	case "README.md":
@@ -22,7 +22,7 @@ func longest(page string) int {
 	}
 }
 
-// generated matches a generated diagram, whose words do not count because it grows with its table.
+// generated matches a generated diagram, whose words are not counted because it grows with its transition table.
 var generated = regexp.MustCompile("(?s)```mermaid\n.*?```\n")
 
 func TestPages_length(t *testing.T) {
@@ -31,7 +31,7 @@ func TestPages_length(t *testing.T) {
 	}
 }
 
-// The README links to a page that answers each of these questions.
+// For each of these questions, the README must link to a page that answers it.
 func TestReadme_linksToEveryAnswer(t *testing.T) {
 	files, anchors := linksOf("README.md", pages(t)["README.md"])
 	var links []string

@@ -48,8 +48,8 @@ func TestPictures_sizeAndColourSchemes(t *testing.T) {
 	}
 }
 
-// The module that draws pictures with D2 compares their bytes. Without D2, the test can only check that each picture
-// contains the text of its source.
+// The tests of the module that draws the pictures with D2 compare the bytes. Without D2, this test can only check
+// that each picture contains the text of its source.
 func TestPictures_nameTheirSource(t *testing.T) {
 	texts, err := filepath.Glob(filepath.Join(pictureFolder, "*.d2"))
 	require.NoError(t, err)
@@ -62,7 +62,7 @@ func TestPictures_nameTheirSource(t *testing.T) {
 }
 
 var (
-	// shown matches the quoted texts in the source of a picture.
+	// shown matches quoted text in the source of a picture.
 	shown = regexp.MustCompile(`"([^"]*)"`)
 	// names matches names that must exist in the program: flags, files, endpoints, ports and states.
 	names = regexp.MustCompile(`--[a-z][a-z-]+|\b[a-z_-]+\.(?:json|etcd|spool)\b|\bexit_code\b|/[a-z]{5,}\b|:\d{4}\b|\b(?:[A-Z][a-z]+){1,2}$`)
@@ -85,7 +85,7 @@ func TestPictures_nameExistingThings(t *testing.T) {
 	assert.Greater(t, checked, 25)
 }
 
-// sources returns the code of the program without tests.
+// sources returns the program's source code without tests.
 func sources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -105,14 +105,13 @@ func sources(t *testing.T) string {
 	return all.String()
 }
 
-// The colors are those of GitHub's text and links in light and dark mode.
+// Pictures must use GitHub's colors for text and links, in light and dark mode.
 const colours = `text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #1f2328 } .other { fill: #8c959f } .ours { fill: #0969da }
 .axis { stroke: #8c959f } .paper { fill: #f6f8fa } .typed { font-weight: 600 }
 @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .other { fill: #6e7681 } .ours { fill: #58a6ff } .axis { stroke: #6e7681 } .paper { fill: #161b22 } }
 `
 
-// The recording shows the input and output of a test line by line, or all at once for readers who prefer reduced
-// motion.
+// The recording must show the input and output line by line, or all at once for readers who prefer reduced motion.
 func TestRecording_matchesTheOutput(t *testing.T) {
 	const lineHeight, margin, perCommand, perLine = 20, 16, 1.2, 0.15
 	lines := strings.Split(strings.TrimSpace(pictured(t, "recording.txt")), "\n")
@@ -136,11 +135,11 @@ func TestRecording_matchesTheOutput(t *testing.T) {
 	statemachinetest.AssertGenerated(t, filepath.Join(pictureFolder, "recording.svg"), b.String())
 }
 
-// A bar is a row of a table in docs/benchmarks.md, identified by its first words, with its label in a chart.
+// A bar represents a row of a table in docs/benchmarks.md, which is identified by its first words.
 type bar struct{ row, label string }
 
-// charts are drawn from the rows of docs/benchmarks.md. Charts with pairs of bars show both medians, and all other
-// charts show their ratio.
+// charts are drawn from rows of docs/benchmarks.md. A chart with pairs of bars shows both medians, and any other
+// chart shows their ratio.
 var charts = []struct {
 	file, unit string
 	pair       bool

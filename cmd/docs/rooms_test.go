@@ -18,7 +18,7 @@ import (
 
 const module = "etcd-wrapper/"
 
-// arrows maps the imports between rooms, from room to room, to an example of the importing and the imported package.
+// arrows maps each importing room and imported room to an example of a package that imports another.
 type arrows map[string]map[string]string
 
 func (a arrows) add(from, to, example string) {
@@ -28,7 +28,7 @@ func (a arrows) add(from, to, example string) {
 	a[from][to] = example
 }
 
-// leads returns the rooms on an import path between two rooms, or nil if there is none.
+// leads returns the rooms on an import path from one room to another, or nil if there is none.
 func (a arrows) leads(from, to string) []string {
 	seen := map[string]bool{}
 	var walk func(string) []string
@@ -49,7 +49,7 @@ func (a arrows) leads(from, to string) []string {
 	return walk(from)
 }
 
-// circle describes rooms that import each other. circle returns an empty string if there are none.
+// circle describes a cycle of rooms that import each other. If there is no cycle, circle returns an empty string.
 func (a arrows) circle() string {
 	for _, room := range slices.Sorted(maps.Keys(a)) {
 		if way := a.leads(room, room); way != nil {
@@ -63,7 +63,7 @@ func (a arrows) circle() string {
 	return ""
 }
 
-// reduced returns the arrows that are not implied by others.
+// reduced removes the arrows that are implied by other arrows.
 func (a arrows) reduced() arrows {
 	kept := arrows{}
 	for from, all := range a {
@@ -95,7 +95,7 @@ func (a arrows) mermaid() string {
 	return b.String()
 }
 
-// roomOf returns the room of a package: its top-level directory, or a directory below backup.
+// roomOf returns the room of a package, which is its top-level directory or a directory in backup.
 func roomOf(folder string) string {
 	parts := strings.Split(folder, "/")
 	if parts[0] == "backup" && len(parts) > 1 {
@@ -134,7 +134,7 @@ func TestCommittedPackageDiagram_matchesImports(t *testing.T) {
 	rooms := imports(t)
 	require.Empty(t, rooms.circle())
 	for _, of := range rooms {
-		delete(of, "internal") // every room may import it
+		delete(of, "internal") // any room may import it
 	}
 	content, err := os.ReadFile(filepath.Join(root(t), "docs", "design.md"))
 	require.NoError(t, err)

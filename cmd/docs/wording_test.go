@@ -17,11 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// unwritten lists the pages and the directories of Go files that still contain such constructions. Remove rewritten
-// entries, and do not add new ones.
+// unwritten lists the pages and the directories with Go files that still contain constructions from the list below.
+// Remove rewritten entries, and do not add new ones.
 var unwritten = []string{"docs/benchmarks.md", "backup/writer", "cmd/etcd-wrapper", "cmd/suites/recovery"}
 
-// pagesAndRooms returns all pages and all directories with Go files below top.
+// pagesAndRooms returns all pages and all directories under top that contain Go files.
 func pagesAndRooms(t *testing.T, top string) (found []string) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
@@ -43,7 +43,7 @@ func pagesAndRooms(t *testing.T, top string) (found []string) {
 	return found
 }
 
-// constructions lists patterns that must not appear in comments, messages and pages, with suggested replacements.
+// constructions lists patterns that must not occur in comments, messages or pages, each with a suggested replacement.
 var constructions = []struct{ pattern, instead string }{
 	{`\b(tells?|told|says?|said) (whether|of|that|how|why)\b`, "report, log, show, print"},
 	{`^(//\s*)?\w+ (is|are) (what|how|where|who|whose|whether|whom)\b`, "start with the name and a verb"},
@@ -61,7 +61,7 @@ var constructions = []struct{ pattern, instead string }{
 	{`\b(is|are|was|were) (waited for|looked at|asked for|gone on|told)\b`, "active voice"},
 }
 
-// allowed lists technical terms and quotations that match a pattern but are correct.
+// allowed lists technical terms and quotations that match a pattern but are acceptable.
 var allowed = []string{"in full", "`EtcdRestartedWithFull`", "A FullSnapshot", "a full and a delta snapshot"}
 
 var patterns = sync.OnceValue(func() (all []*regexp.Regexp) {
@@ -71,7 +71,7 @@ var patterns = sync.OnceValue(func() (all []*regexp.Regexp) {
 	return all
 })
 
-// findConstructions returns the constructions in a text with their replacements.
+// findConstructions returns the constructions found in a text with their replacements.
 func findConstructions(text string) (found []string) {
 	text = strings.ReplaceAll(text, "full\nsnapshot", "full snapshot")
 	for _, word := range allowed {
@@ -85,8 +85,8 @@ func findConstructions(text string) (found []string) {
 	return found
 }
 
-// proseOf returns the paragraphs of a page without code, the comments and messages of a Go file, or only the comments
-// of a test file.
+// proseOf returns the text of a page without code blocks, the comments and messages of a Go file, or only the
+// comments of a test file.
 func proseOf(t *testing.T, path string) (texts []string) {
 	t.Helper()
 	content, err := os.ReadFile(path)

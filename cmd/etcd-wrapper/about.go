@@ -20,17 +20,16 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// version is set by the Makefile. version is empty after go install.
+// version is set by the Makefile. version is empty if the program was installed with go install.
 var version string
 
-// wrapperVersion returns the version of this program.
 func wrapperVersion() string {
 	info, _ := debug.ReadBuildInfo()
 	return versionOf(version, info)
 }
 
-// versionOf returns the version set by the Makefile. Without one, it returns the version of the main module, which go
-// install and go build take from the module's tag or commit.
+// versionOf returns the version that the Makefile set. If it is not set, versionOf returns the version of the main
+// module, which go install and go build take from the tag or commit.
 func versionOf(set string, info *debug.BuildInfo) string {
 	if set == "" && info != nil {
 		set = info.Main.Version
@@ -42,7 +41,7 @@ type versionCommand struct {
 	output `embed:""`
 }
 
-// versions is the output of version -o json.
+// versions is the output of `version -o json`.
 type versions struct {
 	Wrapper  string `json:"wrapper"`
 	Etcd     string `json:"etcd"`
@@ -57,13 +56,13 @@ func (c *versionCommand) execute(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-// drawing is the value of --dump-fsm: a state machine as text.
+// drawing is the value of --dump-fsm, a state machine as text.
 type drawing string
 
-// IsBool allows the flag without a value.
+// IsBool allows using the flag without a value.
 func (*drawing) IsBool() bool { return true }
 
-// Decode is called by kong, which prefixes the error with the flag.
+// Decode implements kong.MapperValue. kong prefixes the error with the flag.
 func (d *drawing) Decode(line *kong.DecodeContext) error {
 	what := "lifecycle.dot"
 	if line.Scan.Peek().Type == kong.FlagValueToken {
@@ -79,7 +78,7 @@ func (d *drawing) Decode(line *kong.DecodeContext) error {
 
 func (d drawing) execute(s streams) exitcode.Code { return s.print(string(d)) }
 
-// machines maps the names that --dump-fsm accepts to state machines.
+// machines maps the names that --dump-fsm accepts to the state machines.
 var machines = map[string]*statemachine.Diagram{"lifecycle": &lifecycle.Diagram, "recovery": &recovery.Diagram, "backup": &writer.Diagram}
 
 var formats = map[string]func(*statemachine.Diagram) string{
@@ -96,7 +95,8 @@ var (
 	fishCompletion string
 )
 
-// completionCommand prints the completion script of a shell. The script runs completeCommand for each word.
+// completionCommand prints the completion script of a shell. The script runs completeCommand each time a word is
+// completed.
 type completionCommand struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"Shell: bash, zsh or fish."`
 }
@@ -106,8 +106,8 @@ func (c *completionCommand) execute(s streams) exitcode.Code {
 	return s.print(scripts[c.Shell])
 }
 
-// completeCommand completes the last word for the completion scripts. completeCommand prints one line per candidate:
-// the word, a tab and the help text.
+// completeCommand prints the candidates for the last word, and is run by the completion scripts. Each candidate is
+// printed on a line of its own: the word, a tab and the help text.
 type completeCommand struct {
 	Words []string `arg:"" optional:""`
 }
@@ -127,7 +127,7 @@ func (c *completeCommand) execute(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-// manCommand prints the manual page.
+// manCommand prints the man page.
 type manCommand struct{}
 
 func (*manCommand) execute(s streams) exitcode.Code {

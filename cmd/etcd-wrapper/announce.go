@@ -10,14 +10,14 @@ import (
 
 // announcer reports when etcd starts and stops serving.
 type announcer struct {
-	ready func() // reports that the member is ready; later calls do nothing
-	stop  func() // reports the stop; later calls do nothing
-	end   func() // waits until all reports are sent
+	ready func() // reports that the member is ready; only the first call has an effect
+	stop  func() // reports that the member is stopping; only the first call has an effect
+	end   func() // waits until all notifications have been sent
 }
 
-// announce logs how to use the member when it becomes ready. announce also notifies systemd, if systemd started the
-// process, when the member becomes ready and when it stops. The notifications are sent by a goroutine, because a
-// service manager that does not read them must not delay the stop.
+// announce logs how to use the member once it is ready. If systemd started the process, announce also notifies
+// systemd when the member becomes ready and when it stops. A goroutine sends the notifications, so a service manager
+// that does not read them cannot delay the stop.
 func (p *parts) announce(log zerolog.Logger, forUsers bool) announcer {
 	ready, stopping := make(chan struct{}), make(chan struct{})
 	var announcing sync.WaitGroup
@@ -40,7 +40,7 @@ func (p *parts) announce(log zerolog.Logger, forUsers bool) announcer {
 	}}
 }
 
-// logUsage logs how to use the member: in three lines for users, otherwise in one line.
+// logUsage logs how to use the member, in three lines for users or in one line for programs.
 func (p *parts) logUsage(log zerolog.Logger, forUsers bool) {
 	endpoint, page := p.runtime.Usage()
 	put := os.Args[0] + " etcdctl --endpoints=" + endpoint + " put greeting hello"

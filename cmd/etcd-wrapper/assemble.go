@@ -40,16 +40,16 @@ import (
 
 // parts are the components of a run.
 type parts struct {
-	driver    *lifecycle.Driver // nil if the run cannot start
+	driver    *lifecycle.Driver // nil if the run cannot be started
 	runtime   *runtime.Runtime
 	report    *report.Report
 	announcer announcer
-	outcome   lifecycle.Outcome // reason why the run cannot start
+	outcome   lifecycle.Outcome // reason why the run cannot be started
 	end       []func()          // cleanup functions, in the order of creation
 }
 
-// assemble creates the components in dependency order and starts the wrapper's own server. assemble does not contact
-// other processes or change the volume: parts.run does.
+// assemble creates the components in dependency order and starts the wrapper's own server. assemble neither contacts
+// other processes nor changes the volume; parts.run does both.
 func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err := bootstrap.NewVolume(c.VolumeDir).Check(); errors.Is(err, syscall.EROFS) {
 		return failed(exitcode.BadRecord, err)
@@ -102,7 +102,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	return p
 }
 
-// readFiles reads the files that flags name. The errors name the flags.
+// readFiles reads the files named by flags. Each error names the flag.
 func (c *startCommand) readFiles() (settings backups.Settings, schedule backup.Schedule, rootPassword string, err error) {
 	settings, err = backups.Read(c.Backups)
 	if err == nil {
@@ -117,7 +117,7 @@ func (c *startCommand) readFiles() (settings backups.Settings, schedule backup.S
 	return settings, schedule, rootPassword, err
 }
 
-// maxPassword is bcrypt's limit for the length of a password in bytes.
+// maxPassword is the maximum length in bytes of a password that bcrypt accepts.
 const maxPassword = 72
 
 // readRootPassword returns the content of --root-password-file without the trailing line break, or an empty string if
@@ -137,16 +137,16 @@ func readRootPassword(path string) (string, error) {
 	return password, nil
 }
 
-// sidecar returns the component that validates the data directory and a function that closes the component.
+// sidecar returns the component that validates the data directory and a function that closes it.
 func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar, func(), error) {
 	if recoverer != nil {
 		document, err := c.etcdConfig().Load()
-		if err == nil && c.Backups.Ack == commandline.AckStored { // otherwise recovery would wait for other members
+		if err == nil && c.Backups.Ack == commandline.AckStored { // otherwise, recovery would wait for other members
 			if checked, failed := etcdconf.Parse(document.YAML); failed == nil { // the certificates may not exist yet
 				err = runtime.CheckAck(c.Backups.Ack, checked.Etcd)
 			}
 		}
-		if err != nil { // retrying does not help if the configuration file is invalid
+		if err != nil { // an invalid configuration file cannot be fixed by retrying
 			return nil, nil, fmt.Errorf("--etcd-config-file: %w", err)
 		}
 		return recoverer, recoverer.Close, nil
@@ -180,7 +180,8 @@ func (c *startCommand) watch(log zerolog.Logger, p *parts, happened func(status.
 	}
 }
 
-// podName returns POD_NAME or the host name. In a pod without host networking, the host name is the pod's name.
+// podName returns the value of POD_NAME, or the host name if it is not set. In a pod without host networking, the
+// host name is the name of the pod.
 func podName() string {
 	name := os.Getenv("POD_NAME")
 	if name == "" {
@@ -193,7 +194,7 @@ func failed(status exitcode.Code, err error) *parts {
 	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
 }
 
-// configStatus returns the exit status for an invalid configuration or an invalid flag.
+// configStatus returns the exit status to use if the configuration or a flag is invalid.
 func configStatus(err error) exitcode.Code {
 	if errors.Is(err, etcdconf.ErrUnusable) {
 		return exitcode.BadConfig
@@ -201,15 +202,15 @@ func configStatus(err error) exitcode.Code {
 	return exitcode.Usage
 }
 
-// shortMessage returns the termination message of a run that failed before the lifecycle started.
+// shortMessage returns the termination message of a run that failed before the lifecycle was started.
 func shortMessage(outcome lifecycle.Outcome) string {
 	return fmt.Sprintf("%s: %s\n", outcome.Status, outcome.Reason)
 }
 
-// cutOff describes the fate of requests that are open when the process exits.
+// cutOff describes what happens to requests that are still open when the process exits.
 const cutOff = "open requests may be cut off"
 
-// serve starts the wrapper's own server, with TLS if etcd is expected to use it.
+// serve starts the wrapper's own server, with TLS if etcd is expected to use TLS.
 func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
 		Address: c.Address(), Phase: p.report.Phase, Stop: p.stop,
@@ -242,13 +243,13 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Par
 	}, exitcode.Clean, nil
 }
 
-// stop starts a graceful stop, like a signal.
+// stop starts a graceful stop, like SIGTERM.
 func (p *parts) stop() {
 	p.announcer.stop()
 	p.driver.Stop()
 }
 
-// routes returns the handlers of the wrapper's server that are not its own endpoints.
+// routes returns the additional handlers of the wrapper's server.
 func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kept *backup.Backups, log zerolog.Logger) map[string]http.Handler {
 	states := make([]string, len(lifecycle.States))
 	for i, state := range lifecycle.States {
@@ -268,13 +269,14 @@ func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kep
 	return served
 }
 
-// Directories on the volume: the spool of segments to upload, and the scratch directory of restore tests.
+// Directories on the volume: the spool for segments that have not been uploaded, and the scratch directory for
+// restore tests.
 const (
 	spoolDir  = "backup.spool"
 	verifyDir = "backup.verify"
 )
 
-// backups returns the backups of the run, or nil without a store.
+// backups creates the backup component, or returns nil if there is no store.
 func (c *startCommand) backups(settings backups.Settings, schedule backup.Schedule, readers writer.Gate, log zerolog.Logger) *backup.Backups {
 	if settings.Store == nil {
 		return nil
@@ -290,7 +292,7 @@ func (c *startCommand) backups(settings backups.Settings, schedule backup.Schedu
 	})
 }
 
-// pod returns the service account and the pod for --kubernetes. The error names the flag.
+// pod returns the service account and the pod that --kubernetes requires. The error names the flag that is invalid.
 func (c *startCommand) pod() (account kubernetes.Account, pod kubernetes.Pod, err error) {
 	if len(c.Kubernetes) == 0 {
 		return account, pod, nil
@@ -305,7 +307,8 @@ func (c *startCommand) pod() (account kubernetes.Account, pod kubernetes.Pod, er
 	return account, pod, nil
 }
 
-// replicaCheck returns a function that reports whether the StatefulSet was scaled down below this member.
+// replicaCheck returns a function that reports whether the StatefulSet has been scaled down so far that this member
+// no longer belongs to it.
 func replicaCheck(account kubernetes.Account, pod kubernetes.Pod, log zerolog.Logger) func(context.Context) bool {
 	server := kubernetes.NewServer(account)
 	return func(ctx context.Context) bool {
@@ -317,7 +320,7 @@ func replicaCheck(account kubernetes.Account, pod kubernetes.Pod, log zerolog.Lo
 	}
 }
 
-// recovery returns the component that restores damaged or lost data from a store or from other members. recovery
+// recovery returns the component that restores lost or damaged data from a store or from other members. recovery
 // returns nil in a pod with a sidecar, because the sidecar restores the data.
 func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups, died func() string, reach peers.Options, counts *metrics.Metrics, log zerolog.Logger) *recovery.Recovery {
 	if !c.Standalone {
@@ -328,7 +331,7 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: verifyInChild(), Inspect: inspectInChild(), Log: log,
 		Died: died,
 		Lost: func(dataDir string) bool {
-			last, _ := exitcode.ReadLastRun(c.LastRunPath()) // an unreadable record counts as missing
+			last, _ := exitcode.ReadLastRun(c.LastRunPath()) // an unreadable record is treated as missing
 			return last.Lost(dataDir, func(string) bool { return true })
 		},
 		Ended: func(o recovery.Result) { counts.Recovered(o.Cause, o.Ended, o.Lost) },
@@ -350,7 +353,7 @@ func (c *startCommand) etcdConfig() etcdconf.Source {
 	return etcdconf.Source{File: c.EtcdConfigFile, DataDir: c.DataDir(), PodName: podName(), Namespace: os.Getenv("POD_NAMESPACE")}
 }
 
-// request returns the restore requested by --restore-to, or nil.
+// request returns the restore that --restore-to requests, or nil.
 func (c *startCommand) request() *recovery.Request {
 	if c.Recovery.RestoreTo == nil {
 		return nil
@@ -358,8 +361,8 @@ func (c *startCommand) request() *recovery.Request {
 	return &recovery.Request{Target: archive.Target(*c.Recovery.RestoreTo), ID: c.Recovery.RestoreID}
 }
 
-// events returns a function that posts timeline events to Kubernetes and a function that stops posting. Both do
-// nothing without --kubernetes=events.
+// events returns a function that posts timeline events to Kubernetes and a function that stops the posting. Without
+// --kubernetes=events, both functions do nothing.
 func (c *startCommand) events(account kubernetes.Account, log zerolog.Logger) (tell func(status.TimelineEvent), end func()) {
 	if !slices.Contains(c.Kubernetes, "events") {
 		return func(status.TimelineEvent) {}, func() {}
@@ -372,8 +375,9 @@ func (c *startCommand) events(account kubernetes.Account, log zerolog.Logger) (t
 	}, recorder.Stop
 }
 
-// reasons maps the kinds of timeline events to the reasons of Kubernetes Events, for healthy and for unhealthy
-// members. No Event is posted for an empty reason: Kubernetes itself shows which pods are ready.
+// reasons maps each kind of timeline event to the reasons of its Kubernetes Events, one for a healthy and one for an
+// unhealthy member. If the reason is empty, no Event is posted, because Kubernetes already shows which pods are
+// ready.
 var reasons = map[string]struct{ well, not string }{
 	"start":           {"", "LastRunFailed"},
 	"restore_test":    {"", "RestoreTestFailed"},
@@ -384,7 +388,7 @@ var reasons = map[string]struct{ well, not string }{
 	"restore":         {"Restored", ""},
 }
 
-// eventOf converts a timeline event to a Kubernetes Event. worth is false if the event is not posted.
+// eventOf converts a timeline event to a Kubernetes Event. If no Event should be posted, worth is false.
 func eventOf(h status.TimelineEvent) (event kubernetes.Event, worth bool) {
 	well := h.Health == status.HealthOK
 	reason := reasons[h.Kind].not

@@ -34,8 +34,8 @@ type backupCommand struct {
 	Prune  backupPruneCommand  `cmd:"" name:"prune" help:"Delete backups that --backup-keep no longer requires."`
 }
 
-// storeCommand holds the flags of all commands that use a store. The flags have the same names as those of
-// start-etcd, which allows setting them by the environment of a pod.
+// storeCommand holds the flags that all commands with access to a store have in common. The flags are named like
+// those of start-etcd, so they can be set by the environment variables of a pod.
 type storeCommand struct {
 	commandline.StoreFlags `embed:""`
 	WrapperPort            commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Without --backup-store: use the store of the wrapper on this port of this host. Alias: --port."`
@@ -124,7 +124,8 @@ func (c *backupExportCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// checkDirectory returns an error if a directory does not exist. Creating it could hide a typo in a path.
+// checkDirectory returns an error if a directory does not exist. Creating the directory could hide a typo in its
+// path.
 func checkDirectory(flag, dir string) error {
 	switch info, err := os.Stat(dir); {
 	case errors.Is(err, os.ErrNotExist):
@@ -137,8 +138,7 @@ func checkDirectory(flag, dir string) error {
 	return nil
 }
 
-// runInScratch is like run, but for commands that rebuild a database. runInScratch passes a temporary directory to
-// do.
+// runInScratch is like run, but passes a temporary directory to do, in which a command can rebuild a database.
 func (f *storeCommand) runInScratch(s streams, own commandline.Backups, do func(context.Context, backups.Settings, string) (document, error)) exitcode.Code {
 	return f.run(s, own, func(ctx context.Context, settings backups.Settings) (document, error) {
 		dir := cmp.Or(os.Getenv("TMPDIR"), settings.VolumeDir, os.TempDir())
@@ -215,14 +215,14 @@ func (c *backupCopyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// acceptFlags holds the flag that accepts incomplete and unsigned backups.
+// acceptFlags holds the flag with which the user accepts incomplete or unsigned backups.
 type acceptFlags struct {
 	Accept []string `name:"accept" env:"-" enum:"loss,unsigned" help:"loss: if the latest backups cannot be read, use the latest readable revision and exit with 0 instead of 70. unsigned: read backups made by etcd-backup-restore, which are never signed, even if --backup-trusted-keys is set."`
 }
 
 func (a acceptFlags) accepts(what string) bool { return slices.Contains(a.Accept, what) }
 
-// result returns the document, if any, and the error unless the user accepted it.
+// result returns the document, if there is one, and the error unless the user has accepted it.
 func (a acceptFlags) result(made document, err error) (document, error) {
 	switch {
 	case err == nil:
@@ -277,7 +277,7 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// targetIn returns a target within a generation. A nil target selects the latest state.
+// targetIn returns a target within a generation, which is the latest state if the target is nil.
 func targetIn(generation commandline.Generation, target *commandline.Target) archive.Target {
 	if target == nil {
 		return archive.Target{Generation: int(generation)}

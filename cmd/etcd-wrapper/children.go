@@ -21,11 +21,11 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// The hidden commands below run as child processes of this program. They may panic on damaged data in goroutines of
-// etcd or bbolt, or must run at a low priority.
+// The hidden commands in this file are run as child processes of this program. Child processes are needed because
+// etcd and bbolt may panic on damaged data in their own goroutines, or because the work must run at a low priority.
 
-// verifyCommand validates a data directory. With -o json, it is the child process of a validation, because etcd and
-// bbolt may panic on corrupt data in their own goroutines.
+// verifyCommand validates a data directory. With -o json, it runs as the child process of a validation, because etcd
+// and bbolt may panic on corrupt data in their own goroutines.
 type verifyCommand struct {
 	output  `embed:""`
 	DataDir string `name:"data-dir" env:"-" required:"" help:"etcd's data directory."`
@@ -40,7 +40,7 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 	}
 	switch empty := datadir.IsEmpty(c.DataDir); {
 	case empty && c.json():
-		_, _ = fmt.Fprintln(s.out, `{"valid":true,"empty":true}`) // fails if the reader is gone
+		_, _ = fmt.Fprintln(s.out, `{"valid":true,"empty":true}`) // fails if the reader has exited
 		return exitcode.Clean
 	case empty:
 		_, _ = fmt.Fprintln(s.out, c.DataDir+" is empty") // as above
@@ -59,7 +59,7 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-// self returns the path of this program.
+// self returns the path of this program's executable.
 func self() string {
 	path, err := os.Executable()
 	if err != nil { // /proc is not mounted
@@ -80,7 +80,7 @@ func verifyInChild() datadir.Validation {
 	}
 }
 
-// inspectCommand is the child process that is the first to open the database of a backup.
+// inspectCommand is the child process that first opens the database of a backup.
 type inspectCommand struct {
 	Database string `arg:"" name:"database" help:"Path of the database file."`
 }
@@ -97,8 +97,8 @@ func inspectInChild() backups.Inspect {
 // inspectArgs returns the arguments of inspectCommand.
 func inspectArgs(path string) []string { return []string{"inspect-database", "--", path} }
 
-// verifyBackupCommand is the child process of a restore test. verifyBackupCommand runs at a low priority, and a panic
-// counts as a failed test.
+// verifyBackupCommand runs a restore test in a child process at a low priority. If the child process panics, the
+// restore test has failed.
 type verifyBackupCommand struct {
 	commandline.StoreFlags `embed:""`
 	Generation             int    `name:"generation" env:"-" required:"" help:"Generation of the full snapshot."`
@@ -119,7 +119,7 @@ func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
 }
 
 // verifyBackupInChild returns a function that runs verifyBackupCommand with the flags of a store. No other process
-// may use scratch.
+// may use scratch in the meantime.
 func verifyBackupInChild(flags commandline.StoreFlags, scratch string) backups.RestoreFunc {
 	return verification.InChild(self(), func(job verification.Job) []string {
 		return append([]string{

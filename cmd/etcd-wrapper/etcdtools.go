@@ -19,8 +19,8 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// This program includes etcd's tools etcdctl and etcdutl, because a distroless image has no other place for them.
-// Like their own main functions, both may exit the process on failure.
+// etcdctl and etcdutl are built into this program, because a distroless image has no other place for them. Like the
+// main functions of etcdctl and etcdutl, these commands may exit the process on failure.
 
 // etcdctlCommand runs etcd's client.
 type etcdctlCommand struct {
@@ -31,7 +31,7 @@ func (c *etcdctlCommand) execute(s streams) exitcode.Code {
 	return ofTool(runEtcdctl(c.Args, s))
 }
 
-// etcdutlCommand runs etcd's tool for snapshots and data directories.
+// etcdutlCommand runs etcdutl, which handles snapshots and data directories.
 type etcdutlCommand struct {
 	Args []string `arg:"" optional:"" help:"Arguments for etcdutl."`
 }
@@ -40,7 +40,7 @@ func (c *etcdutlCommand) execute(s streams) exitcode.Code {
 	return ofTool(runEtcdutl(c.Args, s.out))
 }
 
-// ofTool returns the exit status of a tool. The tool has already printed its error.
+// ofTool returns the exit status for an error that the tool has already printed.
 func ofTool(err error) exitcode.Code {
 	if err != nil {
 		return exitcode.ToolFailed
@@ -48,29 +48,29 @@ func ofTool(err error) exitcode.Code {
 	return exitcode.Clean
 }
 
-// runEtcdctl runs etcdctl with args and adds the member's endpoint and certificates unless they are set. The returned
-// error has already been printed by etcdctl.
+// runEtcdctl runs etcdctl with args, and adds the member's endpoint and certificates unless they are already set. The
+// returned error has already been printed by etcdctl.
 func runEtcdctl(args []string, s streams) error {
 	known, err := etcdctlSettings()
 	toldWhere := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
 	if err != nil && !toldWhere && needsMember(args) {
 		s.report(zerolog.WarnLevel, "running etcdctl without the endpoint and certificates of this member", err)
 	}
-	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // etcdctl reads its arguments only from os.Args
+	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // etcdctl only reads its arguments from os.Args
 	return ctlv3.Start()
 }
 
-// needsMember reports whether etcdctl will connect to etcd with these arguments.
+// needsMember reports whether etcdctl connects to etcd with these arguments.
 func needsMember(args []string) bool {
 	command := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
 	asksForHelp := slices.ContainsFunc(args, func(arg string) bool { return arg == "-h" || arg == "--help" })
 	return command >= 0 && !asksForHelp && !slices.Contains([]string{"version", "help", "completion"}, args[command])
 }
 
-// toolFlag is a flag of etcdctl with its value.
+// A toolFlag is a flag of etcdctl with its value.
 type toolFlag struct{ flag, value string }
 
-// clientAccess is the part of etcd's configuration that a client needs.
+// clientAccess contains the settings in etcd's configuration that a client needs.
 type clientAccess struct {
 	Advertised string `json:"advertise-client-urls"`
 	Security   struct {
@@ -80,8 +80,8 @@ type clientAccess struct {
 	} `json:"client-transport-security"`
 }
 
-// etcdctlSettings returns flags for etcdctl. The wrapper's environment variables take precedence over the stored
-// configuration.
+// etcdctlSettings returns the flags that etcdctl needs to connect to the member. The wrapper's environment variables
+// take precedence over the stored configuration.
 func etcdctlSettings() ([]toolFlag, error) {
 	var access clientAccess
 	content, err := os.ReadFile(wrapperSetting("STORED_CONFIG_PATH", filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")))
@@ -102,8 +102,8 @@ func etcdctlSettings() ([]toolFlag, error) {
 	return known, err
 }
 
-// wrapperSetting returns the environment variable of a start-etcd flag, or otherwise if it is not set. Flags on the
-// command line are not considered, because they belong to etcdctl.
+// wrapperSetting returns the value of the environment variable for a start-etcd flag, or otherwise if the variable is
+// not set. Command-line flags are not considered, because they are etcdctl's own.
 func wrapperSetting(name, otherwise string) string {
 	return cmp.Or(os.Getenv("ETCD_WRAPPER_"+name), otherwise)
 }
@@ -120,8 +120,8 @@ func (a clientAccess) endpoints() string {
 	return scheme + net.JoinHostPort(name, wrapperSetting("ETCD_CLIENT_PORT", "2379"))
 }
 
-// missingFlags returns the settings that are set neither by arguments nor by etcdctl's environment. A setting that is
-// set twice is rejected by etcdctl.
+// missingFlags returns the settings that neither the arguments nor etcdctl's environment contain. etcdctl rejects a
+// setting that is set twice.
 func missingFlags(known []toolFlag, args []string) []string {
 	var flags []string
 	for _, s := range known {
@@ -138,7 +138,7 @@ func missingFlags(known []toolFlag, args []string) []string {
 func runEtcdutl(args []string, out io.Writer) error {
 	root := &cobra.Command{Use: "etcdutl", Short: "An administrative command line tool for etcd3.", SilenceUsage: true}
 	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple", "set the output format (fields, json, protobuf, simple, table)")
-	// etcdutl's main package has the same commands, but cannot be imported.
+	// The main package of etcdutl has the same commands but cannot be imported.
 	root.AddCommand(
 		etcdutl.NewDefragCommand(),
 		etcdutl.NewSnapshotCommand(),
@@ -147,7 +147,7 @@ func runEtcdutl(args []string, out io.Writer) error {
 		etcdutl.NewCompletionCommand(),
 		etcdutl.NewMigrateCommand(),
 	)
-	root.SetArgs(append([]string{}, args...)) // with nil, cobra would use the arguments of the process
+	root.SetArgs(append([]string{}, args...)) // if args is nil, cobra uses the arguments of the process
 	root.SetOut(out)                          // only requested output; usage after an error goes to standard error
 	root.SetErr(os.Stderr)
 	command, err := root.ExecuteC()
@@ -157,8 +157,8 @@ func runEtcdutl(args []string, out io.Writer) error {
 	return err
 }
 
-// completeTool completes the last of words, which are the arguments of one of etcd's tools. completeTool prints one
-// candidate per line, followed by cobra's directive, which the completion scripts skip.
+// completeTool completes the last word of the arguments of one of etcd's tools. completeTool prints one candidate per
+// line, followed by cobra's directive, which the completion scripts ignore.
 func completeTool(tool string, words []string, out io.Writer) {
 	words = append([]string{cobra.ShellCompRequestCmd}, words...)
 	if tool == "etcdutl" {

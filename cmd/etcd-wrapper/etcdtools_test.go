@@ -110,7 +110,7 @@ func TestComplete_wordsOfEtcdsTools(t *testing.T) {
 		"etcdutl snapshot ": "restore\t", "backup ": "list\t",
 	} {
 		stdout, out := os.Stdout, printed(t)
-		os.Stdout = out // etcdctl prints only to os.Stdout
+		os.Stdout = out // etcdctl only prints to os.Stdout
 		run(append([]string{"__complete"}, strings.Split(line, " ")...), streams{out: out, log: io.Discard})
 		os.Stdout = stdout
 		text, err := os.ReadFile(out.Name())

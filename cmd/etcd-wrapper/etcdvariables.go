@@ -9,8 +9,8 @@ import (
 	"etcd-wrapper/cmd/commandline"
 )
 
-// warnOfEtcdVariables logs environment variables that configure plain etcd or its images and charts. They have no
-// effect here, because a member is configured by a single file.
+// warnOfEtcdVariables logs a warning about environment variables that configure plain etcd or its images and charts.
+// These variables have no effect, because a member is configured by a single file.
 func warnOfEtcdVariables(log zerolog.Logger) {
 	var unknown []string
 	for _, name := range commandline.EtcdVariables() {
@@ -26,7 +26,7 @@ func warnOfEtcdVariables(log zerolog.Logger) {
 }
 
 // replacement returns the flag or the configuration key that replaces an environment variable of etcd, or an empty
-// string.
+// string if there is none.
 func replacement(variable string) string {
 	name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(variable, "ETCD_"), "_", "-"))
 	if name == "config-file" {

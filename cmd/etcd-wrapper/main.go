@@ -1,5 +1,5 @@
-// Command etcd-wrapper is the entrypoint of an etcd pod. It ensures that the data directory can be opened safely,
-// runs an embedded etcd, and records for the next start how etcd ended.
+// Command etcd-wrapper is the entrypoint of an etcd pod. etcd-wrapper makes sure that the data directory is safe to
+// open, runs an embedded etcd, and records for the next start how etcd was stopped.
 package main
 
 import (
@@ -35,7 +35,8 @@ type command interface {
 }
 
 // commandLine is the command line that kong parses. Flags that configure a pod can also be set by an environment
-// variable: ETCD_WRAPPER_ and the name in capitals. All other flags have env:"-".
+// variable, whose name is ETCD_WRAPPER_ followed by the name of the flag in capitals. All other flags have the tag
+// env:"-".
 type commandLine struct {
 	ShowVersion bool    `name:"version" env:"-" help:"Print the versions of the wrapper, etcd and Go."`
 	DumpFSM     drawing `name:"dump-fsm" env:"-" help:"Print the lifecycle's state machine in Graphviz format and exit. --dump-fsm=MACHINE.FORMAT prints lifecycle, recovery or backup as dot, svg, mermaid or json."`
@@ -96,16 +97,16 @@ func parse(args []string, out io.Writer) (command, error) {
 	return selected, nil
 }
 
-// writeUsageMessage writes the termination message of a start-etcd container whose command line is invalid.
+// writeUsageMessage writes the termination message if the command line of a start-etcd container is invalid.
 func writeUsageMessage(args []string, cause error) {
 	if !slices.Contains(args, "start-etcd") {
 		return
 	}
 	path := cmp.Or(terminationPath(args), os.Getenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH"), commandline.DefaultTerminationPath)
-	_ = exitcode.WriteMessage(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the log already contains the error
+	_ = exitcode.WriteMessage(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the error has already been logged
 }
 
-// terminationPath returns the path of the termination message from an invalid command line, or an empty string.
+// terminationPath returns the path of the termination message as set on an invalid command line, or an empty string.
 func terminationPath(args []string) string {
 	for _, arg := range args {
 		if name, path, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); name == "termination-message-path" {
@@ -115,12 +116,12 @@ func terminationPath(args []string) string {
 	return ""
 }
 
-// noCommand prints the help if no command is given.
+// noCommand prints the help if the user has not specified a command.
 type noCommand struct{}
 
 func (*noCommand) execute(s streams) exitcode.Code {
 	var usage bytes.Buffer
 	_, _ = parse([]string{"--help"}, &usage) // the error is commandline.Done
-	_, _ = s.log.Write(usage.Bytes())        // errors cannot be reported anywhere else
+	_, _ = s.log.Write(usage.Bytes())        // there is nowhere else to report an error
 	return exitcode.Usage
 }

@@ -111,7 +111,7 @@ func TestHelp_ofACommand(t *testing.T) {
 	}
 }
 
-// Errors may contain an unknown server's certificate or a URL with a password.
+// Errors must be printed safely, because they may contain an unknown server's certificate or a URL with a password.
 func TestReport_hidesPasswordsAndControlCharacters(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		var out bytes.Buffer
@@ -124,8 +124,8 @@ func TestReport_hidesPasswordsAndControlCharacters(t *testing.T) {
 	}
 }
 
-// The log of a pod is for programs. The output of a command is for users, even without a terminal, as in kubectl
-// exec.
+// In a pod, the log must be in JSON, because programs read it. The output of a command must be readable for users
+// even without a terminal, for example in kubectl exec.
 func TestErrors_sentencesOrJSON(t *testing.T) {
 	for _, c := range []struct {
 		atTerminal bool
@@ -170,7 +170,7 @@ func TestVersionOf(t *testing.T) {
 	assert.Equal(t, "unknown", versionOf("", nil), "the program has no build information")
 }
 
-// All commands use the same environment variable for the port.
+// Every command with a port must reject an invalid one.
 func TestCommands_wrapperPort(t *testing.T) {
 	for _, command := range [][]string{{"start-etcd"}, {"status"}, {"defrag"}, {"backup", "list"}} {
 		_, log, status := runCommand(t, true, append(command, "--etcd-wrapper-port=70000")...)
@@ -193,7 +193,7 @@ func TestFlags_environmentVariables(t *testing.T) {
 	}
 }
 
-// The status of a pod in a crash loop shows the reason.
+// If no wrapper is running, status must show how the last run ended.
 func TestStatus_afterTheProcessEnded(t *testing.T) {
 	volume := t.TempDir()
 	_, log, status := runCommand(t, false, "status", "--port=1", "--volume-dir", volume)
@@ -210,7 +210,6 @@ func TestStatus_afterTheProcessEnded(t *testing.T) {
 	assert.Equal(t, exitcode.NoAnswer, status)
 }
 
-// The runbook tells users to run this command.
 func TestVerifyData_missingDirectory(t *testing.T) {
 	dir := t.TempDir()
 	_, log, status := runCommand(t, false, "verify-data", "--data-dir", filepath.Join(dir, "missing"))

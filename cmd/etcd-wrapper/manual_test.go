@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/commandline"
 )
 
-// commandsOf returns the words of all commands that the help shows.
+// commandsOf returns the words of each command that the help lists.
 func commandsOf(t *testing.T) (all [][]string) {
 	parser, err := commandline.New(&commandLine{}, io.Discard)
 	require.NoError(t, err)

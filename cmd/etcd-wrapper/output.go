@@ -28,11 +28,11 @@ type streams struct {
 	terminal bool   // the log is written to a terminal
 	shown    bool   // results are written to a terminal
 	colour   bool   // the log may use colors
-	json     bool   // a program reads the log
-	command  string // name of the command in error messages; empty for backup
+	json     bool   // the log is read by a program
+	command  string // name of the command in error messages; empty for the backup commands
 }
 
-// print prints a result in plain text.
+// print prints a result as plain text.
 func (s streams) print(text string) exitcode.Code {
 	if _, err := io.WriteString(s.out, text); err != nil {
 		return s.logError("cannot print the result", err, exitcode.NotTold)
@@ -46,21 +46,21 @@ func (s streams) logError(message string, err error, status exitcode.Code) exitc
 	return status
 }
 
-// report logs an error as a sentence for users or as a JSON line for programs.
+// report logs an error, as a sentence for users or as a line of JSON for programs.
 func (s streams) report(level zerolog.Level, message string, err error) {
 	if s.json {
 		log := logstream.New(s.log, zerolog.InfoLevel)
 		log.WithLevel(level).Err(err).Msg(message)
 		return
 	}
-	_, _ = fmt.Fprintf(s.log, "etcd-wrapper: %s: %s\n", printable.Line(message), printable.Line(err.Error())) // errors cannot be reported anywhere else
+	_, _ = fmt.Fprintf(s.log, "etcd-wrapper: %s: %s\n", printable.Line(message), printable.Line(err.Error())) // there is nowhere else to report an error
 }
 
 func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
 	return s.logError(cmp.Or(s.command, "backup")+" has failed", err, status)
 }
 
-// meter returns a meter that shows progress if the log goes to a terminal.
+// meter returns a meter that shows progress if the log is written to a terminal.
 func (s streams) meter() *backups.Meter {
 	if !s.terminal {
 		return backups.NewMeter(nil)
@@ -84,10 +84,10 @@ func (o output) print(to io.Writer, text string, document any) error {
 	return err
 }
 
-// document is the result of a command.
+// A document is the result of a command.
 type document interface{ Print(to io.Writer) error }
 
-// finish prints the result and the error of a command.
+// finish prints the result and the error of a command and returns the exit status.
 func (s streams) finish(how output, result document, err error) exitcode.Code {
 	if result != nil {
 		print := result.Print
@@ -104,10 +104,10 @@ func (s streams) finish(how output, result document, err error) exitcode.Code {
 	return exitcode.Clean
 }
 
-// errInterrupted reports that a signal interrupted the command.
+// errInterrupted reports that the command was interrupted by a signal.
 var errInterrupted = errors.New("interrupted; temporary files were removed")
 
-// backupStatus returns the exit status for an error. Damaged backups have a status of their own, because they cannot
+// backupStatus returns the exit status for an error. Damaged backups have their own exit status, because they cannot
 // be repaired locally.
 func backupStatus(err error) exitcode.Code {
 	if store.FailureOf(err) != "" {

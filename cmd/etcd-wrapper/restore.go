@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// restoreCommand is `restore`. etcd must not be running.
+// restoreCommand is `restore`. The restore command must not be run while etcd is running.
 type restoreCommand struct {
 	storeCommand   `embed:""`
 	To             commandline.Target `name:"to" env:"-" default:"latest" help:"Restore this state: latest, revision:N, time:2026-11-22T12:00:00Z or time:-15m."`
@@ -48,7 +48,7 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 	return s.finish(c.output, made, err)
 }
 
-// plan returns the plan for the data directory. The errors refer to the command line.
+// plan returns a plan for restoring the data directory. Errors from plan refer to the flags on the command line.
 func (c *restoreCommand) plan() (seed.Seed, error) {
 	if c.Snapshot != "" && (c.Store != "" || c.To != (commandline.Target{})) {
 		return seed.Seed{}, errors.New("--snapshot cannot be combined with --backup-store or --to: a snapshot has only one revision")

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// farewell limits how long the wrapper's server may finish requests after the lifecycle has ended.
+	// farewell limits how long the wrapper's server may take to finish requests after the lifecycle has ended.
 	farewell = lifecycle.TakingDown * 4 / 5
-	// saying limits how long writing the termination message may take.
+	// saying limits how long it may take to write the termination message.
 	saying = lifecycle.TakingDown * 2 / 5
 )
 
@@ -36,10 +36,10 @@ type startCommand struct {
 // execute runs the lifecycle and returns its exit status.
 func (c *startCommand) execute(s streams) exitcode.Code {
 	signals := make(chan os.Signal, 4)
-	// Signals are handled until the process exits: a second SIGTERM must not kill the process with a different status
-	// near the end.
+	// Signals are handled until the process exits, because a second SIGTERM near the end must not kill the process
+	// and change its exit status.
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	// etcd must keep running when a terminal or the log's pipe is closed.
+	// etcd must keep running if the terminal or the pipe that receives the log is closed.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 	syscall.Umask(0o077)
 
@@ -53,7 +53,7 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	return outcome.Status
 }
 
-// live runs the lifecycle until it ends. A signal also stops assemble, which may hang while it reads files.
+// live runs the lifecycle until it ends. A signal also interrupts assemble, which may hang while reading files.
 func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecycle.Outcome {
 	ready := make(chan *parts, 1)
 	go func() { ready <- c.assemble(log) }()
@@ -67,8 +67,8 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	}
 }
 
-// run runs the lifecycle, reports how it ended and stops the components. The report comes first and the rest has a
-// time limit, because a hanging disk must not delay the report or the exit.
+// run runs the lifecycle, reports how it ended and stops the components. The report is written first and the other
+// steps have a time limit, because a hanging disk must not delay the report or the exit.
 func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
 	if p.driver == nil {
 		tell(p.outcome, shortMessage(p.outcome))
@@ -90,7 +90,7 @@ func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(life
 	return outcome
 }
 
-// takeDown stops the components in reverse order, within lifecycle.TakingDown.
+// takeDown stops the components in reverse order, within the time limit lifecycle.TakingDown.
 func (p *parts) takeDown(log zerolog.Logger, outcome lifecycle.Outcome) {
 	err := bounded(lifecycle.TakingDown, func() error {
 		p.runtime.Finish(outcome)
@@ -104,7 +104,7 @@ func (p *parts) takeDown(log zerolog.Logger, outcome lifecycle.Outcome) {
 	}
 }
 
-// logOutcome logs how a run ended and writes the longer termination message.
+// logOutcome logs how a run ended and writes the long version of the termination message.
 func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome, words string) {
 	line := log.Info()
 	if outcome.Status != exitcode.Clean {
@@ -117,7 +117,7 @@ func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome,
 	}
 }
 
-// bounded calls do and waits for the result no longer than limit, because file operations may hang.
+// bounded calls do but waits at most limit for the result, because file operations may hang.
 func bounded(limit time.Duration, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
@@ -138,8 +138,8 @@ func (c *startCommand) newLog(s streams) zerolog.Logger {
 	return logstream.New(to, c.Level())
 }
 
-// echo is the interval within which two equal signals count as one. timeout(1) signals both its child and its process
-// group: without this interval, the child would see two signals and exit immediately.
+// echo is the interval within which two identical signals are treated as one. timeout(1) sends the signal to both its
+// child and its process group, so without this interval, the child would see two signals and exit immediately.
 const echo = 20 * time.Millisecond
 
 // forward passes signals to the state machine. A signal that arrives after the state machine has ended cancels the
@@ -167,8 +167,8 @@ func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge f
 	}
 }
 
-// limitMemory sets the memory limit of the Go runtime below the container's limit. A process that reaches the
-// container's limit is killed by the kernel without a message.
+// limitMemory sets the memory limit of the Go runtime slightly below the container's limit. The kernel kills a
+// process that exceeds the container's limit, without leaving a message.
 func limitMemory(log zerolog.Logger) {
 	switch limit, err := memlimit.Set(); {
 	case err != nil: // macOS has no containers

@@ -32,7 +32,7 @@ func TestUsageError_keepsThePathOfTheMessage(t *testing.T) {
 	assert.Contains(t, read(t, path), "unknown flag --bakup")
 }
 
-// The limit is always unknown on macOS, which is not an error.
+// On macOS, the limit is always unknown, which must not be an error.
 func TestUnknownMemoryLimit_isAWarning(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "") // restores the variable after the test
 	require.NoError(t, os.Unsetenv("GOMEMLIMIT"))

@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// wrapperPort holds the flag of commands that contact the wrapper on this host.
+// wrapperPort holds the flag of the commands that contact the wrapper on this host.
 type wrapperPort struct {
 	WrapperPort commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Port of the wrapper on this host. Alias: --port."`
 }
@@ -50,7 +50,7 @@ func (c *statusCommand) execute(s streams) exitcode.Code {
 	defer stop()
 	err := c.fetch(ctx, receive)
 	if ctx.Err() != nil {
-		return exitcode.CutShort // the user pressed Ctrl-C and needs no message
+		return exitcode.CutShort // the user pressed Ctrl-C and does not need a message
 	}
 	if err != nil {
 		if last := runtime.LastRunOn(c.VolumeDir); last != "" && errors.Is(err, status.ErrNoAnswer) {
@@ -99,7 +99,7 @@ func answerStatus(err error) exitcode.Code {
 	return exitcode.NotTold
 }
 
-// defragCommand requests a defragmentation from the wrapper on this host and waits for its end.
+// defragCommand requests a defragmentation from the wrapper on this host and waits until it has finished.
 type defragCommand struct {
 	wrapperPort `embed:""`
 	output      `embed:""`
@@ -125,10 +125,10 @@ func (c *defragCommand) execute(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-// watchInterval is the polling interval of defragment.
+// watchInterval is the interval at which defragment polls the status.
 const watchInterval = 200 * time.Millisecond
 
-// defragment requests a defragmentation and shows its progress until the end.
+// defragment requests a defragmentation and shows its progress until it has finished.
 func (c *defragCommand) defragment(to io.Writer) (*state.Defragmentation, error) {
 	ctx, client := context.Background(), status.NewClient(uint16(c.WrapperPort))
 	before, err := client.Fetch(ctx)
@@ -155,8 +155,8 @@ func (c *defragCommand) defragment(to io.Writer) (*state.Defragmentation, error)
 	}
 }
 
-// ended returns the result of a defragmentation that was requested after before was fetched, or nil while the
-// defragmentation is running.
+// ended returns the result of a defragmentation that was requested after before was fetched, or nil if it is still
+// running.
 func ended(now, before status.Document) *state.Defragmentation {
 	last := func(d status.Document) *state.Defragmentation {
 		if d.Maintenance == nil || d.Maintenance.Busy() {
@@ -171,7 +171,7 @@ func ended(now, before status.Document) *state.Defragmentation {
 	return is
 }
 
-// executeCluster shows the status of all members known to the wrapper on this host.
+// executeCluster shows the status of all members that the wrapper on this host knows.
 func (c *statusCommand) executeCluster(s streams) exitcode.Code {
 	fail := func(err error, code exitcode.Code) exitcode.Code {
 		return s.logError("cannot show the status of the cluster", err, code)
@@ -197,9 +197,9 @@ func (c *statusCommand) executeCluster(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-// tlsConfigOf returns the TLS configuration for requests to the wrappers of other members, or nil if this member has
-// no server certificate. The configuration trusts the CA of etcd's certificates, or the system's roots if there is
-// none.
+// tlsConfigOf returns the TLS configuration for requests to the wrappers of the other members, or nil if this member
+// has no server certificate. The configuration trusts the CA of etcd's certificates, or the system's root
+// certificates if there is none.
 func tlsConfigOf(files []status.Certificate) (*tls.Config, error) {
 	path := map[string]string{}
 	for _, file := range files {

@@ -13,13 +13,13 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ConsoleOptions configures the log on a terminal.
+// ConsoleOptions configures the log output on a terminal.
 type ConsoleOptions struct {
 	Colour bool // use colors
-	All    bool // also show etcd's own info lines
+	All    bool // also show etcd's own log lines at info level
 }
 
-// Console returns a writer that formats log lines for a terminal.
+// Console returns a writer that formats JSON log lines for a terminal.
 func Console(to io.Writer, look ConsoleOptions) io.Writer {
 	console := zerolog.ConsoleWriter{
 		Out: to, NoColor: !look.Colour, TimeFormat: "2006-01-02 15:04:05.000 MST", TimeLocation: time.UTC, FormatPrepare: prepareLine,
@@ -62,7 +62,7 @@ func printableValue(value any) any {
 	return value
 }
 
-// prepareTransition formats a transition of the state machine as "Query → Wait: reason".
+// prepareTransition formats a state transition as "Query → Wait: reason".
 func prepareTransition(line map[string]any) error {
 	if line["event"] == nil || line["from"] == nil || line["to"] == nil {
 		return nil
@@ -78,7 +78,7 @@ func prepareTransition(line map[string]any) error {
 	return nil
 }
 
-// inMilliseconds is the name suffix of durations.
+// inMilliseconds is the suffix of the names of durations.
 const inMilliseconds = "_ms"
 
 func formatDuration(number json.Number) string {
@@ -89,10 +89,10 @@ func formatDuration(number json.Number) string {
 	return terminal.Round(time.Duration(count * float64(time.Millisecond))).String()
 }
 
-// infoFilter drops etcd's own info lines, which are about 40 per start.
+// infoFilter drops etcd's own info lines, of which there are about 40 per start.
 type infoFilter struct{ to io.Writer }
 
-// Write implements io.Writer for a single log line.
+// Write implements io.Writer for one log line per call.
 func (w infoFilter) Write(line []byte) (int, error) {
 	var fields struct{ Level, Component string }
 	if err := json.Unmarshal(line, &fields); err == nil && fields.Component == "etcd" && fields.Level == "info" {

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// CaptureOutput redirects the output of libraries to log, because every line on standard error must be JSON.
-// CaptureOutput affects the whole process and must be called once, before any library is used.
+// CaptureOutput redirects the output of libraries to log, so that every line on standard error is JSON. CaptureOutput
+// affects the whole process and must be called only once, before any library is used.
 func CaptureOutput(log zerolog.Logger) {
 	stdlog.SetFlags(0)
 	stdlog.SetOutput(log.With().Str("component", "library").Logger())

@@ -1,7 +1,8 @@
-// Package logstream provides the log stream of the program: JSON lines, or text on a terminal. Writers never wait for
-// the reader of the stream. The output of libraries goes to the same stream.
+// Package logstream provides the program's log stream, which contains JSON lines, or text if it is written to a
+// terminal. Writers are never blocked by the reader of the stream. The output of libraries is redirected to the same
+// stream.
 //
-// The command opens the stream, redirects libraries to it and creates the loggers of all other packages.
+// Package main opens the stream, redirects the libraries and creates the loggers of all other packages.
 package logstream
 
 import (
@@ -14,7 +15,7 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// writeTimes sets zerolog's global time format. writeTimes runs only once, because active loggers read the format.
+// writeTimes sets zerolog's global time format. writeTimes sets the format only once, because active loggers read it.
 var writeTimes = sync.OnceFunc(func() {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
 	zerolog.TimestampFunc = func() time.Time { return time.Now().UTC() }

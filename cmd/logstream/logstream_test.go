@@ -61,7 +61,8 @@ func TestConsole_hidesEtcdsInfoLines(t *testing.T) {
 	}
 }
 
-// Logged errors may contain an unknown server's certificate or a URL with a password.
+// Log lines must be printed safely, because errors may contain an unknown server's certificate or a URL with a
+// password.
 func TestLog_hidesPasswordsAndControlCharacters(t *testing.T) {
 	for format, open := range map[string]func(io.Writer) io.Writer{
 		"json":    func(to io.Writer) io.Writer { return to },

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// queueSize is the maximum number of lines queued for a stalled reader. Additional lines are dropped.
+	// queueSize is the maximum number of lines that are queued if the reader stalls. Additional lines are dropped.
 	queueSize = 4096
-	// flushTimeout limits how long flush waits for the reader. On a busy machine, even a healthy reader may need most
-	// of this time for the last lines, which contain the reason for the exit.
+	// flushTimeout limits how long flush waits for the reader to read the queued lines. On a busy machine, even a
+	// healthy reader may need most of this time for the last lines, which include the reason for the exit.
 	flushTimeout = 2 * time.Second
 )
 
-// queue is a writer that never waits for its reader, because a stalled reader must not keep etcd from serving or
+// A queue is a writer that never waits for its reader, because a stalled reader must not prevent etcd from serving or
 // stopping.
 type queue struct {
 	lines chan []byte
@@ -24,8 +24,8 @@ type queue struct {
 }
 
 // NeverWait returns a writer that forwards lines to another writer in the background, and a function that flushes the
-// remaining lines. Any goroutine may write, but flush must be called last. If the reader has stalled, flush gives up
-// after two seconds.
+// queued lines. The writer is safe for concurrent use, but flush must be called last. If the reader has stalled,
+// flush returns after two seconds.
 func NeverWait(to io.Writer) (log io.Writer, flush func()) {
 	q := &queue{lines: make(chan []byte, queueSize)}
 	flushed := make(chan struct{})
@@ -44,7 +44,7 @@ func NeverWait(to io.Writer) (log io.Writer, flush func()) {
 	}
 }
 
-// Write implements io.Writer. Any goroutine may call Write.
+// Write implements io.Writer. Write is safe for concurrent use.
 func (q *queue) Write(line []byte) (int, error) {
 	select {
 	case q.lines <- append([]byte{}, line...): // the copy is never nil
@@ -54,14 +54,14 @@ func (q *queue) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// pass forwards lines until it receives nil, which ends the queue.
+// pass forwards lines until it receives nil, which means that there are no more lines.
 func (q *queue) pass(to io.Writer, flushed chan<- struct{}) {
 	defer close(flushed)
 	for line := range q.lines {
 		if line == nil {
 			return
 		}
-		_, _ = to.Write(line) // errors cannot be reported anywhere else
+		_, _ = to.Write(line) // there is nowhere else to report an error
 		if lost := q.lost.Swap(0); lost > 0 {
 			logger := New(to, zerolog.DebugLevel)
 			logger.Warn().Int64("lines", lost).Msg("log lines were dropped because the log reader is too slow")

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// shelf is a writer that accepts one line at a time while it is open.
+// A shelf is a writer that accepts one line at a time while it is open.
 type shelf struct {
 	open  chan struct{}
 	lines []string
@@ -57,7 +57,7 @@ func TestNeverWait_countsLostLines(t *testing.T) {
 	})
 }
 
-// slowly is a writer that delays each line.
+// slowly is a writer that takes some time to write each line.
 type slowly struct{ *shelf }
 
 func (s slowly) Write(line []byte) (int, error) {

@@ -31,10 +31,11 @@ func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	return b.String()
 }
 
-// isStop reports whether a transition started the stop.
+// isStop reports whether a transition is the one that started the stop.
 func isStop(t lifecycle.Transition) bool { return t.To == lifecycle.Terminating && t.From != t.To }
 
-// recordPatience limits the time for reading the exit record. A hanging volume must not delay the message.
+// recordPatience limits how long reading the exit record may take, because a hanging volume must not delay the
+// message.
 const recordPatience = 200 * time.Millisecond
 
 // recordLeft reads the exit record again and describes what the next start will find.
@@ -56,7 +57,7 @@ func (r *Report) recordLeft() string {
 	}
 }
 
-// durations describes how long each phase took.
+// durations describes how long each phase of the run took.
 func (r *Report) durations() string {
 	start, stop, drain := r.runtime.Durations()
 	listed := "run " + format(time.Since(r.started))
@@ -72,7 +73,7 @@ func (r *Report) durations() string {
 	return listed
 }
 
-// endedSuffix returns a suffix for a condition that ended before the run.
+// endedSuffix returns ", resolved since" if the condition was resolved before the run ended.
 func endedSuffix(trouble lifecycle.Condition) string {
 	if trouble.Ended.IsZero() {
 		return ""
@@ -91,7 +92,7 @@ last status: %s; since %s: %s
 
 func format(d time.Duration) string { return terminal.Round(d).String() }
 
-// firstLine returns the first line of text, without the stack trace of a panic.
+// firstLine returns the first line of a text, which omits the stack trace of a panic.
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	return line

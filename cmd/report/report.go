@@ -1,9 +1,9 @@
-// Package report describes a run: it provides the status document, the phase for /readyz, and the termination message
-// for Kubernetes. Its inputs are the lifecycle, the runtime and the readiness monitor.
+// Package report describes a run in the status document, in the phase that /readyz shows, and in the termination
+// message for Kubernetes. A Report takes its data from the lifecycle, the runtime and the readiness monitor.
 //
-// The command creates one Report per run and serves it. The status page, the metrics and `etcd-wrapper status` use
-// the document of the Report. A Report changes nothing and responds from memory, but reads certificate files and, at
-// the end, the exit record.
+// Package main creates one Report per run and serves it. The status page, the metrics and `etcd-wrapper status` are
+// all based on the document of the Report. A Report changes nothing and responds from memory, except that it reads
+// certificate files and, at the end of the run, the exit record.
 package report
 
 import (
@@ -27,16 +27,16 @@ type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
 // Runtime is the part of the running member that a Report reads.
 type Runtime interface {
 	Document() status.Document // returns the document without the lifecycle, the checks and the timeline
-	Progress() string          // returns the progress of etcd's start or close as a clause, or "" before
-	RecoveryProgress() string  // returns what recovery is waiting for, and since when, as a clause; "" if it is not waiting
+	Progress() string          // returns the progress of starting or closing etcd as a clause, or ""
+	RecoveryProgress() string  // returns what recovery is waiting for, and since when, as a clause; "" if recovery is not waiting
 	Readiness() *readiness.Report
 	Requests() (writes, reads state.Requests)
-	FlushError() error // returns the error of the final upload; nil before the stop or if everything was uploaded
+	FlushError() error // returns the error of the final upload; nil before the stop or if everything has been uploaded
 	Durations() (start, stop, drain time.Duration)
 	Record() (exitcode.Word, error)
 }
 
-// Report describes one run. Its methods may be called from any goroutine.
+// Report describes one run. All methods of a Report are safe for concurrent use.
 type Report struct {
 	run       Lifecycle
 	runtime   Runtime
@@ -56,7 +56,7 @@ func New(run Lifecycle, runtime Runtime, version, pod string) *Report {
 	}
 }
 
-// Source returns the source of the documents of GET /lifecycle.
+// Source returns the source of the documents that GET /lifecycle serves.
 func (r *Report) Source() status.Source {
 	return status.Source{
 		Document: r.Document,
@@ -72,8 +72,8 @@ func (r *Report) Phase() readiness.Phase {
 	}
 }
 
-// reason returns the reason for the state and, while etcd is starting, stopping or recovering, what it is waiting
-// for.
+// reason returns the reason for the state. While etcd is starting or stopping, or recovery is running, reason also
+// returns what it is waiting for.
 func (r *Report) reason(run *lifecycle.Snapshot) string {
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
 		if progress := r.runtime.Progress(); progress != "" {
@@ -97,7 +97,7 @@ func (r *Report) Document() status.Document {
 	return document
 }
 
-// snapshot returns the document without transitions, trends and timeline. The watcher calls snapshot four times a
+// snapshot returns the document without transitions, trends and timeline. The watcher calls snapshot four times per
 // second.
 func (r *Report) snapshot() status.Document {
 	run, found, now := r.run.Snapshot(), r.runtime.Readiness(), time.Now()
@@ -114,8 +114,8 @@ func (r *Report) snapshot() status.Document {
 	return document
 }
 
-// readySince returns when the document's ready field last changed. A member is ready if the lifecycle is serving and
-// etcd is ready.
+// readySince returns the time at which the document's ready field last changed. The member is ready if the lifecycle
+// is in state Serving and etcd is ready.
 func (r *Report) readySince(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) time.Time {
 	ofEtcd := found.ReadySince(now)
 	if run.State == lifecycle.Serving {
@@ -150,14 +150,14 @@ func validation(v lifecycle.Validation) *status.Validation {
 	return &status.Validation{Mode: string(v.Mode), Reason: v.Why}
 }
 
-// maxChanges limits the recorded changes of readiness. A flapping member must leave room for the transitions of the
-// lifecycle.
+// maxChanges limits how many changes of readiness are recorded. If readiness is flapping, there must still be room
+// for the transitions of the lifecycle.
 const maxChanges = 16
 
-// maxSteps limits the transitions in a document to the same number as the lifecycle.
+// maxSteps limits the number of transitions in a document to the number that the lifecycle keeps.
 const maxSteps = 64
 
-// readinessHistory records when and why the member became ready or not ready.
+// readinessHistory records when and why readiness changed.
 type readinessHistory struct {
 	mu      sync.Mutex
 	ready   bool
@@ -165,7 +165,7 @@ type readinessHistory struct {
 	changes []status.Transition
 }
 
-// note records a change of readiness. note returns false if nothing has changed.
+// note records a change of readiness, and returns false if there is none.
 func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State, since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -181,7 +181,7 @@ func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State
 	return true
 }
 
-// mergeInto merges the changes into the transitions of the lifecycle, sorted by time.
+// mergeInto merges the changes of readiness into the transitions of the lifecycle, sorted by time.
 func (h *readinessHistory) mergeInto(steps []status.Transition) []status.Transition {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -190,7 +190,7 @@ func (h *readinessHistory) mergeInto(steps []status.Transition) []status.Transit
 	return all[max(0, len(all)-maxSteps):]
 }
 
-// notReadyReason returns a clause with the reason why the member is not ready.
+// notReadyReason returns a clause that explains why the member is not ready.
 func notReadyReason(run *lifecycle.Snapshot, is status.Document) string {
 	if run.State != lifecycle.Serving {
 		return run.Reason

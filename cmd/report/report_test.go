@@ -29,8 +29,7 @@ func document(t *testing.T, run *lifecycle.Snapshot) string {
 	return string(text)
 }
 
-// If the document does not change after a field of the lifecycle is cleared, the document does not contain that
-// field.
+// Clearing a field of the lifecycle must change the document: otherwise, the document does not contain the field.
 func TestDocument_hasEveryFieldOfTheLifecycle(t *testing.T) {
 	complete := document(t, full())
 	for _, part := range []func(*lifecycle.Snapshot) any{
@@ -53,7 +52,6 @@ func TestDocument_hasEveryFieldOfTheLifecycle(t *testing.T) {
 	}
 }
 
-// The document refers to the states of the lifecycle only by name.
 func TestBeforeResult_equalsTheLifecycles(t *testing.T) {
 	var names []string
 	for _, state := range lifecycle.BeforeResult {
@@ -76,7 +74,7 @@ func TestDocument_fillsEveryField(t *testing.T) {
 			for i := range value.NumField() {
 				visit(path+"."+value.Type().Field(i).Name, value.Field(i))
 			}
-		case path != "Document.Ready" && path != "Document.Standalone": // this test has no monitor, and there is a sidecar
+		case path != "Document.Ready" && path != "Document.Standalone": // there is no monitor in this test, but there is a sidecar
 			assert.False(t, value.IsZero(), "%s is always empty: fill it in in Document", path)
 		}
 	}
@@ -150,7 +148,7 @@ last problem: etcd, 3s ago, resolved since: etcd stopped
 	})
 }
 
-// hungRuntime is a runtime with a hanging volume.
+// hungRuntime is a runtime whose volume hangs.
 type hungRuntime struct {
 	fakeRuntime
 	forever chan struct{}
@@ -173,7 +171,7 @@ func TestTerminationMessage_hungVolume(t *testing.T) {
 	})
 }
 
-// fakeLifecycle is a lifecycle that stays in one state.
+// fakeLifecycle is a lifecycle that remains in one state.
 type fakeLifecycle struct {
 	now atomic.Pointer[lifecycle.Snapshot]
 }
@@ -186,7 +184,7 @@ func newFakeLifecycle(now *lifecycle.Snapshot) *fakeLifecycle {
 
 func (m *fakeLifecycle) Snapshot() *lifecycle.Snapshot { return m.now.Load() }
 
-// fakeRuntime is a runtime with a value in every field.
+// fakeRuntime is a runtime that has a value in every field.
 type fakeRuntime struct {
 	standalone bool
 	began      time.Time

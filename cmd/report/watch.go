@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// pollInterval and healthyInterval are the polling intervals for values that change without notification, such as
-	// readiness. Healthy members are polled less often to save CPU time.
+	// pollInterval and healthyInterval are the polling intervals for values that change without a notification, such
+	// as readiness. Healthy members are polled less often to save CPU time.
 	pollInterval    = 250 * time.Millisecond
 	healthyInterval = time.Second
-	// logDelay is the minimum duration of a wait of etcd that is logged.
+	// logDelay is the minimum time for which etcd must have been waiting before the wait is logged.
 	logDelay = time.Second
-	// firstReminder and lastReminder are the minimum and maximum intervals between reminders of a lasting problem.
-	// The interval doubles after each reminder.
+	// firstReminder and lastReminder are the shortest and the longest interval between reminders of a lasting
+	// problem. The interval doubles after each reminder.
 	firstReminder = 30 * time.Second
 	lastReminder  = 5 * time.Minute
 )
 
-// Watch observes a run until ctx is done. Watch logs changes of readiness and reminders of lasting conditions, and
-// updates the timeline. Watch calls lost when the message of a killed process changes, and happened for each timeline
-// event. Neither callback may block.
+// Watch observes the run until ctx is done. Watch logs changes of readiness and reminders of lasting problems, and
+// updates the timeline. Watch calls lost when the termination message for a killed process changes, and calls
+// happened for each event on the timeline. Neither callback may block.
 func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), happened func(status.TimelineEvent)) {
 	w := &watcher{Report: r, log: log, lost: lost, happened: happened, pause: firstReminder}
 	for ctx.Err() == nil {
@@ -41,23 +41,23 @@ func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), hap
 	}
 }
 
-// watcher is the state of a Watch.
+// A watcher holds the state of Watch.
 type watcher struct {
 	*Report
 	log      zerolog.Logger
 	lost     func()
 	happened func(status.TimelineEvent)
 
-	latest   string // message of the last lost call
+	latest   string // message passed to the last call of lost
 	health   string // last logged health
-	warned   bool   // the reason for the missing readiness was logged
+	warned   bool   // the reason why the member is not ready has been logged
 	waits    string // what etcd is waiting for
 	since    time.Time
-	logged   bool      // the wait of etcd was logged
+	logged   bool      // etcd's wait has been logged
 	degraded time.Time // time at which the member became degraded
-	subject  time.Time // start of the condition in the reminders
+	subject  time.Time // time at which the condition in the reminders started
 	reminded time.Time
-	pause    time.Duration // time until the next reminder
+	pause    time.Duration // interval until the next reminder
 }
 
 func (w *watcher) check(now time.Time) {
@@ -93,7 +93,7 @@ func (w *watcher) noteReadiness(run *lifecycle.Snapshot, is status.Document, now
 	}
 }
 
-// noteHealth logs when a ready member becomes degraded, and when it recovers.
+// noteHealth logs when a ready member becomes degraded and when it is healthy again.
 func (w *watcher) noteHealth(is status.Headline, now time.Time) {
 	was := w.health
 	if is.Health == was {
@@ -109,7 +109,7 @@ func (w *watcher) noteHealth(is status.Headline, now time.Time) {
 	}
 }
 
-// noteProgress logs what a slow start or stop of etcd is waiting for.
+// noteProgress logs what etcd is waiting for if starting or stopping it is slow.
 func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 	waits := ""
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
@@ -125,7 +125,7 @@ func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 	w.log.Info().Str("state", string(run.State)).Msg("etcd is " + waits)
 }
 
-// logCondition logs reminders of a lasting condition at increasing intervals.
+// logCondition logs reminders of a lasting problem at increasing intervals.
 func (w *watcher) logCondition(run *lifecycle.Snapshot, is status.Document, now time.Time) {
 	subject, quiet := w.conditionSince(run, is)
 	if subject != w.subject {
@@ -139,7 +139,7 @@ func (w *watcher) logCondition(run *lifecycle.Snapshot, is status.Document, now 
 		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.describeCondition(run, is))
 }
 
-// conditionSince returns the start of the current condition. quiet is true if there is none.
+// conditionSince returns the time at which the current problem started. If there is no problem, quiet is true.
 func (w *watcher) conditionSince(run *lifecycle.Snapshot, is status.Document) (since time.Time, quiet bool) {
 	if is.Headline.Health == status.HealthDegraded {
 		return w.degraded, false
@@ -150,8 +150,8 @@ func (w *watcher) conditionSince(run *lifecycle.Snapshot, is status.Document) (s
 	return run.PhaseSince, false
 }
 
-// conditionLevel returns warn if something is wrong. A slow start usually means a missing quorum and a slow recovery
-// means a missing response, but a slow validation is normal.
+// conditionLevel returns the level warn if something is wrong. A slow start usually means that there is no quorum,
+// and a slow recovery means that a response is missing, but it is normal for a validation to be slow.
 func conditionLevel(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
 	waits := recovery != nil && (recovery.State == "AskPeers" || recovery.State == "AskStore")
 	if isActive(run.Condition) || waits || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {

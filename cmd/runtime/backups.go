@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// endPatience limits how long stopping the backups may delay the close of etcd.
+	// endPatience limits how long stopping the backups may delay closing etcd.
 	endPatience = 2 * time.Second
-	// flushReserve is the part of the stop budget that is left after the last upload.
+	// flushReserve is the part of the stop budget that remains after the final upload.
 	flushReserve = lifecycle.TakingDown + time.Second
 )
 
@@ -22,10 +22,10 @@ const (
 type closed struct {
 	inOrder    bool
 	began      time.Time // start of the close
-	flushError error     // error of Flush for data that was not uploaded
+	flushError error     // error that Flush returned because some data was not uploaded
 }
 
-// beginBackups starts the backups after etcd has become ready.
+// beginBackups starts the backups once etcd is ready.
 func (r *Runtime) beginBackups() {
 	if r.parts.Backups != nil {
 		etcd := r.config.Etcd
@@ -47,8 +47,8 @@ func (r *Runtime) endBackups() {
 
 var errNoTimeLeft = errors.New("ran out of time before the stop deadline")
 
-// Flush uploads the remaining acknowledged writes within the rest of the stop budget. Flush must be called after the
-// lifecycle has ended and the exit record is final.
+// Flush uploads the remaining acknowledged writes within the remaining stop budget. Flush must not be called before
+// the lifecycle has ended and the exit record is final.
 func (r *Runtime) Flush(ctx context.Context) {
 	if r.parts.Backups == nil || !r.closed.inOrder {
 		return
@@ -75,6 +75,6 @@ func (r *Runtime) Flush(ctx context.Context) {
 	r.log.Info().Dur("took_ms", time.Since(began)).Msg("backups: all acknowledged writes are in the store")
 }
 
-// FlushError returns the error of Flush, or nil before Flush is called. Only the goroutine that calls Flush may call
-// FlushError.
+// FlushError returns the error that Flush returned, or nil if Flush has not been called. FlushError may only be
+// called by the goroutine that calls Flush.
 func (r *Runtime) FlushError() error { return r.closed.flushError }

@@ -31,7 +31,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// Configure implements lifecycle.Member. A failure to store the copy for debug containers does not prevent the start.
+// Configure implements lifecycle.Member. If the copy for debug containers cannot be stored, etcd is started anyway.
 func (r *Runtime) Configure(yaml []byte) error {
 	if err := bootstrap.StoreConfig(r.flags.StoredConfigPath, yaml); err != nil {
 		r.log.Warn().Err(err).Msg("cannot store a copy of the configuration for debugging")
@@ -74,8 +74,8 @@ func (r *Runtime) Configure(yaml []byte) error {
 	return nil
 }
 
-// CheckAck rejects --backup-ack=stored for a multi-member cluster: no member would know whether the store
-// contains the writes that other members have acknowledged.
+// CheckAck rejects --backup-ack=stored in a cluster of several members, because no member can check that the writes
+// acknowledged by other members are in the store.
 func CheckAck(ack string, etcd *embed.Config) error {
 	members, _ := types.NewURLsMap(etcd.InitialCluster) // etcd reports the error
 	if ack != commandline.AckStored || len(members) <= 1 {
@@ -85,8 +85,8 @@ func CheckAck(ack string, etcd *embed.Config) error {
 		etcdconf.ErrUnusable, len(members))
 }
 
-// describeData returns the fingerprint that the next start compares with the data. If the data cannot be read, the
-// next comparison fails.
+// describeData returns the fingerprint with which the next start compares the data. If the data cannot be read, the
+// comparison will fail.
 func (r *Runtime) describeData() []byte {
 	taken, err := datadir.TakeFingerprint(r.config.Etcd.Dir, r.config.Etcd.WalDir)
 	if err != nil {
@@ -95,7 +95,8 @@ func (r *Runtime) describeData() []byte {
 	return taken.Note()
 }
 
-// newPeers returns a client for the other members. The client uses the same client certificate as recovery.
+// newPeers returns a client for requests to the other members. The client authenticates with the same certificate as
+// recovery.
 func (r *Runtime) newPeers() (*peers.Peers, error) {
 	return peers.New(r.config.Etcd, peers.NewOptions(r.flags.EtcdCertPath, r.flags.EtcdKeyPath, r.parts.RootPassword))
 }
@@ -112,7 +113,7 @@ func (r *Runtime) requestPromotion(ctx context.Context, cluster, member types.ID
 	return others.Promote(ctx, &peers.Survey{Cluster: cluster.String(), Members: members, Own: peers.Member{ID: member}})
 }
 
-// awaitPeers waits until the cluster would accept a new member.
+// awaitPeers waits until the cluster can accept a new member.
 func (r *Runtime) awaitPeers(ctx context.Context, report func(reason string)) (dataversion.Version, error) {
 	others, err := r.newPeers()
 	if err != nil || others == nil {
@@ -122,7 +123,8 @@ func (r *Runtime) awaitPeers(ctx context.Context, report func(reason string)) (d
 	return others.AwaitVersion(ctx, peers.DowngradeWait, report)
 }
 
-// invalidateRecord invalidates the exit record permanently. If removing the record fails, the stop tries again.
+// invalidateRecord invalidates the exit record permanently. If the record cannot be removed, the removal is retried
+// during the stop.
 func (r *Runtime) invalidateRecord() {
 	if err := r.record.Invalidate(); err != nil {
 		r.log.Error().Err(err).Msg("cannot remove the exit record even though another process is using the data directory")
@@ -144,7 +146,7 @@ func (r *Runtime) warn(checked *etcdconf.Checked) {
 	}
 }
 
-// useCertificates registers the certificate files of etcd's servers and clients.
+// useCertificates registers the certificate files of etcd's listeners and clients.
 func (r *Runtime) useCertificates(etcd *embed.Config) {
 	server, _, _ := r.config.ServerCertificate()
 	files := map[string]string{certificates.EtcdServer: server, certificates.EtcdServerCA: "", certificates.EtcdPeer: "", certificates.EtcdPeerCA: ""}
@@ -157,7 +159,7 @@ func (r *Runtime) useCertificates(etcd *embed.Config) {
 	r.certificates.Add(files)
 }
 
-// listeners returns etcd's TLS listeners. listeners omits listeners with self-generated certificates, because no
+// listeners returns the TLS listeners of etcd. Listeners with self-generated certificates are omitted, because no
 // client verifies those certificates.
 func (r *Runtime) listeners() (all []certificates.Listener) {
 	etcd := r.config.Etcd
@@ -184,8 +186,8 @@ func (r *Runtime) listeners() (all []certificates.Listener) {
 	return all
 }
 
-// forceOnce clears force-new-cluster if an earlier start has performed it. A second time would remove the members
-// that have joined since.
+// forceOnce clears force-new-cluster if an earlier start has already applied the setting. Applying force-new-cluster
+// again would remove the members that have joined since.
 func (r *Runtime) forceOnce(etcd *embed.Config) {
 	note := bootstrap.ForceNoteOn(r.flags.VolumeDir)
 	if etcd.ForceNewCluster {
@@ -195,7 +197,7 @@ func (r *Runtime) forceOnce(etcd *embed.Config) {
 	}
 }
 
-// warnings returns warnings about valid settings that are rarely intended.
+// warnings returns warnings about settings that are valid but rarely intended.
 func (r *Runtime) warnings(etcd *embed.Config) (warnings []string) {
 	switch {
 	case etcd.ForceNewCluster:
@@ -264,8 +266,9 @@ type target struct {
 // Certificates implements readiness.Target.
 func (r target) Certificates(now time.Time) (ended, soon string) { return r.files.Check(now) }
 
-// A volume is low on space if less than a tenth of it is free, capped at largest bytes, or if the free space cannot
-// hold a copy of the database and two segments of etcd's log. Full snapshots and defragmentation copy the database.
+// A volume is low on space if its free space is less than largest bytes and less than a tenth of its size, or cannot
+// hold a copy of the database and two segments of etcd's log. Full snapshots and defragmentations need space for a
+// copy of the database.
 const (
 	largest     = 4 << 30
 	logSegments = 2 * 64 << 20
@@ -292,7 +295,7 @@ func describeLowSpace(is maintenance.Volume) string {
 	return fmt.Sprintf("%s of %s free: enlarge the volume, or delete files that etcd does not need", terminal.Size(is.Free), terminal.Size(is.Size))
 }
 
-// Usage returns the member's endpoint and the URL of the status page. Usage must not be called before etcd is ready.
+// Usage returns the member's endpoint and the URL of the status page. Usage must not be called until etcd is ready.
 func (r *Runtime) Usage() (endpoint, page string) {
 	return r.config.Etcd.AdvertiseClientUrls[0].String(), fmt.Sprintf("http://127.0.0.1:%d/", r.flags.WrapperPort)
 }
@@ -327,8 +330,8 @@ func (r *Runtime) watch(ctx context.Context) error {
 	}
 }
 
-// Close implements lifecycle.Member. Close stops the monitor first, because the monitor must not check an etcd that
-// is being closed.
+// Close implements lifecycle.Member. Close stops the monitor before etcd is closed, because the monitor must not
+// check an etcd that is being closed.
 func (r *Runtime) Close() (opened bool, err error) {
 	if r.endMonitor != nil {
 		r.endMonitor()
@@ -338,7 +341,7 @@ func (r *Runtime) Close() (opened bool, err error) {
 		return false, nil
 	}
 	began := time.Now()
-	if r.parts.Leases != nil { // the lease of a member that stays down must expire
+	if r.parts.Leases != nil { // if a member stays down, its lease must expire
 		r.parts.Leases.Stop()
 	}
 	r.endBackups()

@@ -19,11 +19,11 @@ import (
 )
 
 // durations holds durations in nanoseconds. Phases that were not reached have the duration 0. A forced exit reads the
-// durations while etcd is being closed.
+// durations while etcd is still being closed.
 type durations struct{ start, stop, drain atomic.Int64 }
 
-// Durations returns how long etcd took to start, to stop, and to drain streams during the stop. Phases that were not
-// reached have the duration 0.
+// Durations returns how long etcd took to start and to stop, and how much of the stop was spent on draining streams.
+// Phases that were not reached have the duration 0.
 func (r *Runtime) Durations() (start, stop, drain time.Duration) {
 	load := func(of *atomic.Int64) time.Duration { return time.Duration(of.Load()) }
 	return load(&r.durations.start), load(&r.durations.stop), load(&r.durations.drain)
@@ -70,7 +70,8 @@ func (r *Runtime) id() string {
 	return id
 }
 
-// Progress describes the progress of etcd's start or stop. Progress is empty before etcd is opened.
+// Progress describes how far etcd's start or stop has progressed. Before etcd is opened, Progress returns an empty
+// string.
 func (r *Runtime) Progress() string {
 	if etcd := r.etcd.Load(); etcd != nil {
 		return etcd.Doing()
@@ -90,8 +91,8 @@ func (r *Runtime) Requests() (writes, reads state.Requests) {
 	return etcd.Requests()
 }
 
-// Defragment starts a defragmentation and returns immediately. The error is the reason why defragmentation cannot
-// start now.
+// Defragment starts a defragmentation and returns without waiting for it. The error is the reason why a
+// defragmentation cannot start now.
 func (r *Runtime) Defragment() error {
 	etcd := r.etcd.Load()
 	if etcd == nil {
@@ -100,13 +101,14 @@ func (r *Runtime) Defragment() error {
 	return etcd.Maintainer.Trigger()
 }
 
-// Record reads the exit record like the next start. Record returns an error if there is no clean record.
+// Record reads the exit record in the same way as the next start. If there is no clean record, Record returns an
+// error.
 func (r *Runtime) Record() (exitcode.Word, error) {
 	return exitcode.NewRecord(r.flags.RecordPath()).Read()
 }
 
-// LeaseOfMember returns the content of the member's lease. LeaseOfMember returns false while the member has no
-// leader.
+// LeaseOfMember returns the content of the member's Lease. While the member has no leader, LeaseOfMember returns
+// false.
 func (r *Runtime) LeaseOfMember() (kubernetes.MemberLease, bool) {
 	etcd := r.etcd.Load()
 	if etcd == nil {
@@ -122,8 +124,8 @@ func (r *Runtime) LeaseOfMember() (kubernetes.MemberLease, bool) {
 	return is, view.Leader != ""
 }
 
-// LeaseOfBackups returns the content of the snapshot leases. LeaseOfBackups returns false unless this member writes
-// the backups.
+// LeaseOfBackups returns the content of the snapshot Leases. If this member is not the backup writer, LeaseOfBackups
+// returns false.
 func (r *Runtime) LeaseOfBackups() (lease kubernetes.BackupLeases, ok bool) {
 	is := r.parts.Backups.Published()
 	if is.Role != facts.Writer {

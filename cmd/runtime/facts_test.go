@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// Both packages define how a run can end, and neither imports the other.
+// ExitClasses must contain all ways in which a run can end, as defined by packages exitcode and status.
 func TestLastExits_areComplete(t *testing.T) {
 	words := constants(t, "../../exitcode/record.go", func(_, kind string) bool { return kind == "Word" })
 	kinds := constants(t, "../../readiness/status/document.go", func(name, _ string) bool { return strings.HasPrefix(name, "Exit") })
@@ -28,7 +28,7 @@ func TestLastExits_areComplete(t *testing.T) {
 	}
 }
 
-// constants returns the values of the constants in a file for which chosen returns true.
+// constants returns the values of the constants in a file that chosen selects.
 func constants(t *testing.T, path string, chosen func(name, kind string) bool) (texts []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)

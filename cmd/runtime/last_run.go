@@ -21,8 +21,9 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// A lastRun describes the previous run and records this run for the next one. The records are only informational: the
-// exit record alone selects the validation mode. The methods of lastRun may be called from any goroutine.
+// A lastRun contains how the previous run ended and records how this run ends for the next one. These records are
+// only informational: the validation mode depends on the exit record alone. All methods of lastRun are safe for
+// concurrent use.
 type lastRun struct {
 	flags  *commandline.StartEtcd
 	record *exitcode.Record
@@ -32,26 +33,26 @@ type lastRun struct {
 
 	mu   sync.Mutex
 	last lastExit
-	held bool // this process has locked the volume and may write the note
+	held bool // this process holds the lock of the volume and may write the note
 	run  exitcode.LastRun
 }
 
-// A lastExit describes how the last run on a volume ended.
+// A lastExit describes how the last run on the volume ended.
 type lastExit struct {
 	class  string // value of status.Document.LastExit
 	reason string
-	loops  bool // the run ended before it started to serve
+	loops  bool // the run ended before it served any requests
 }
 
-// newLastRun reads the records of the last run on the volume without changing them.
+// newLastRun reads the records of the last run on the volume without changing anything.
 func newLastRun(flags *commandline.StartEtcd, record *exitcode.Record, note *exitcode.CrashNote, log zerolog.Logger) *lastRun {
 	l := &lastRun{flags: flags, record: record, crash: note, log: log, run: exitcode.LastRun{Began: time.Now()}}
 	l.last = l.read()
 	return l
 }
 
-// LastRunOn describes the last run on a volume to users who find no running process. LastRunOn returns an empty
-// string if the volume has no record.
+// LastRunOn describes how the last run on a volume ended, for users who find no running process. If the volume
+// contains no record, LastRunOn returns an empty string.
 func LastRunOn(volumeDir string) string {
 	flags := &commandline.StartEtcd{VolumeDir: volumeDir}
 	last, err := exitcode.ReadLastRun(flags.LastRunPath())
@@ -70,7 +71,7 @@ func LastRunOn(volumeDir string) string {
 	}
 }
 
-// read returns how the last run ended. A run without a recorded end may still be running.
+// read returns how the last run ended. A run that has not recorded how it ended may still be running.
 func (l *lastRun) read() lastExit {
 	last, err := exitcode.ReadLastRun(l.flags.LastRunPath())
 	noted, orderly := err == nil, !last.Ended.IsZero()
@@ -86,7 +87,7 @@ func (l *lastRun) read() lastExit {
 		return is(status.ExitKilled, "the run did not record its end: SIGKILL, out of memory, a node or power failure, or a full volume"+l.firstOf(last))
 	case unclean == nil:
 		return is(string(word), "")
-	case noted && !last.Served: // the exit record is from an earlier run: a stop before etcd's start does not change it
+	case noted && !last.Served: // the exit record was written by an earlier run, because a run that stops before it starts etcd does not change it
 		return is(string(exitcode.Terminated), last.Reason)
 	case nothingOn(l.flags.VolumeDir):
 		return is(status.ExitNone, "")
@@ -95,8 +96,8 @@ func (l *lastRun) read() lastExit {
 	}
 }
 
-// firstOf returns the crash that started a crash loop, if the last run did not record a reason. On a full volume, it is
-// the last crash that could be recorded.
+// firstOf returns the crash that started a crash loop, if the last run did not record a reason. If the volume is
+// full, firstOf returns the last crash that could be recorded.
 func (l *lastRun) firstOf(last exitcode.LastRun) string {
 	first := l.crash.FirstReason(last.Began)
 	if !last.Served {
@@ -115,21 +116,21 @@ func (l *lastRun) ended() lastExit {
 	return l.last
 }
 
-// markBlocked records that another process has locked the volume and that its run has therefore not ended.
+// markBlocked records that another process holds the lock of the volume, which means that the last run has not ended.
 func (l *lastRun) markBlocked() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last = lastExit{class: status.ExitUnknown, reason: "the volume is locked by another process"}
 }
 
-// nothingOn reports whether a volume has never been used. Entries that the file system creates itself are ignored.
+// nothingOn reports whether the volume has never been used, ignoring entries that the file system itself creates.
 func nothingOn(volume string) bool {
 	entries, err := os.ReadDir(volume)
 	entries = slices.DeleteFunc(entries, func(entry fs.DirEntry) bool { return entry.Name() == "lost+found" })
 	return len(entries) == 0 && (err == nil || errors.Is(err, fs.ErrNotExist))
 }
 
-// warn logs how the last run ended if that needs attention.
+// warn logs how the last run ended if users should look into it.
 func (l *lastRun) warn(last lastExit) {
 	message := map[string]string{
 		status.ExitCrash:  "the last run on this volume crashed",
@@ -146,8 +147,8 @@ func (l *lastRun) warn(last lastExit) {
 	line.Msg(message + ": " + last.reason)
 }
 
-// start reads how the last run ended and records this run in the background. start must be called after the volume is
-// locked, and may be called again.
+// start reads how the last run ended, and records this run in the background. start must not be called until the
+// volume is locked, but may be called more than once.
 func (l *lastRun) start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,7 +162,7 @@ func (l *lastRun) start() {
 	l.note(func(*exitcode.LastRun) {})
 }
 
-// recordServing records that this run serves the data in dataDir.
+// recordServing records that this run is serving the data in dataDir.
 func (l *lastRun) recordServing(dataDir string) {
 	l.note(func(run *exitcode.LastRun) { run.Served, run.DataDir = true, dataDir })
 }
@@ -176,7 +177,7 @@ func (l *lastRun) lost(dataDir string) bool {
 	})
 }
 
-// end records how this run ends, and returns when the record is on disk.
+// end records how this run ended, and returns once the record is on disk.
 func (l *lastRun) end(outcome lifecycle.Outcome) {
 	l.note(func(run *exitcode.LastRun) {
 		run.Ended, run.Status, run.Reason = time.Now(), outcome.Status, outcome.Reason
@@ -184,7 +185,7 @@ func (l *lastRun) end(outcome lifecycle.Outcome) {
 	l.busy.Wait()
 }
 
-// note updates the record for the next run and writes it in the background.
+// note updates the note for the next run and writes it in the background.
 func (l *lastRun) note(change func(*exitcode.LastRun)) {
 	l.busy.Go(func() {
 		l.mu.Lock()

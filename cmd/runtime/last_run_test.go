@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/readiness/metrics"
 )
 
-// next returns the runtime of the run after w, which has ended or was killed.
+// next returns the runtime of the run that follows w, which has ended or was killed.
 func next(t *testing.T, w *Runtime) *Runtime {
 	t.Helper()
 	w.lastRun.busy.Wait()
@@ -128,8 +128,8 @@ func TestLastRun_crashLoopKeepsTheFirstReason(t *testing.T) {
 	assert.Equal(t, "one", w.note.FirstReason(time.Time{}))
 }
 
-// If the data directory was removed from a volume, the status and the log show that a new cluster replaces existing
-// data.
+// If the data directory has been removed from the volume, the status and the log must show that a new cluster is
+// replacing existing data.
 func TestLastRun_lostData(t *testing.T) {
 	var log bytes.Buffer
 	w, _ := newRuntime(t, &log)

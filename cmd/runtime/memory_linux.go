@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// releaseStartup releases memory that is no longer needed after the start, which lowers the memory usage of idle
-// members. releaseStartup frees unused heap pages and unmaps pages of the program file. The kernel keeps these pages
-// in the page cache and maps them again on the next access.
+// releaseStartup releases memory that is no longer needed after the start, which reduces the memory usage of idle
+// members. releaseStartup returns unused heap pages to the system and unmaps pages of the executable. The kernel
+// keeps the pages of the executable in the page cache and maps them again when they are accessed.
 func releaseStartup() {
 	debug.FreeOSMemory()
 	program, err := os.Readlink("/proc/self/exe")

@@ -2,5 +2,5 @@
 
 package runtime
 
-// releaseStartup does nothing on systems other than Linux.
+// releaseStartup does nothing on this platform.
 func releaseStartup() {}

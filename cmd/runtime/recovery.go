@@ -25,14 +25,14 @@ func (r *Runtime) recoveryStatus() *status.Recovery {
 	return state
 }
 
-// isUnverified reports whether etcd was started without comparing its data with the store. Later backups prove that
-// the data matches, because the backup writer compares the data before it makes backups.
+// isUnverified reports whether etcd was started without comparing its data with the store. Any later backup proves
+// that the data matches, because the backup writer compares the data before it makes a backup.
 func (r *Runtime) isUnverified(is recovery.Progress) bool {
 	return is.Uncompared && (r.parts.Backups == nil || r.parts.Backups.Facts().Shipped.Revision == 0)
 }
 
-// RecoveryProgress describes what recovery is waiting for or its progress, with the start time. RecoveryProgress is
-// empty in states that take no time.
+// RecoveryProgress describes what recovery is doing or waiting for, and since when. In states that take no time,
+// RecoveryProgress returns an empty string.
 func (r *Runtime) RecoveryProgress() string {
 	if r.parts.Recovery == nil {
 		return ""

@@ -1,9 +1,9 @@
-// Package runtime implements the interfaces of the lifecycle. It connects packages that do not know each other:
-// bootstrap, the embedded etcd, the readiness monitor and the records of a run.
+// Package runtime implements the interfaces that the lifecycle uses. The package connects packages that do not import
+// each other: bootstrap, the embedded etcd, the readiness monitor and the records of a run.
 //
-// The command creates one Runtime per run and connects it to the wrapper's server before the lifecycle starts. The
-// lifecycle then calls the methods of the Runtime one at a time. Methods that only report may be called from any
-// goroutine.
+// Package main creates one Runtime per run and connects it to the wrapper's server before the lifecycle starts. The
+// lifecycle then calls the methods of the Runtime one at a time. Methods that only report are safe for concurrent
+// use.
 package runtime
 
 import (
@@ -34,7 +34,7 @@ import (
 // A Server is the part of the wrapper's own server that depends on etcd's configuration.
 type Server interface {
 	UseHTTP()
-	UseTLS(certFile, keyFile string) error // fails only if the files are unusable
+	UseTLS(certFile, keyFile string) error // fails only if the files cannot be used
 }
 
 // Parts are the components that a Runtime uses.
@@ -44,12 +44,12 @@ type Parts struct {
 	Backups  *backup.Backups            // nil without a store
 	Recovery *recovery.Recovery         // nil with a sidecar
 	Leases   *kubernetes.Leases         // nil without --kubernetes=leases
-	Unwanted func(context.Context) bool // reports whether the StatefulSet was scaled down below this member; nil without --kubernetes=replicas
+	Unwanted func(context.Context) bool // reports whether the StatefulSet has been scaled down below this member; nil without --kubernetes=replicas
 
-	RootPassword string // password of etcd's root user in a new cluster; empty without --root-password-file
+	RootPassword string // password for etcd's root user in a new cluster; empty without --root-password-file
 }
 
-// A Runtime implements the lifecycle's interfaces for its volume, its member and its server.
+// A Runtime implements the interfaces of the lifecycle for its volume, member and server.
 type Runtime struct {
 	flags        *commandline.StartEtcd
 	log          zerolog.Logger
@@ -59,7 +59,7 @@ type Runtime struct {
 	note         *exitcode.CrashNote
 	monitor      *readiness.Monitor
 	certificates *certificates.Files
-	gate         maintenance.Gate // held by readers of the whole database
+	gate         maintenance.Gate // held while the whole database is being read
 	parts        Parts            // set before the lifecycle starts
 
 	began          time.Time
@@ -68,13 +68,13 @@ type Runtime struct {
 	warned         []byte                   // configuration for which warnings were last logged
 	configWarnings atomic.Pointer[[]string] // warnings about the configuration
 	etcd           atomic.Pointer[member.Member]
-	memberID       atomic.Value // string; set when etcd is ready
-	endMonitor     func()       // stops the monitor and waits for it; nil before etcd has started
+	memberID       atomic.Value // contains a string that is set once etcd is ready
+	endMonitor     func()       // stops the monitor and waits for it; nil before etcd has been started
 	durations      durations
 	closed         closed
 }
 
-// New returns the runtime of a run. New reads how the last run on the volume ended, but changes nothing.
+// New returns the Runtime for a run. New reads how the last run on the volume ended, but does not change anything.
 func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logger) *Runtime {
 	r := &Runtime{
 		flags:   flags,
@@ -94,8 +94,8 @@ func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logg
 	return r
 }
 
-// ForLifecycle returns the implementations of the lifecycle's interfaces. ForLifecycle wraps sidecar to count its
-// calls.
+// ForLifecycle returns the implementations of the interfaces that the lifecycle uses. ForLifecycle wraps sidecar so
+// that its calls are counted.
 func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 	return lifecycle.Runtime{
 		Sidecar: &sidecarMetrics{Sidecar: sidecar, counts: r.counts, silent: r.flags.Standalone}, Volume: r, Record: r.record, Member: r, Server: r,
@@ -104,10 +104,10 @@ func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 	}
 }
 
-// Gate returns the lock that keeps defragmentation from running while the whole database is being read.
+// Gate returns the lock that prevents a defragmentation while the whole database is being read.
 func (r *Runtime) Gate() *maintenance.Gate { return &r.gate }
 
-// Connect sets the components. Connect must be called before the lifecycle starts, and may be called again.
+// Connect sets the components. Connect must be called before the lifecycle starts, and may be called more than once.
 func (r *Runtime) Connect(parts Parts) { r.parts = parts }
 
 // crash ends the lifecycle because etcd has crashed.
@@ -115,7 +115,7 @@ func (r *Runtime) crash(reason error) {
 	r.parts.Crash(bootstrap.ExplainError(reason, r.flags.VolumeDir))
 }
 
-// LastCrash returns the reason for the crash of the last run, or an empty string if it did not crash.
+// LastCrash returns the reason why the last run crashed, or an empty string if it did not crash.
 func (r *Runtime) LastCrash() string {
 	if last := r.lastRun.ended(); last.class == status.ExitCrash {
 		return last.reason
@@ -126,13 +126,13 @@ func (r *Runtime) LastCrash() string {
 // Monitor returns the readiness monitor of the member.
 func (r *Runtime) Monitor() *readiness.Monitor { return r.monitor }
 
-// Lock implements lifecycle.Volume. A crash can record its reason on the volume only while the volume is locked.
+// Lock implements lifecycle.Volume. A crash can only record its reason on the volume while the volume is locked.
 func (r *Runtime) Lock() error {
 	if err := r.volume.Lock(); err != nil {
 		r.lastRun.markBlocked()
 		return err
 	}
-	r.lastRun.start() // must run before the previous crash note is removed
+	r.lastRun.start() // must be called before the previous crash note is removed
 	if err := r.note.Arm(r.lastRun.ended().loops); err != nil {
 		r.log.Warn().Err(err).Msg("cannot write to the crash note: the reason for a crash would be lost")
 	}
@@ -161,7 +161,8 @@ func (r *Runtime) Expose() error {
 	return nil
 }
 
-// Finish removes the files that are only needed after a crash. Finish must be called after the lifecycle has ended.
+// Finish removes the files that would only be needed after a crash. Finish must not be called before the lifecycle
+// has ended.
 func (r *Runtime) Finish(outcome lifecycle.Outcome) {
 	defer r.lastRun.end(outcome)
 	var err error
@@ -177,17 +178,17 @@ func (r *Runtime) Finish(outcome lifecycle.Outcome) {
 	}
 }
 
-// A sidecarMetrics counts the calls to a sidecar and the results of its initializations. The lifecycle requests the
+// A sidecarMetrics counts the calls to a sidecar and the results of initializations. The lifecycle requests the
 // status and initializations one at a time, but may fetch the configuration concurrently.
 type sidecarMetrics struct {
 	lifecycle.Sidecar
 	counts *metrics.Metrics
-	silent bool           // the sidecar is part of this process, so requests are not counted
-	asked  bootstrap.Mode // mode of the running initialization, or empty
+	silent bool           // the sidecar is part of this process, so there are no requests to count
+	asked  bootstrap.Mode // mode of the initialization in progress; empty if there is none
 }
 
-// Status implements lifecycle.Sidecar. An initialization ends with a result, or when the sidecar restarts and loses
-// it.
+// Status implements lifecycle.Sidecar. An initialization ends when the sidecar reports its result, or when the
+// sidecar restarts and the result is lost.
 func (c *sidecarMetrics) Status(ctx context.Context) (word bootstrap.InitializationStatus, err error) {
 	defer c.count("status", time.Now(), &err)
 	word, err = c.Sidecar.Status(ctx)

@@ -47,7 +47,7 @@ func newRuntime(t *testing.T, log *bytes.Buffer) (*Runtime, *server) {
 	return w, s
 }
 
-// alone returns the configuration of a single-member cluster on free ports.
+// alone returns the configuration of a single-member cluster that uses free ports.
 func alone(t *testing.T, more string) []byte {
 	return fmt.Appendf(nil, `name: etcd-0
 data-dir: %s
@@ -138,8 +138,8 @@ func TestConfigure_portOfTheWrapper(t *testing.T) {
 	assert.NoError(t, w.Configure(alone(t, "listen-metrics-urls: http://127.0.0.1:9096\n")))
 }
 
-// If force-new-cluster took effect at every start, each start would remove the members that have joined since the
-// first one.
+// force-new-cluster must only take effect once: otherwise, each start would remove the members that have joined since
+// the first one.
 func TestConfigure_forceNewClusterOnce(t *testing.T) {
 	var log bytes.Buffer
 	first, _ := newRuntime(t, &log)
@@ -213,7 +213,7 @@ func classOf(w *Runtime) string {
 	return class
 }
 
-// spoken is a sidecar that returns one status after another. An empty status means that the sidecar does not answer.
+// spoken is a sidecar that returns a sequence of statuses. An empty status means that the sidecar does not respond.
 type spoken struct {
 	words []bootstrap.InitializationStatus
 }

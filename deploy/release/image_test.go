@@ -31,7 +31,7 @@ import (
 
 var once sync.Once
 
-// builtImage returns the image that `make image` writes to the checkout and the manifest of its layout.
+// builtImage returns the image that `make image` writes to the checkout, and the manifest of its layout.
 func builtImage(t *testing.T) (v1.ImageIndex, *v1.IndexManifest) {
 	t.Helper()
 	once.Do(func() { makeImage(t, checkout(t)) })
@@ -214,7 +214,7 @@ func TestImageHasTheSameBytesFromAnotherCheckout(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(copied, name), content, info.Mode()&0o700))
 	}
-	// The image's labels contain the commit, and the copy is not a git repository.
+	// The copy is not a git repository, but the labels of the image must contain the commit.
 	t.Setenv("GIT_DIR", gitDir(t, root))
 	first, second := makeImage(t, root), makeImage(t, copied)
 	want, err := os.ReadFile(first + ".tar")
@@ -278,10 +278,10 @@ func contentOf(t *testing.T, index v1.ImageIndex, digest v1.Hash, name string) (
 	return text
 }
 
-// billType is the artifact type of a bill of materials.
+// billType is the artifact type of a software bill of materials.
 const billType = "application/vnd.cyclonedx+json"
 
-// bills returns the bills of materials in a layout.
+// bills returns the software bills of materials in a layout.
 func bills(parts *v1.IndexManifest) (found []v1.Descriptor) {
 	for _, part := range parts.Manifests {
 		if part.ArtifactType == billType {
@@ -294,7 +294,7 @@ func bills(parts *v1.IndexManifest) (found []v1.Descriptor) {
 func TestImagePushIncludesTheBills(t *testing.T) {
 	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(t.Output(), "", 0))))
 	defer server.Close()
-	// Tools assume that localhost is a registry without TLS.
+	// If the host is localhost, tools assume that the registry does not use TLS.
 	target := strings.Replace(strings.TrimPrefix(server.URL, "http://"), "127.0.0.1", "localhost", 1) + "/team/etcd-wrapper:v0.0.0-test"
 	image, _ := builtImage(t)
 	makeImage(t, checkout(t), "PUSH="+target)
@@ -315,13 +315,14 @@ func TestImagePushIncludesTheBills(t *testing.T) {
 		list, err := bills.IndexManifest()
 		require.NoError(t, err)
 		require.Len(t, list.Manifests, 1, platform)
-		bill, err := remote.Get(tag.Digest(list.Manifests[0].Digest.String())) // the registry uses the configuration's media type as the artifact type
+		bill, err := remote.Get(tag.Digest(list.Manifests[0].Digest.String())) // the registry uses the media type of the configuration as the artifact type
 		require.NoError(t, err)
 		assert.Contains(t, string(bill.Manifest), `"artifactType":"`+billType+`"`)
 	}
 }
 
-// Without inherit_errexit, Bash continues after a failure inside $(…), and the image would not contain any notices.
+// The build must stop at a failure inside $(…): without inherit_errexit, Bash would continue, and the image would not
+// contain any notices.
 func TestImageEndsAtAFailureWhileABinaryIsAdded(t *testing.T) {
 	out, err := exec.Command("bash", "-c", `source ./common.sh; add() { false; echo added; }; images+=("$(add)"); echo "${images[@]}"`).CombinedOutput()
 	require.Error(t, err)

@@ -1,4 +1,4 @@
-// Package release contains the scripts that build the image and the release files, and tests of the results.
+// Package release contains the scripts that build the image and the release files, and tests that check the results.
 package release
 
 import (
@@ -26,10 +26,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// platforms lists the platforms of a release as they appear in the names of binaries.
+// platforms lists the platforms of a release, named as in the names of the binaries.
 var platforms = []string{"darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64"}
 
-// nothing is the source of a program that only prints its arguments. The tests build this program for all platforms.
+// nothing is the source of a program that only prints its arguments, which the tests build for all platforms.
 var nothing string
 
 func TestMain(m *testing.M) {
@@ -42,10 +42,10 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// release is the environment of release.sh.
+// A release contains the environment for release.sh.
 type release map[string]string
 
-// prepared returns a release of a trivial program for each platform, with an image that has no platforms.
+// prepared returns a release that contains a trivial program for each platform, and an image without platforms.
 func prepared(t *testing.T) (r release, binaries []string) {
 	t.Helper()
 	source := map[string]string{"go.mod": "module nothing\n\ngo 1.26.0\n", "main.go": "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(os.Args[1:], os.Environ()) }\n"}
@@ -97,7 +97,7 @@ func build(t *testing.T, dir, platform, cgo string) (binary string) {
 	return binary
 }
 
-// published returns the content of the release files by name.
+// published returns the content of the release files, keyed by name.
 func published(t *testing.T, r release, binaries []string) map[string]string {
 	t.Helper()
 	require.NoError(t, r.write("../..", binaries))
@@ -127,7 +127,7 @@ func TestReleaseHasAllFilesAndTheSameBytesEachTime(t *testing.T) {
 	assert.Equal(t, first, published(t, r, binaries))
 }
 
-// unpacked returns the files and headers in an archive.
+// unpacked returns the files in an archive and their headers.
 func unpacked(t *testing.T, packed string) (files map[string]string, headers []*tar.Header) {
 	t.Helper()
 	plain, err := gzip.NewReader(strings.NewReader(packed))
@@ -182,7 +182,7 @@ func TestReleaseRejectsABinaryThatNeedsACLibrary(t *testing.T) {
 	require.ErrorContains(t, r.write("../..", []string{build(t, dir, "linux_amd64", "1")}), "is built with CGO_ENABLED=1")
 }
 
-// tool builds a program from the module that pins its version, like helm in the tests of the chart.
+// tool builds a program from the module that pins its version, such as helm for the tests of the chart.
 func tool(t *testing.T, module, source string) (path string) {
 	t.Helper()
 	tools, err := filepath.Abs("../../bin/test-deploy")
@@ -255,8 +255,8 @@ func TestReleaseManifestIsInstalledByKrew(t *testing.T) {
 	assert.Contains(t, string(printed), "kubectl etcd [flags] COMMAND")
 }
 
-// brewing installs our formula like Homebrew: it selects the archive for the platform, unpacks it, and runs install,
-// which copies the files.
+// brewing installs our formula in the same way as Homebrew: it selects the archive for the platform, unpacks it, and
+// runs install, which copies the files.
 //
 //go:embed testdata/brewing.rb
 var brewing string

@@ -1,9 +1,9 @@
 // Package certificates checks the certificate files in use. The package rereads the files every few seconds, because
 // they can be renewed at any time, and warns before a certificate expires. Once etcd is serving, the package also
-// performs a TLS handshake with each of etcd's listeners, to detect certificates that do not cover the advertised
-// names, are for clients only, or were issued by another CA.
+// performs a TLS handshake with each of etcd's listeners to detect certificates that do not cover the advertised
+// names, are only for clients, or were issued by another CA.
 //
-// The command adds files when it starts and when etcd's configuration is known. The status document lists them.
+// Package main adds files when it starts and when etcd's configuration is known. The status document lists them.
 package certificates
 
 import (
@@ -37,26 +37,26 @@ const (
 	EtcdPeerCA   = "etcd_peer_ca"
 )
 
-// Files are the certificate files in use. The methods of Files are safe for concurrent use.
+// Files contains the certificate files in use. The methods of Files are safe for concurrent use.
 type Files struct {
 	log zerolog.Logger
 
-	reading    sync.Mutex        // held while reading files; guards the three fields below
-	warned     map[string]string // last logged problem by purpose
+	reading    sync.Mutex        // held while files are being read; guards the three fields below
+	warned     map[string]string // last problem that was logged, by purpose
 	verified   fingerprint       // fingerprint of the files at the time of the last handshakes
 	nextVerify time.Time         // time of the next handshakes after a failure
 
 	mu     sync.Mutex        // never held during I/O
-	paths  map[string]string // paths by purpose; an empty path means no file
+	paths  map[string]string // paths by purpose; an empty path means that there is no file
 	files  []file            // sorted by purpose
-	pools  map[string]file   // CA bundles as loaded by etcd at startup
-	readAt time.Time         // start of the last read
+	pools  map[string]file   // CA bundles that etcd loaded at startup
+	readAt time.Time         // time at which the last read started
 
 	listeners []Listener // listeners of the running etcd
 	rejected  []string   // reasons why clients or members cannot connect
 }
 
-// file describes the content of a certificate file.
+// A file describes the content of a certificate file.
 type file struct {
 	status.Certificate
 	leaf   period // validity of the first certificate, which is presented to clients
@@ -69,15 +69,16 @@ type period struct{ start, end time.Time }
 // isPool reports whether etcd uses the file as a CA bundle.
 func (f file) isPool() bool { return f.Name == EtcdServerCA || f.Name == EtcdPeerCA }
 
-// New returns the Files with the given paths by purpose; an empty path means no file. New starts reading the files
-// in the background. Later calls read the files again if they were last read more than 3 s ago.
+// New returns Files with the given paths by purpose; an empty path means that there is no file. New starts to read
+// the files in the background. Later calls read the files again if the last read started more than 3 s ago.
 func New(paths map[string]string, log zerolog.Logger) *Files {
 	f := &Files{log: log, paths: maps.Clone(paths), warned: map[string]string{}, pools: map[string]file{}}
 	f.refresh(time.Now())
 	return f
 }
 
-// refresh starts reading the files in the background if they were not read recently. refresh does not wait for them.
+// refresh starts to read the files in the background, unless they were read recently, and does not wait for the
+// result.
 func (f *Files) refresh(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,7 +88,7 @@ func (f *Files) refresh(now time.Time) {
 	}
 }
 
-// Add adds etcd's files before etcd starts, and reads all files. Add takes up to a second.
+// Add adds etcd's files before etcd is started, and reads all files. Add may take up to a second.
 func (f *Files) Add(paths map[string]string) {
 	f.mu.Lock()
 	maps.Copy(f.paths, paths)
@@ -102,7 +103,8 @@ func (f *Files) Add(paths map[string]string) {
 	}
 }
 
-// List returns the certificates as last read, sorted by purpose. List does not block and omits unreadable files.
+// List returns the certificates as last read, sorted by purpose. List does not block, and omits files that cannot be
+// read.
 func (f *Files) List() []status.Certificate {
 	f.refresh(time.Now())
 	f.mu.Lock()
@@ -114,7 +116,7 @@ func (f *Files) List() []status.Certificate {
 	return all
 }
 
-// read reads all files in parallel. If reading a file hangs, the previous content is kept.
+// read reads all files in parallel. If reading a file hangs, its previous content is kept.
 func (f *Files) read() {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -149,7 +151,7 @@ func (f *Files) read() {
 	f.verifyListeners(files, time.Now())
 }
 
-// warn logs a certificate that is not valid or about to expire. warn logs each problem once.
+// warn logs a certificate that is not valid or is about to expire. Each problem is only logged once.
 func (f *Files) warn(c file, now time.Time) {
 	reason, _ := c.check(file{}, now)
 	if reason != "" && f.warned[c.Name] != reason {
@@ -182,13 +184,13 @@ func parse(path string) (f file, err error) {
 	return f, nil
 }
 
-// Check returns the problems of the files at now. Check does not block. ended is the reason why no client can
-// connect to etcd: the certificate of the client listener, or every CA for client certificates, is not valid. soon
-// lists all other problems: files that are not valid or expire within 72 hours, CA bundles that changed after etcd
-// loaded them, and listener certificates that fail verification. Expired peer CAs are in soon, because established
-// connections continue; when these close, linearizable reads fail.
+// Check returns the problems of the files as of now. Check does not block. ended is the reason why no client can
+// connect to etcd, which is that the certificate of the client listener or every CA for client certificates is not
+// valid. soon lists all other problems: files that are not valid or expire within 72 hours, CA bundles that have
+// changed since etcd loaded them, and listener certificates that cannot be verified. Expired peer CAs are listed in
+// soon, because established connections continue; linearizable reads fail once these connections are closed.
 //
-// etcd reads its certificates and keys for each connection, but CA bundles only at startup.
+// etcd reads certificates and keys for each connection, but reads CA bundles only at startup.
 func (f *Files) Check(now time.Time) (ended, soon string) {
 	f.refresh(time.Now())
 	f.mu.Lock()
@@ -212,7 +214,7 @@ const (
 )
 
 // check returns the problem of a file, and whether the problem prevents all clients from connecting. read is the
-// content of a CA bundle that etcd loaded at startup.
+// content of a CA bundle when etcd loaded it at startup.
 func (f file) check(read file, now time.Time) (reason string, excludesClients bool) {
 	advice, isLoaded, hasChanged := renew, read.Path != "", read.digest != f.digest
 	switch {
@@ -240,7 +242,7 @@ func (f file) check(read file, now time.Time) (reason string, excludesClients bo
 	return problem, false
 }
 
-// checkTime returns why the period does not contain now, with advice, or "" if it does.
+// checkTime returns a description of the problem with advice if now is outside the validity period, otherwise "".
 func (v period) checkTime(now time.Time, advice string) string {
 	switch {
 	case !now.Before(v.end):

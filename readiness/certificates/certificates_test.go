@@ -99,7 +99,8 @@ func TestOnlyTheServerCertificateExcludesClients(t *testing.T) {
 	})
 }
 
-// etcd reads CA bundles only at startup, so an expired bundle still excludes clients after the file was renewed.
+// If a CA bundle has expired, clients must be reported as excluded even after the file has been renewed, because etcd
+// reads CA bundles only at startup.
 func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
@@ -131,7 +132,8 @@ func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 	})
 }
 
-// Established connections outlive an expired peer CA.
+// An expired peer CA must not be reported as excluding clients, because established connections between members
+// continue.
 func TestExpiredAuthorityOfPeersDoesNotExcludeClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
@@ -145,7 +147,7 @@ func TestExpiredAuthorityOfPeersDoesNotExcludeClients(t *testing.T) {
 	})
 }
 
-// A certificate path may be a pipe without a writer, so that reading it blocks.
+// If a certificate path is a pipe without a writer, which blocks readers, no caller may be delayed.
 func TestFileThatBlocksDelaysNoCaller(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))

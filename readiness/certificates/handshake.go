@@ -21,22 +21,22 @@ const (
 	verifyInterval   = 30 * time.Second // interval between handshakes after a failure
 )
 
-// Listener is a TLS listener of etcd.
+// A Listener is one of etcd's TLS listeners.
 type Listener struct {
 	Name    string   // EtcdServer or EtcdPeer
 	Address string   // host and port
 	Hosts   []string // hosts in the advertised URLs
 
 	Cert, Key             string // certificate files of the listener
-	CA                    string // CA bundle of the listener and its clients; empty if there is none
+	CA                    string // CA bundle for the listener and its clients; empty if there is none
 	ClientCert, ClientKey string // client certificate for the handshake
 }
 
-// A fingerprint identifies the content of a set of files.
+// A fingerprint identifies the contents of several files.
 type fingerprint [sha256.Size]byte
 
 // Serve sets the listeners once etcd is serving. Serve starts a handshake with each listener to verify its
-// certificate; the handshakes are repeated after each change of the files.
+// certificate, which is repeated whenever the files have changed.
 func (f *Files) Serve(listeners []Listener) {
 	f.mu.Lock()
 	f.listeners = listeners
@@ -82,8 +82,8 @@ func fingerprintOf(files []file, listeners []Listener) fingerprint {
 	return fingerprint(hash.Sum(nil))
 }
 
-// verify returns an error if clients that verify the listener's certificate cannot connect. verify ignores expiry,
-// which Check reports.
+// verify returns an error if clients that verify the listener's certificate cannot connect. verify ignores whether
+// certificates have expired, which Check reports.
 func (l Listener) verify(now time.Time) error {
 	certificates, err := l.handshake()
 	if err != nil {
@@ -102,10 +102,10 @@ func (l Listener) verify(now time.Time) error {
 	for _, each := range certificates[1:] {
 		options.Intermediates.AddCert(each)
 	}
-	if l.CA == "" { // without a CA, verify only the key usage
+	if l.CA == "" { // without a CA, only verify the key usage
 		options.Roots.AddCert(leaf)
 	} else if content, err := disk.ReadCertificates(l.CA); err != nil || !options.Roots.AppendCertsFromPEM(content) {
-		return nil // the file is being replaced and will be read again: etcd would not have started with it
+		return nil // the file is being replaced and will be read again, because etcd would not have started with it
 	}
 	_, err = leaf.Verify(options)
 	var invalid x509.CertificateInvalidError
@@ -123,8 +123,8 @@ func (l Listener) verify(now time.Time) error {
 	return nil
 }
 
-// handshake returns the certificates of the listener. The handshake may fail afterwards: with TLS 1.2, a listener
-// sends its certificate before it rejects that of the client.
+// handshake returns the certificates of the listener. The handshake may still fail afterwards: with TLS 1.2, a
+// listener sends its own certificate before it rejects the client's certificate.
 func (l Listener) handshake() (certificates []*x509.Certificate, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()

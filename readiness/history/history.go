@@ -1,7 +1,7 @@
 // Package history keeps the recent history of a member in memory: time series of measurements (trends.go) and a
 // timeline of events. The history covers a few hours and is lost when the process exits.
 //
-// Package report passes each status document to a History and publishes the trends and the timeline in the status
+// Package report passes each status document to a History, whose trends and timeline are then included in the status
 // document.
 package history
 
@@ -19,23 +19,23 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// History is the history of one process. Only one goroutine may call Record. Trends and Timeline are safe for
+// A History is the history of one process. Only one goroutine may call Record. Trends and Timeline are safe for
 // concurrent use.
 type History struct {
 	fsyncs prometheus.Metric
 
-	// Only Record uses these fields.
+	// These fields are only used by Record.
 	previous status.Document
 	taken    reading
-	due      time.Time // time of the next point; zero until etcd has started
+	due      time.Time // time of the next point; zero until etcd has been started
 
 	mu       sync.Mutex
 	trends   *status.Trends
 	timeline []status.TimelineEvent
 }
 
-// New returns an empty history. etcd is the registry of etcd's metrics. The only way to get a registered histogram
-// from Prometheus is to register an equal one.
+// New returns an empty history. etcd is the registry with etcd's metrics. The only way to get a registered histogram
+// from Prometheus is to try to register the same one again.
 func New(etcd prometheus.Registerer) *History {
 	equal := prometheus.NewHistogram(fsyncs)
 	if existing, ok := errors.AsType[prometheus.AlreadyRegisteredError](etcd.Register(equal)); ok {
@@ -44,8 +44,8 @@ func New(etcd prometheus.Registerer) *History {
 	return &History{fsyncs: equal}
 }
 
-// Record compares a document with the previous one and returns the new events. If a measurement is due, Record calls
-// requests.
+// Record compares a document with the previous one and returns the new events. If it is time for a measurement,
+// Record calls requests.
 func (h *History) Record(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) []status.TimelineEvent {
 	events := h.note(d, now)
 	h.recordTrends(d, now, requests)
@@ -53,31 +53,31 @@ func (h *History) Record(d status.Document, now time.Time, requests func() (writ
 	return events
 }
 
-// Trends returns the time series, or nil before the first measurement. Callers must not modify them.
+// Trends returns the time series, or nil before the first measurement. Callers must not modify the time series.
 func (h *History) Trends() *status.Trends {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.trends
 }
 
-// Timeline returns the latest events of each kind, oldest first. Callers must not modify them.
+// Timeline returns the latest events of each kind, oldest first. Callers must not modify the events.
 func (h *History) Timeline() []status.TimelineEvent {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.timeline
 }
 
-// maxPerKind is the maximum number of events of a kind. The limit prevents a flapping condition from displacing
+// maxPerKind is the maximum number of events of one kind. Without the limit, a flapping condition could displace all
 // other events.
 const maxPerKind = 10
 
-// note adds the events since the previous document to the timeline and returns them.
+// note adds the events that have happened since the previous document to the timeline, and returns them.
 func (h *History) note(d status.Document, now time.Time) []status.TimelineEvent {
 	events := append(checkEvents(h.previous, d, now), changes(eventsOf(h.previous, now), eventsOf(d, now), now)...)
 	if len(events) == 0 {
 		return nil
 	}
-	all := append(slices.Clone(h.Timeline()), events...) // cloned, because readers may still use the old slice
+	all := append(slices.Clone(h.Timeline()), events...) // cloned because readers may still use the old slice
 	slices.SortStableFunc(all, func(a, b status.TimelineEvent) int { return a.At.Compare(b.At) })
 	kept := map[string]int{}
 	for i := len(all) - 1; i >= 0; i-- {
@@ -91,7 +91,7 @@ func (h *History) note(d status.Document, now time.Time) []status.TimelineEvent 
 	return events
 }
 
-// An eventWithKey is an event with a key that is the same in all documents.
+// An eventWithKey is an event with a key that identifies it in all documents.
 type eventWithKey struct {
 	status.TimelineEvent
 	key string
@@ -177,12 +177,12 @@ func (all *eventList) addRun(d status.Document, now time.Time) {
 			name = cmp.Or(peer.Name, name)
 		}
 	}
-	// The key contains the term, because the same leader may win an election again.
+	// The key contains the term, because the same leader may win another election.
 	all.add(fmt.Sprint(d.Leader, d.Term), now, "leader", status.HealthOK, fmt.Sprintf("%s is the leader in term %d", name, d.Term))
 }
 
-// addBackups adds the last full snapshot and the last restore test if they are from this run. The store truncates
-// times to seconds.
+// addBackups adds the last full snapshot and the last restore test if this run made them. The store truncates times
+// to seconds.
 func (all *eventList) addBackups(d status.Document) {
 	second := d.Started.Truncate(time.Second)
 	if d.Backup == nil {
@@ -208,8 +208,8 @@ func maxTime(a, b time.Time) time.Time {
 	return a
 }
 
-// addErrors adds current errors of the lifecycle, the backups and the leases. The key of an event does not contain
-// the error's message, which may change.
+// addErrors adds the current errors of the lifecycle, the backups and the leases. The key of an event does not
+// contain the error message, which may change.
 func (all *eventList) addErrors(d status.Document) {
 	add := func(subject, health, message string, since time.Time) {
 		all.add(subject, since, "problem", health, subject+": "+message)
@@ -254,7 +254,7 @@ func checkEvents(before, after status.Document, now time.Time) (events []status.
 	return events
 }
 
-// level returns the severity of a check's status. An unknown status counts as ok.
+// level returns the severity of a check's status. An unknown status is treated as ok.
 func level(health string) int {
 	return max(0, slices.Index([]string{status.HealthOK, status.HealthDegraded, status.HealthFailed}, health))
 }

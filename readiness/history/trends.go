@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// capacity is the maximum number of points in a series. A full series is halved by merging pairs of points,
-	// which doubles the interval. At the longest interval, the oldest point is dropped instead. A series covers up
-	// to 160 minutes.
+	// capacity is the maximum number of points in a series. When a series is full, pairs of points are merged, which
+	// doubles the interval. Once the interval has its maximum length, the oldest point is dropped instead. A series
+	// covers up to 160 minutes.
 	capacity = 120
 	shortest = 5 * time.Second
 	longest  = 16 * shortest
@@ -26,7 +26,7 @@ var fsyncs = prometheus.HistogramOpts{
 	Help: "The latency distributions of fsync called by WAL.",
 }
 
-// reading is a snapshot of counters.
+// A reading contains the values of counters at one point in time.
 type reading struct {
 	at            time.Time
 	writes, reads state.Requests
@@ -34,14 +34,14 @@ type reading struct {
 	revision      int64
 }
 
-// recordTrends adds a point to each series when it is due.
+// recordTrends adds a point to each series when it is time for one.
 func (h *History) recordTrends(is status.Document, now time.Time, requests func() (writes, reads state.Requests)) {
 	if h.due.IsZero() && is.DBSize == 0 || now.Before(h.due) {
 		return
 	}
 	taken := h.read(is, now, requests)
 	defer func() { h.taken = taken }()
-	if h.due.IsZero() { // a point needs two readings
+	if h.due.IsZero() { // a point is based on two readings
 		h.due = now.Add(shortest)
 		return
 	}
@@ -52,7 +52,7 @@ func (h *History) recordTrends(is status.Document, now time.Time, requests func(
 	trends.Until = now
 	points := h.points(&trends, taken, is)
 	for _, next := range points {
-		*next.series = append(*next.series, float32(next.point)) // readers never see elements beyond the length of their slices
+		*next.series = append(*next.series, float32(next.point)) // readers never access elements beyond the length of their slices
 	}
 	if len(trends.Write) == capacity {
 		shorten(&trends, points)
@@ -126,7 +126,7 @@ func (h *History) read(d status.Document, now time.Time, requests func() (writes
 	return reading{at: now, writes: writes, reads: reads, fsyncs: fsyncs.GetHistogram(), revision: d.Revision}
 }
 
-// average returns the mean duration of the requests between two readings, or NaN if there were none.
+// average returns the mean duration of the requests between two readings, or NaN if there were no requests.
 func average(from, to state.Requests) float64 {
 	if to.Count <= from.Count {
 		return math.NaN()
@@ -134,8 +134,8 @@ func average(from, to state.Requests) float64 {
 	return (to.Took - from.Took).Seconds() / float64(to.Count-from.Count)
 }
 
-// p99 returns the 99th percentile of the observations between two readings, like Prometheus' histogram_quantile, or
-// NaN if there were none.
+// p99 returns the 99th percentile of the observations between two readings, calculated like Prometheus'
+// histogram_quantile, or NaN if there were none.
 func p99(from, to *dto.Histogram) float64 {
 	counted := map[float64]uint64{}
 	for _, bucket := range from.GetBucket() {

@@ -1,8 +1,8 @@
-// Package metrics serves GET /metrics. The package uses its own registry, because etcd registers its metrics in the
-// global one and serves them itself.
+// Package metrics serves GET /metrics. The package has its own registry, because etcd registers its metrics in the
+// global registry and serves them itself.
 //
-// Most metrics are derived from the status document at each scrape. The package only counts events that are not in
-// the document, such as calls to the sidecar; package runtime reports them. No label has an unbounded number of
+// Most metrics are derived from the status document at each scrape. The package only counts events that the document
+// does not contain, such as calls to the sidecar, which package runtime reports. No label has an unbounded number of
 // values.
 package metrics
 
@@ -26,14 +26,14 @@ import (
 
 const namespace = "etcd_wrapper"
 
-// Result is the outcome of an initialization.
+// A Result is the outcome of an initialization.
 type Result string
 
 // Results of an initialization.
 const (
 	Successful Result = "successful"
 	Failed     Result = "failed"
-	Lost       Result = "lost" // the sidecar restarted and forgot the initialization
+	Lost       Result = "lost" // the sidecar has been restarted and has lost the initialization
 )
 
 // Unrequested is the mode of an initialization that this process did not request.
@@ -51,7 +51,7 @@ type Metrics struct {
 	drain           prometheus.Gauge
 }
 
-// New returns metrics with all counters at zero.
+// New returns metrics whose counters are zero.
 func New() *Metrics {
 	registry := prometheus.NewRegistry()
 	all := promauto.With(registry)
@@ -80,7 +80,7 @@ func New() *Metrics {
 	}
 }
 
-// Handler serves the counted metrics and the metrics of the document returned by now. states lists all states of the
+// Handler serves the counted metrics and the metrics of the document that now returns. states lists all states of the
 // lifecycle. Handler must be called only once.
 func (m *Metrics) Handler(now func() status.Document, states []string) http.Handler {
 	m.registry.MustRegister(collector{now, states})
@@ -97,16 +97,16 @@ func (m *Metrics) Initialization(mode string, result Result) {
 	m.initializations.WithLabelValues(mode, string(result)).Inc()
 }
 
-// Recovered counts a completed recovery and records the number of revisions known to be lost.
+// Recovered counts a completed recovery and records how many revisions are known to be lost.
 func (m *Metrics) Recovered(cause, outcome string, lost int64) {
 	m.recoveries.WithLabelValues(cause, outcome).Inc()
 	m.lost.Set(float64(lost))
 }
 
-// EtcdStarted records how long etcd took to become ready.
+// EtcdStarted records how long it took until etcd was ready.
 func (m *Metrics) EtcdStarted(took time.Duration) { m.start.Set(took.Seconds()) }
 
-// EtcdStopped records how long etcd took to stop, and how much of that time it took to end client streams.
+// EtcdStopped records how long etcd took to stop, and how much of that time was spent on closing client streams.
 func (m *Metrics) EtcdStopped(took, drain time.Duration) {
 	m.stop.Set(took.Seconds())
 	m.drain.Set(drain.Seconds())
@@ -124,15 +124,15 @@ func outcome(err error) string {
 	}
 }
 
-// A collector derives metrics from the status document at each scrape, so that they are always consistent. Unknown
-// values are absent, so that alerts do not mistake them for 0.
+// A collector derives metrics from the status document at each scrape, so all metrics are consistent. Metrics with
+// unknown values are omitted, because alerts would mistake them for 0.
 type collector struct {
 	document func() status.Document
 	states   []string
 }
 
-// Describe implements prometheus.Collector. Describe does not send any descriptors, because the set of metrics
-// depends on the document.
+// Describe implements prometheus.Collector. Describe sends no descriptors, because the set of metrics depends on the
+// document.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -151,7 +151,8 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 // A sink receives the metrics of one scrape.
 type sink chan<- prometheus.Metric
 
-// add adds a counter if the name ends in "_total", otherwise a gauge. labels contains alternating names and values.
+// add adds a counter if the name ends in "_total", and a gauge otherwise. labels alternates between label names and
+// values.
 func (m sink) add(name, help string, value float64, labels ...string) {
 	pairs, kind := prometheus.Labels{}, prometheus.GaugeValue
 	for i := 0; i < len(labels); i += 2 {
@@ -163,7 +164,7 @@ func (m sink) add(name, help string, value float64, labels ...string) {
 	m <- prometheus.MustNewConstMetric(prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, nil, pairs), kind, value)
 }
 
-// addIf adds a gauge that is 1 if the condition holds and 0 otherwise.
+// addIf adds a gauge that is 1 if the condition is true and 0 otherwise.
 func (m sink) addIf(name, help string, holds bool, labels ...string) {
 	m.add(name, help, float64(count(holds)), labels...)
 }
@@ -226,10 +227,10 @@ func (m sink) addMember(d status.Document) {
 	}
 }
 
-// addSteps adds the states and the transitions of the state machines. Transitions are counted by from, to and event,
+// addSteps adds the states and transitions of the state machines. Transitions are counted by from, to and event,
 // regardless of the guard.
 func (m sink) addSteps(d status.Document, states []string) {
-	seconds := map[string]float64{d.State: time.Since(d.Since).Seconds()} // time in the current state
+	seconds := map[string]float64{d.State: time.Since(d.Since).Seconds()} // time spent in the current state
 	times := map[[3]string]int{}
 	for _, edge := range d.TransitionCounts {
 		seconds[string(edge.From)] += edge.Seconds
@@ -260,7 +261,7 @@ func (m sink) addBackups(d status.Document) {
 		m.add("cluster_info", "The cluster in the backup store that the data belongs to, with its owner and generation; always 1.", 1,
 			"cluster", b.Cluster, "owner", b.Owner, "generation", strconv.Itoa(b.Generation))
 	}
-	if b.Role == facts.Writer && b.Revision > 0 { // a lag of 0 from a standby would look like an up-to-date store
+	if b.Role == facts.Writer && b.Revision > 0 { // a standby with a lag of 0 would make the store look up to date
 		m.add("backup_lag_revisions", "Number of revisions that are not in the backup store yet.", float64(b.LagRevisions))
 		m.add("backup_lag_seconds", "Age in seconds of the oldest revision that is not in the backup store yet; 0 if there is none.", b.LagSeconds)
 	}

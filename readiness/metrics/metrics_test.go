@@ -118,7 +118,8 @@ func TestAllMetricsAreServed(t *testing.T) {
 	require.NotContains(t, text, `renewed_timestamp_seconds{kind="full_snapshot"}`, "a lease that was never renewed")
 }
 
-// An unknown backup age must not trigger an alert, and must not count as 0 either.
+// If the age of the backups is unknown, the metric must be absent: it must not trigger an alert, and must not be 0
+// either.
 func TestUnknownValuesOfBackupsAreAbsent(t *testing.T) {
 	scraped := func(b *facts.Backups) string {
 		w := httptest.NewRecorder()

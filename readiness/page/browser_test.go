@@ -24,13 +24,13 @@ import (
 	"etcd-wrapper/readiness/page/chromiumtest"
 )
 
-// A browser is a browser tab used by one test.
+// A browser is a browser tab that is used by one test.
 type browser struct {
 	*chromiumtest.Tab
 	t *testing.T
 }
 
-// newBrowser starts a browser with a desktop window.
+// newBrowser starts a browser with a window of the size of a desktop.
 func newBrowser(t *testing.T) browser {
 	t.Helper()
 	b := browser{chromiumtest.Open(t), t}
@@ -41,7 +41,7 @@ func newBrowser(t *testing.T) browser {
 // forTest returns the browser for use in a subtest.
 func (b browser) forTest(t *testing.T) browser { return browser{b.WithTest(t), t} }
 
-// do runs a script and stores its value in result if result is not nil.
+// do runs a script and stores its value in result, unless result is nil.
 func (b browser) do(script string, result any) {
 	b.t.Helper()
 	b.Run(chromedp.Evaluate(script, result))
@@ -81,10 +81,10 @@ func (b browser) tabTo(ids ...string) {
 
 var screenshots = flag.String("screenshots", "", "directory for pictures of the page")
 
-// size is the size of a window in pixels.
+// A size is the size of a window in pixels.
 type size struct{ width, height int64 }
 
-// Window sizes that the page is designed for.
+// Window sizes for which the page is designed.
 var (
 	desk  = size{1280, 800}
 	wide  = size{1440, 900}
@@ -106,8 +106,7 @@ func (b browser) setWindow(window size, preference string) {
 	}))
 }
 
-// screenshot saves images of the page in desktop and phone windows and in both color schemes, if -screenshots is
-// set.
+// screenshot saves images of the page in desktop and phone windows and in both color schemes if -screenshots is set.
 func (b browser) screenshot(name string) {
 	if *screenshots == "" {
 		return
@@ -132,7 +131,7 @@ func (b browser) save(name string) {
 	}))
 }
 
-// compress reduces a PNG to its 256 most frequent colors, which saves two thirds of its size without a visible
+// compress reduces a PNG to its 256 most frequent colors, which reduces its size by two thirds without a visible
 // difference.
 func compress(shot []byte) ([]byte, error) {
 	full, err := png.Decode(bytes.NewReader(shot))
@@ -156,7 +155,7 @@ func compress(shot []byte) ([]byte, error) {
 //go:embed testdata/contrast.js
 var contrast string
 
-// unreadableText returns texts with a contrast below 4.5:1, the minimum for WCAG level AA.
+// unreadableText returns the texts whose contrast is below 4.5:1, the minimum for WCAG level AA.
 func (b browser) unreadableText() (texts []string) {
 	b.t.Helper()
 	b.do(contrast, &texts)

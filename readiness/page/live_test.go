@@ -20,7 +20,6 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// All tests in this file share one browser.
 func TestInABrowserThePage(t *testing.T) {
 	shared := newBrowser(t)
 	for _, story := range []struct {
@@ -117,7 +116,7 @@ func alarmWhileItLasts(b browser) {
 	b.waitForText("#facts dd.quiet", "resolved 3 Feb 2001 04:05:06")
 }
 
-// show makes the page show its latest document with changed fields.
+// show makes the page show its latest document with some fields changed.
 func (b browser) show(fields string) {
 	b.t.Helper()
 	b.do(`show({ ...latest, `+fields+` })`, nil)

@@ -24,24 +24,24 @@ var files embed.FS
 // scripts lists the files of the page's script in order.
 var scripts = []string{"words.js", "facts.js", "tiles.js", "trends.js", "timeline.js", "recovery.js", "restore.js", "diagram.js", "watch.js"}
 
-// comments matches comment lines in a script, which are removed.
+// comments matches the comment lines in a script, which are removed.
 var comments = regexp.MustCompile(`(?m)^\s*//.*\n`)
 
-// docs is the URL of the documentation with a trailing slash. Release builds set it with the linker. If docs is
-// empty, the page does not link to the documentation.
+// docs is the URL of the documentation, with a trailing slash. Release builds set docs with a linker flag. If docs is
+// empty, the page has no links to the documentation.
 var docs string
 
-// Handler serves the page. overview is an SVG in which states have the ID "state_NAME" and arrows have the ID
-// "edge_FROM_TO". table is the transition table as JSON. Handler assembles the page once.
+// Handler serves the page. overview is an SVG whose states have the ID "state_NAME" and whose arrows have the ID
+// "edge_FROM_TO". table is the transition table in JSON. Handler assembles the page once.
 func Handler(overview, table string) http.Handler {
 	var script strings.Builder
 	for _, name := range scripts {
 		script.WriteString(comments.ReplaceAllString(file(name), ""))
 	}
 	style := file("page.css")
-	var inert bytes.Buffer // escaped, so that text in the table cannot close the enclosing element
+	var inert bytes.Buffer // escaped so that text in the table cannot close the enclosing element
 	json.HTMLEscape(&inert, []byte(table))
-	recovery, _ := json.Marshal(status.RecoverySteps) // cannot fail: all fields are strings
+	recovery, _ := json.Marshal(status.RecoverySteps) // cannot fail, because all fields are strings
 	body := strings.NewReplacer("{{style}}", style, "{{script}}", script.String(), "{{overview}}", overview, "{{table}}", inert.String(),
 		"{{recovery}}", string(recovery), "{{docs}}", html.EscapeString(docs)).Replace(file("page.html"))
 	return document("text/html; charset=utf-8", policy(script.String(), style), body)
@@ -80,7 +80,7 @@ func source(inline string) string {
 	return fmt.Sprintf("'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
 }
 
-// document serves an immutable text. Browsers may cache the text but must revalidate it for each request.
+// A document serves a text that never changes. Browsers may cache the text, but must revalidate it for each request.
 func document(contentType, policy, text string) http.Handler {
 	header := map[string]string{
 		"Content-Security-Policy": policy,

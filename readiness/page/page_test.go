@@ -22,7 +22,7 @@ func handler() http.Handler {
 	return page.Handler(lifecycle.Overview(), lifecycle.Diagram.JSON())
 }
 
-// get requests the page. headers contains alternating names and values.
+// get requests the page. headers alternates between header names and values.
 func get(asked http.Handler, headers ...string) *httptest.ResponseRecorder {
 	request, reply := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
 	for i := 0; i < len(headers); i += 2 {

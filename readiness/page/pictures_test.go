@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// cluster changes a document to that of a member in a cluster of three with an owner.
+// cluster changes a document so that it describes a member of a three-member cluster with an owner.
 func cluster(d status.Document) status.Document {
 	d.Pod, d.MemberID, d.Standalone, d.SidecarStatus, d.Certificates, d.LastError = "etcd-main-0", "8e9e05c52164694d", true, "", nil, nil
 	d.Member = state.Member{
@@ -31,7 +31,7 @@ func cluster(d status.Document) status.Document {
 	return d
 }
 
-// healthy changes a document to that of an upgraded member without problems. The README shows it.
+// healthy changes a document so that it describes an upgraded member without any problems. The README shows it.
 func healthy(d *status.Document) {
 	d.LastExit, d.Validation = "terminated", &status.Validation{Mode: "sanity", Reason: "the last run was stopped in order"}
 	d.Transitions = slices.DeleteFunc(d.Transitions, func(t status.Transition) bool { return t.Count == 3 })
@@ -48,7 +48,7 @@ func healthy(d *status.Document) {
 	d.Trends = t
 }
 
-// states returns the documents of the ten screenshots.
+// states returns the documents for the ten screenshots.
 func states() map[string]status.Document {
 	with := func(d status.Document, change func(*status.Document)) status.Document {
 		d = cluster(d)
@@ -85,8 +85,8 @@ func states() map[string]status.Document {
 	}
 }
 
-// In all states, windows and color schemes, the page must not overflow and all texts must be readable, even after
-// the process has ended.
+// The page must not overflow and all texts must be readable in all states, windows and color schemes, even after the
+// process has exited.
 func TestInABrowser_thePageInEveryState(t *testing.T) {
 	shared := newBrowser(t)
 	for name, d := range states() {
@@ -115,7 +115,7 @@ func TestInABrowser_thePageInEveryState(t *testing.T) {
 	}
 }
 
-// repeated returns long texts that the page shows more than once, except in the timeline and the steps.
+// repeated returns the long texts that the page shows more than once, except in the timeline and the steps.
 func repeated(b browser) (texts []string) {
 	b.do(`(() => {
 		const seen = new Map();

@@ -100,7 +100,7 @@ func serving() status.Document {
 	return d
 }
 
-// lastHours returns time series with a gap, a peak and a drop.
+// lastHours returns time series that contain a gap, a peak and a drop.
 func lastHours() *status.Trends {
 	t := &status.Trends{Interval: 80, Until: before(time.Second)}
 	for i := range 100 {
@@ -128,7 +128,7 @@ func recovering() status.Document {
 	return d
 }
 
-// defragmenting returns a run in which a defragmentation blocks the database.
+// defragmenting returns a run in which a defragmentation is blocking the database.
 func defragmenting() status.Document {
 	d := serving()
 	d.Maintenance = &state.Maintenance{
@@ -139,7 +139,7 @@ func defragmenting() status.Document {
 	return d
 }
 
-// behind returns a run with an unreachable store.
+// behind returns a run whose store is unreachable.
 func behind() status.Document {
 	d := serving()
 	d.Timeline = append(d.Timeline,
@@ -168,7 +168,7 @@ func behind() status.Document {
 	return d
 }
 
-// well returns a run in which the store has all revisions.
+// well returns a run whose store contains all revisions.
 func well() status.Document {
 	d := behind()
 	kept := *d.Backup

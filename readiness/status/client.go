@@ -26,13 +26,13 @@ const (
 	maxDocument    = 4 << 20         // bytes
 )
 
-// ErrNoAnswer is returned if the wrapper does not respond.
+// ErrNoAnswer reports that the wrapper does not respond.
 var ErrNoAnswer = errors.New("no answer")
 
-// Client is a client of one wrapper.
+// A Client sends requests to one wrapper.
 type Client struct {
 	address string // scheme, host and port
-	name    string // description of the wrapper for errors
+	name    string // description of the wrapper in errors
 	timeout time.Duration
 	http    *http.Client
 }
@@ -95,8 +95,8 @@ func decode(text []byte) (document Document, err error) {
 	return document, nil
 }
 
-// Watch calls receive with the current document and after each change, until the wrapper stops, ctx is done or
-// receive returns an error. Watch returns the error of receive, or the same errors as Fetch.
+// Watch calls receive with the current document and again after each change, until the wrapper stops, ctx is done or
+// receive returns an error. Watch returns the error from receive, or the same errors as Fetch.
 func (c *Client) Watch(ctx context.Context, receive func(Document) error) error {
 	reply, err := c.open(ctx, "?watch")
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *Client) Watch(ctx context.Context, receive func(Document) error) error 
 	return nil
 }
 
-// RejectedError is the wrapper's reason for rejecting a request.
+// A RejectedError is the wrapper's reason for rejecting a request.
 type RejectedError string
 
 // Error implements error.
@@ -130,9 +130,9 @@ func (r RejectedError) Error() string { return string(r) }
 // maxReason is the maximum size of a RejectedError in bytes.
 const maxReason = 4 << 10
 
-// Defragment requests a defragmentation and returns once the wrapper has accepted the request. The document shows
-// the progress. The error is a RejectedError if a defragmentation cannot start now, and wraps ErrNoAnswer if there
-// is no response within 5 s.
+// Defragment requests a defragmentation and returns once the wrapper has accepted the request. The document shows the
+// progress. If a defragmentation cannot start now, the error is a RejectedError; if there is no response within 5 s,
+// it wraps ErrNoAnswer.
 func (c *Client) Defragment(ctx context.Context) error {
 	reply, err := c.Send(ctx, http.MethodPost, "/defrag")
 	if err != nil {
@@ -167,7 +167,7 @@ func (c *Client) open(ctx context.Context, query string) (*http.Response, error)
 	return nil, fmt.Errorf("cannot read the status of %s: HTTP status %d%s", c.name, reply.StatusCode, advice)
 }
 
-// Send sends a request and returns the reply, whatever its HTTP status is.
+// Send sends a request and returns the reply, regardless of its HTTP status.
 func (c *Client) Send(ctx context.Context, method, path string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.address+path, nil)
 	if err != nil {
@@ -187,18 +187,18 @@ func (c *Client) Send(ctx context.Context, method, path string) (*http.Response,
 	}
 }
 
-// MemberStatus is the status of one member of a cluster.
+// A MemberStatus is the status of one member of a cluster.
 type MemberStatus struct {
 	Member   string    `json:"member"`
 	Document *Document `json:"status,omitempty"` // nil if the member did not respond
-	Error    string    `json:"error,omitempty"`  // reason if there is no document
+	Error    string    `json:"error,omitempty"`  // reason why there is no document
 }
 
-// memberTimeout bounds FetchAll, which queries the members in parallel.
+// memberTimeout limits how long FetchAll takes, which queries the members in parallel.
 const memberTimeout = 3 * time.Second
 
-// FetchAll returns the status of all members in known.Peers, in the same order. FetchAll connects to the hosts of
-// their peer URLs and the given port. If secured is nil, FetchAll uses plain HTTP.
+// FetchAll returns the status of all members in known.Peers, in the same order. FetchAll connects to the hosts in
+// their peer URLs, at the given port. If secured is nil, FetchAll uses plain HTTP.
 func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Config) []MemberStatus {
 	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
 	defer cancel()
@@ -239,9 +239,8 @@ func fetchFrom(ctx context.Context, known Document, peer state.Peer, port uint16
 	return document, checkMember(document, known, peer, client.address)
 }
 
-// checkMember returns an error if a document does not come from the expected member. The address may belong to
-// another member, another cluster or another program. A member that is starting does not know its ID and is not
-// ready.
+// checkMember returns an error if a document does not come from the expected member, because the address may belong
+// to another member, another cluster or another program. A member that is starting has no known ID and is not ready.
 func checkMember(answer, known Document, peer state.Peer, address string) error {
 	switch {
 	case answer.MemberID == "" && (answer.Ready || answer.State == ""):

@@ -31,7 +31,7 @@ func TestClientReportsThatNoWrapperAnswers(t *testing.T) {
 	require.ErrorIs(t, err, status.ErrNoAnswer)
 }
 
-// Another program may listen on the port and send an endless response.
+// The client must stop reading an endless response, because another program may be listening on the port.
 func TestClientStopsReadingAnEndlessDocument(t *testing.T) {
 	sent := make(chan int, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

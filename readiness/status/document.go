@@ -1,5 +1,6 @@
-// Package status defines the wrapper's status document and serves it at GET /lifecycle, once or as a stream of
-// changes. The status command, the page and the metrics are all based on the same document and therefore consistent.
+// Package status defines the wrapper's status document and serves it at GET /lifecycle, either once or as a stream of
+// changes. The status command, the page and the metrics are consistent, because they are all based on the same
+// document.
 //
 // The headline (headline.go) is derived from the other fields. Package report fills in the document; this package
 // imports neither the lifecycle nor etcd.
@@ -17,8 +18,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// A Document describes the state of the wrapper at one point in time. The JSON encoding of a Document is a
-// documented API: fields may be added but not renamed. A Document does not contain any secrets.
+// A Document describes the state of the wrapper at one point in time. The JSON encoding of a Document is a documented
+// API: fields may be added but not renamed. A Document does not contain any secrets.
 type Document struct {
 	Headline         Headline           `json:"headline"` // summary
 	State            string             `json:"state"`
@@ -26,37 +27,37 @@ type Document struct {
 	Reason           string             `json:"reason"`               // why the state was entered
 	Ready            bool               `json:"ready"`                // result of /readyz
 	ReadySince       time.Time          `json:"ready_since"`          // time at which Ready last changed
-	Attempt          int                `json:"attempt"`              // number of consecutive entries into the state for the same reason
-	NextRetry        time.Time          `json:"next_retry,omitzero"`  // time at which the timer of the state fires, if it is set
+	Attempt          int                `json:"attempt"`              // number of times that the state was entered in a row for the same reason
+	NextRetry        time.Time          `json:"next_retry,omitzero"`  // time at which the state's timer fires, if there is one
 	LastError        *Error             `json:"last_error,omitempty"` // last error; Ended is set once it is resolved
 	Validation       *Validation        `json:"validation,omitempty"` // absent until an initialization is requested
 	SidecarStatus    string             `json:"sidecar_status,omitempty"`
 	Standalone       bool               `json:"standalone,omitempty"` // there is no sidecar
 	Pod              string             `json:"pod"`                  // name of the pod or the host
 	MemberID         string             `json:"member_id,omitempty"`  // etcd member ID, hexadecimal; absent until etcd is ready
-	state.Member                        // set once etcd has started
+	state.Member                        // set once etcd has been started
 	Started          time.Time          `json:"started"`   // start of the process
-	LastExit         string             `json:"last_exit"` // how the previous run ended: one of ExitClasses
+	LastExit         string             `json:"last_exit"` // how the previous run ended; one of ExitClasses
 	Versions         Versions           `json:"versions"`
-	Checks           []Check            `json:"checks"`                    // checks of /readyz except the lifecycle check
+	Checks           []Check            `json:"checks"`                    // checks of /readyz, except for the lifecycle check
 	DataVersion      *state.DataVersion `json:"data_version,omitempty"`    // absent until etcd is ready
-	Maintenance      *state.Maintenance `json:"maintenance,omitempty"`     // absent until etcd has started
+	Maintenance      *state.Maintenance `json:"maintenance,omitempty"`     // absent until etcd has been started
 	Backup           *facts.Backups     `json:"backup,omitempty"`          // absent without a backup store
 	Recovery         *Recovery          `json:"recovery,omitempty"`        // set during and after a recovery, and if the data cannot be recovered
 	Leases           []state.Lease      `json:"leases,omitempty"`          // leases that this member renews
-	ConfigWarnings   []string           `json:"config_warnings,omitempty"` // warnings about ineffective or suspicious settings of etcd
+	ConfigWarnings   []string           `json:"config_warnings,omitempty"` // warnings about settings of etcd that are ineffective or suspicious
 	Certificates     []Certificate      `json:"certificates,omitempty"`    // certificates in use
 	Transitions      []Transition       `json:"transitions"`               // oldest first, at most 64; repeated transitions are combined
-	TransitionCounts []TransitionCount  `json:"transition_counts"`         // numbers of transitions since the process started
+	TransitionCounts []TransitionCount  `json:"transition_counts"`         // number of each transition since the process started
 
 	Trends   *Trends         `json:"trends,omitempty"`   // absent until etcd has run for a few seconds
 	Timeline []TimelineEvent `json:"timeline,omitempty"` // oldest first, at most 10 of each kind
 
-	PhaseSince     time.Time `json:"phase_since"`                // start of the phase; a phase can span multiple states while polling
+	PhaseSince     time.Time `json:"phase_since"`                // start of the phase, which may include several states while polling
 	LastExitReason string    `json:"last_exit_reason,omitempty"` // reason for LastExit, if known
 }
 
-// Values of LastExit that are not in the exit record.
+// Values of LastExit that an exit record cannot contain.
 const (
 	ExitCrash   = "crash"
 	ExitUnknown = "unknown" // another program or an older version was running
@@ -65,12 +66,12 @@ const (
 	ExitNone    = "none"    // the volume is new
 )
 
-// ExitClasses returns all possible values of LastExit.
+// ExitClasses returns all values that LastExit can have.
 func ExitClasses() []string {
 	return []string{"terminated", "interrupt", ExitCrash, ExitFailed, ExitKilled, ExitNone, ExitUnknown}
 }
 
-// Error is an error of the current run.
+// An Error is an error that occurred in the current run.
 type Error struct {
 	At    time.Time `json:"at"`             // time of the last occurrence
 	Since time.Time `json:"since"`          // time of the first consecutive occurrence
@@ -81,7 +82,7 @@ type Error struct {
 	Message string `json:"message"`
 }
 
-// Validation describes how the data directory was validated in this run.
+// A Validation describes how the data directory was validated in this run.
 type Validation struct {
 	Mode   string `json:"mode"` // sanity or full
 	Reason string `json:"reason"`
@@ -101,8 +102,8 @@ type Check struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// CommonReason returns the common reason if all checks fail for the same reason, otherwise "". All checks fail for
-// the same reason while etcd is not running and until the first check after etcd has started.
+// CommonReason returns the reason if all checks fail for the same reason, otherwise "". All checks fail for the same
+// reason while etcd is not running and until the first check after etcd has been started.
 func CommonReason(checks []Check) string {
 	differs := func(c Check) bool { return c.Status != HealthFailed || c.Reason != checks[0].Reason }
 	if len(checks) < 2 || slices.ContainsFunc(checks, differs) {
@@ -111,24 +112,24 @@ func CommonReason(checks []Check) string {
 	return checks[0].Reason
 }
 
-// Certificate is a certificate file in use.
+// A Certificate is a certificate file in use.
 type Certificate struct {
 	Name      string    `json:"name"` // purpose: etcd_server, etcd_server_ca, etcd_peer, etcd_peer_ca, etcd_client or sidecar_ca
 	Path      string    `json:"path"`
-	NotBefore time.Time `json:"not_before"` // latest start of all certificates in the file
-	NotAfter  time.Time `json:"not_after"`  // earliest end of all certificates in the file
+	NotBefore time.Time `json:"not_before"` // latest start of the validity of all certificates in the file
+	NotAfter  time.Time `json:"not_after"`  // earliest end of the validity of all certificates in the file
 }
 
-// expiryWarning is the remaining validity of a certificate below which there are warnings.
+// expiryWarning is the remaining validity below which there are warnings about a certificate.
 const expiryWarning = 72 * time.Hour
 
-// IsExpiring reports whether the certificate has expired or expires within 72 hours.
+// IsExpiring reports whether the certificate has expired or will expire within 72 hours.
 func (c Certificate) IsExpiring(now time.Time) bool { return c.NotAfter.Sub(now) <= expiryWarning }
 
-// Transition is a transition of the lifecycle, or a change of readiness.
+// A Transition is a transition of the lifecycle, or a change of readiness.
 type Transition = statemachine.Transition
 
-// TransitionCount is the number of transitions with the same states, event and guard.
+// A TransitionCount is the number of transitions with the same states, event and guard.
 type TransitionCount = statemachine.TransitionCount
 
 // Recovery describes the recovery of lost or damaged data.
@@ -149,14 +150,14 @@ type Trends struct {
 	Until     time.Time `json:"until"`              // time of the last point
 	Write     Points    `json:"write_seconds"`      // mean duration of client writes on this member
 	Read      Points    `json:"read_seconds"`       // mean duration of client reads on this member
-	Fsync     Points    `json:"fsync_seconds"`      // 99th percentile of the WAL fsync duration
+	Fsync     Points    `json:"fsync_seconds"`      // 99th percentile of the duration of WAL fsyncs
 	DBSize    Points    `json:"db_size"`            // size of the database file in bytes
-	DBInUse   Points    `json:"db_in_use"`          // bytes in use in the database file
-	BackupLag Points    `json:"backup_lag_seconds"` // age of the oldest change that is not stored
+	DBInUse   Points    `json:"db_in_use"`          // number of bytes in use in the database file
+	BackupLag Points    `json:"backup_lag_seconds"` // age of the oldest change that has not been stored
 	Revisions Points    `json:"revisions_per_second"`
 }
 
-// Points are the values of a time series. A missing value is NaN, encoded as null in JSON.
+// Points are the values in a time series. A missing value is NaN, which is encoded as null in JSON.
 type Points []float32
 
 // digits is the number of significant digits of points in JSON.
@@ -193,7 +194,7 @@ func (p *Points) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// TimelineEvent is an event in the timeline.
+// A TimelineEvent is an event on the timeline.
 type TimelineEvent struct {
 	At      time.Time `json:"at"`
 	Kind    string    `json:"kind"`    // one of start, readiness, leader, full_snapshot, restore_test, defragmentation, alarm, problem, recovery, restore

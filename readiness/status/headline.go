@@ -11,10 +11,10 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// A Headline summarizes a document. The Headline is the first line of the status command, the page and the
+// A Headline summarizes a document. The Headline is the first line in the status command, on the page and in the
 // termination message.
 type Headline struct {
-	Phase      string      `json:"phase"`                // the state, or the step of a running recovery
+	Phase      string      `json:"phase"`                // the state, or the step of the recovery in progress
 	Health     string      `json:"health"`               // ok, degraded or failed
 	Conditions []Condition `json:"conditions,omitempty"` // worst first
 	Summary    string      `json:"summary"`              // phase, health and conditions in one line
@@ -36,7 +36,7 @@ const (
 	HealthFailed   = "failed"
 )
 
-// HeadlineOf returns the headline of a document. Health is ok only if there are no conditions.
+// HeadlineOf returns the headline for a document. Health is ok only if there are no conditions.
 func HeadlineOf(d Document) Headline {
 	h := Headline{Phase: phase(d), Conditions: conditions(d)}
 	problems := make([]string, len(h.Conditions))
@@ -62,7 +62,8 @@ func HeadlineOf(d Document) Headline {
 // String returns the subject and the message.
 func (c Condition) String() string { return c.Subject + ": " + c.Message }
 
-// NotReadyReason returns the failed checks with their reasons. Checks that fail for the same reason are listed once.
+// NotReadyReason returns the failed checks with their reasons. Checks that fail for the same reason are listed
+// together.
 func NotReadyReason(checks []Check) string {
 	var failed []string
 	for _, c := range conditionsOf(checks, HealthFailed) {
@@ -71,8 +72,8 @@ func NotReadyReason(checks []Check) string {
 	return strings.Join(failed, "; ")
 }
 
-// currentError returns the first part of an unresolved error's message, without its cause, which is in the reason of
-// the state.
+// currentError returns the first part of the message of an unresolved error, without the cause, which the reason for
+// the state contains.
 func currentError(e *Error) string {
 	if e == nil || !e.Ended.IsZero() {
 		return ""
@@ -95,13 +96,13 @@ func pending(d Document) string {
 	return ""
 }
 
-// A RecoveryStep is a recovery state that takes time.
+// A RecoveryStep is a recovery state in which time is spent.
 type RecoveryStep struct {
 	State string `json:"state"`
 	Doing string `json:"doing"`
 }
 
-// RecoverySteps lists all steps in order. A recovery may skip some of them.
+// RecoverySteps lists all steps in order, some of which a recovery may skip.
 var RecoverySteps = []RecoveryStep{
 	{"Resume", "checking for an interrupted restore"},
 	{"Examine", "examining the volume"},
@@ -121,7 +122,7 @@ var RecoverySteps = []RecoveryStep{
 	{"Install", "installing the data"},
 }
 
-// DescribeRecovery describes a recovery state, or returns "" for a state that takes no time.
+// DescribeRecovery returns a description of a recovery state, or "" if no time is spent in the state.
 func DescribeRecovery(state string) string {
 	for _, step := range RecoverySteps {
 		if step.State == state {
@@ -131,11 +132,11 @@ func DescribeRecovery(state string) string {
 	return ""
 }
 
-// BeforeResult lists the lifecycle states during which recovery runs. A test in cmd/report compares it with
+// BeforeResult lists the lifecycle states during which recovery runs. A test in cmd/report compares BeforeResult with
 // lifecycle.BeforeResult.
 var BeforeResult = []string{"Query", "Trigger", "Wait"}
 
-// phase returns the lifecycle state, or the recovery step while the lifecycle is waiting for recovery.
+// phase returns the lifecycle state, or the recovery step if the lifecycle is waiting for recovery.
 func phase(d Document) string {
 	r := d.Recovery
 	if r == nil || !slices.Contains(BeforeResult, d.State) {
@@ -177,14 +178,14 @@ func conditions(d Document) (all []Condition) {
 		add(invalidCertificates(d.Certificates, time.Now())...)
 	}
 	for _, warning := range d.ConfigWarnings {
-		if strings.Contains(warning, "did you mean") { // other unknown keys are usually for other programs
+		if strings.Contains(warning, "did you mean") { // other unknown keys are usually meant for other programs
 			add(newCondition("configuration", HealthDegraded, warning))
 		}
 	}
 	if d.State == "Terminating" && d.Backup != nil && d.Backup.RunningFullSnapshot != nil {
 		add(newCondition("stop", HealthDegraded, "waiting for a full snapshot"+sent(d.Backup.RunningFullSnapshot)))
 	}
-	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // set only after etcd has stopped
+	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // only set after etcd has been stopped
 		add(newCondition("stop", HealthDegraded, "waiting for all acknowledged writes to be stored"))
 	}
 	add(backupConditions(d.Backup)...)
@@ -197,7 +198,7 @@ func conditions(d Document) (all []Condition) {
 	return all
 }
 
-// invalidCertificates returns a condition for each certificate that is not valid at now.
+// invalidCertificates returns a condition for each certificate that is not valid at the time now.
 func invalidCertificates(files []Certificate, now time.Time) (all []Condition) {
 	for _, file := range files {
 		subject := "certificate " + file.Name
@@ -214,8 +215,8 @@ func invalidCertificates(files []Certificate, now time.Time) (all []Condition) {
 // noSpace is the subject of the condition for the space check.
 const noSpace = "no space"
 
-// conditionsOf returns a condition for each check with the given status. If multiple checks have the same reason,
-// conditionsOf returns only one condition for the first check.
+// conditionsOf returns a condition for each check that has the given status. If several checks have the same reason,
+// conditionsOf returns only a condition for the first of them.
 func conditionsOf(checks []Check, status string) (all []Condition) {
 	listed := map[string]bool{}
 	for _, check := range checks {
@@ -235,7 +236,8 @@ func conditionsOf(checks []Check, status string) (all []Condition) {
 // isNearQuota reports whether the database has used at least 80% of its quota.
 func isNearQuota(m state.Member) bool { return m.Quota > 0 && m.DBSize >= m.Quota/5*4 }
 
-// quotaUsed describes how much of the quota is used. At 100%, etcd raises the NOSPACE alarm only at the next write.
+// quotaUsed describes how much of the quota has been used. At 100%, etcd does not raise the NOSPACE alarm until the
+// next write.
 func quotaUsed(m state.Member) string {
 	consequence := "writes are rejected at 100%"
 	if m.DBSize >= m.Quota {
@@ -244,7 +246,8 @@ func quotaUsed(m state.Member) string {
 	return fmt.Sprintf("%d%% of the quota is used; %s: compact, delete keys or raise quota-backend-bytes", 100*m.DBSize/m.Quota, consequence)
 }
 
-// maxLag is the backup lag above which there is a condition even without an error. The alert has the same limit.
+// maxLag is the backup lag above which there is a condition, even if there is no error. The alert uses the same
+// limit.
 const maxLag = 5 * time.Minute
 
 // backupConditions returns the condition of the backups: a failed restore test, an error, or a long lag.
@@ -286,7 +289,7 @@ func sent(run *facts.SnapshotProgress) string {
 	return ", " + formatProgress(run.SentBytes, run.TotalBytes)
 }
 
-// guides maps the first word of a condition's subject to the documentation and a command.
+// guides maps the first word of a condition's subject to a section of the documentation and a command.
 var guides = map[string]struct{ runbook, command string }{
 	"quorum":           {"docs/runbook.md#replace-a-member", "etcd-wrapper status --cluster"},
 	"not_learner":      {"docs/maintenance.md#cluster-membership", "etcd-wrapper status --cluster"},

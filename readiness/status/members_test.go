@@ -19,7 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A process that is suspended or starved of CPU accepts connections but does not respond.
+// The client must time out if the process is suspended or starved of CPU, in which case it accepts connections but
+// does not respond.
 func TestClientTimesOutOnASilentServer(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -64,7 +65,7 @@ func TestFetchAllRequestsOtherMembersOnly(t *testing.T) {
 	assert.Contains(t, answers[1].Error, "certificate", "the authority is not trusted")
 }
 
-// The address may belong to another member, another pod or another program.
+// A response must be rejected if the address belongs to another member, another pod or another program.
 func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
 	var answer Document
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(answer) }))
@@ -99,7 +100,8 @@ func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
 	}
 }
 
-// Packets to a lost machine are dropped without an error.
+// If a machine is lost, packets to it are dropped without an error, so FetchAll must not claim anything about the
+// member.
 func TestFetchAll_claimsNothingAboutAMemberThatCannotBeReached(t *testing.T) {
 	expired, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()

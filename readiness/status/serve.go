@@ -20,12 +20,12 @@ import (
 const (
 	// pollInterval is the polling interval for changes without a notification, such as those of readiness checks.
 	pollInterval = 250 * time.Millisecond
-	// minPause is the minimum pause between two events. minPause combines bursts of changes.
+	// minPause is the minimum pause between two events, which combines changes that follow each other quickly.
 	minPause = 50 * time.Millisecond
-	// heartbeat is the maximum time without an event, so that both sides detect a broken connection. The page waits
-	// a little more than twice as long.
+	// heartbeat is the maximum time without an event, so both sides can detect a broken connection. The page waits a
+	// little more than twice as long.
 	heartbeat = 5 * time.Second
-	// writeTimeout bounds the time to write one event.
+	// writeTimeout limits how long writing one event may take.
 	writeTimeout = 10 * time.Second
 	// maxStreams is the maximum number of open streams; maxPerClient is the maximum for one client.
 	maxStreams   = 32
@@ -36,7 +36,7 @@ const (
 type Source struct {
 	// Document returns the current document.
 	Document func() Document
-	// Changed returns a channel that is closed at the next change of the lifecycle.
+	// Changed returns a channel that is closed when the lifecycle changes next.
 	Changed func() <-chan struct{}
 }
 
@@ -49,10 +49,11 @@ type endpoint struct {
 	clients map[string]int // number of open streams by client address
 }
 
-// Handler serves the document. With ?watch, Handler streams the current document and each change as server-sent
-// events. With compression, an event contains little more than the changes, unless the document is larger than
-// gzip's window of 32 KiB. When the request's context is canceled, the latest change is sent before the stream ends.
-// A client may have 8 open streams, and all clients together 32. Control characters are escaped for terminals.
+// Handler serves the document. If the query contains ?watch, Handler streams the current document and each change as
+// server-sent events. With compression, an event contains little more than the changes, unless the document is larger
+// than gzip's window of 32 KiB. When the request's context is canceled, the latest change is sent before the stream
+// ends. A client may have 8 open streams, and all clients together may have 32. Control characters are escaped for
+// terminals.
 func Handler(source Source) http.Handler {
 	return gzhttp.GzipHandler(&endpoint{source: source, clients: map[string]int{}})
 }
@@ -74,7 +75,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.stream(w, r)
 }
 
-// enter adds a stream, or returns the reason why it cannot.
+// enter adds a stream, or returns the reason why no stream can be added.
 func (e *endpoint) enter(client string) (refusal string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -117,12 +118,12 @@ func (e *endpoint) stream(w http.ResponseWriter, r *http.Request) {
 	s.run(r.Context())
 }
 
-// A stream is the response to one watching client.
+// A stream is the response to a client that watches.
 type stream struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
 	source  Source
-	last    []byte    // document in the last event
+	last    []byte    // document that the last event contained
 	at      time.Time // time of the last event
 }
 
@@ -131,7 +132,7 @@ func (s *stream) run(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		ended := ctx.Err() != nil
-		changed := s.source.Changed() // must be called before Document, so that no change is missed
+		changed := s.source.Changed() // must be called before Document, because a change could otherwise be missed
 		if err := s.update(); err != nil || ended {
 			return
 		}

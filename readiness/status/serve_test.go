@@ -24,7 +24,7 @@ import (
 
 const patience = 10 * time.Second
 
-// A fakeRun is a Source with a document that is set by the test.
+// A fakeRun is a Source whose document is set by the test.
 type fakeRun struct {
 	mu      sync.Mutex
 	now     status.Document
@@ -56,14 +56,14 @@ func (t *fakeRun) check(verdict string) {
 	t.now.Checks = []status.Check{{Name: "quorum", Status: verdict}}
 }
 
-// client opens a new connection for each request, because a reused connection may belong to the server of another
+// client opens a new connection for each request, because a reused connection could belong to the server of another
 // test.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// limit is the server timeout for requests and responses.
+// limit is the server's timeout for requests and responses.
 const limit = time.Second
 
-// serve starts a server with timeout limit that runs until end is called.
+// serve starts a server with the timeout limit, which runs until end is called.
 func serve(t *testing.T, run *fakeRun) (address string, end context.CancelFunc) {
 	lifetime, end := context.WithCancel(context.Background())
 	server := httptest.NewUnstartedServer(status.Handler(run.source()))
@@ -139,7 +139,7 @@ func TestStreamSendsTheLastChangeAndEndsWithTheServer(t *testing.T) {
 	require.False(t, ok)
 }
 
-// streamFrom opens a stream from a loopback address and returns the response status.
+// streamFrom opens a stream from a loopback address and returns the HTTP status of the response.
 func streamFrom(t *testing.T, from, address string) int {
 	t.Helper()
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: patience}
@@ -178,7 +178,7 @@ func TestStreamHasHeartbeats(t *testing.T) {
 	})
 }
 
-// A small change must not cost a whole document for each open page.
+// After a small change, the server must not send the whole document to each open page.
 func TestStream_costsLittleMoreThanItsChanges(t *testing.T) {
 	run := newFakeRun()
 	for i := range 90 {
@@ -209,7 +209,7 @@ func TestStream_costsLittleMoreThanItsChanges(t *testing.T) {
 	end()
 }
 
-// A counter counts the bytes read through it.
+// A counter counts the bytes that are read through it.
 type counter struct {
 	from  io.Reader
 	bytes int
@@ -292,7 +292,7 @@ func TestControlCharactersAreEscaped(t *testing.T) {
 	}
 }
 
-// documentOf returns a document in which all fields are set and all texts are equal.
+// documentOf returns a document in which all fields are set and all texts are the same.
 func documentOf(text string) (document status.Document) {
 	var fill func(reflect.Value)
 	fill = func(into reflect.Value) {

@@ -1,5 +1,5 @@
-// Package pictures draws docs/pictures/NAME.svg from docs/pictures/NAME.d2 for `make pictures`. The package is in a
-// separate module to keep D2 out of the program's dependencies.
+// Package pictures draws docs/pictures/NAME.svg from docs/pictures/NAME.d2 for `make pictures`. The package has a
+// module of its own, which keeps D2 out of the program's dependencies.
 package pictures
 
 import (

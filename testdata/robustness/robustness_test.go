@@ -74,7 +74,7 @@ func TestLinearizability_withSidecar(t *testing.T) {
 	}
 }
 
-// withstand exposes a cluster to traffic and failures and validates the result.
+// withstand exposes a cluster to traffic and failures, and validates the result.
 func (c *cluster) withstand(troubles []trouble, round int) {
 	c.Helper()
 	for _, p := range c.pods {
@@ -103,7 +103,7 @@ func (c *cluster) withstand(troubles []trouble, round int) {
 	validate.ValidateAndReturnVisualize(c.T, zap.NewNop(), config, reports, persisted, 5*time.Minute)
 }
 
-// simulate runs clients that write, read and watch, and calls cause while they are running.
+// simulate runs clients that write, read and watch, and calls cause while the clients are running.
 func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause func()) []report.ClientReport {
 	c.Helper()
 	c.began = time.Now()
@@ -156,8 +156,8 @@ func highestRevision(reports []report.ClientReport) (highest int64) {
 	return highest
 }
 
-// persisted returns the requests of clients from the logs in data directories. persisted omits the members' own lease
-// requests, which have reserved IDs.
+// persisted returns the requests of clients from the logs in several data directories. The members' own lease
+// requests, which have reserved IDs, are omitted.
 func (c *cluster) persisted(dirs ...string) (ofClients []model.EtcdRequest) {
 	c.Helper()
 	persisted, err := report.PersistedRequestsDirs(zap.NewNop(), dirs)

@@ -58,14 +58,14 @@ var troublesOfOne = []trouble{
 	{"defragmentations by ourselves", defragmentOurselves},
 }
 
-// restore describes a restore of a single member.
+// A restore describes a restore of a single member.
 type restore struct {
 	lost         string // data directory that the restore replaced
 	last, first  int64  // restored revision, and first revision after the restore; revisions in between do not exist
 	began, ended time.Duration
 }
 
-// restore starts the stopped member on an empty volume and keeps the old data for the validation.
+// restore starts the stopped member with an empty volume, and keeps the old data for the validation.
 func (c *cluster) restore() {
 	c.Helper()
 	p, r := c.pods[0], restore{lost: filepath.Join(c.TempDir(), "lost"), began: time.Since(c.began)}
@@ -98,7 +98,7 @@ func (c *cluster) joinLogs(reports []report.ClientReport) ([]report.ClientReport
 	return reports, append(all, c.renumbered(c.pods[0].DataDir())...)
 }
 
-// until returns the requests before the first one that results in a revision greater than the given revision.
+// until returns the requests before the first one whose revision is greater than the given revision.
 func (c *cluster) until(revision int64, requests []model.EtcdRequest) []model.EtcdRequest {
 	c.Helper()
 	state, err := model.NewReplay(nil).StateForRevision(1)
@@ -112,7 +112,7 @@ func (c *cluster) until(revision int64, requests []model.EtcdRequest) []model.Et
 	return requests
 }
 
-// renumber converts a revision to the number it would have if restores had not skipped revisions.
+// renumber converts a revision to the number that it would have if restores had not skipped any revisions.
 func (c *cluster) renumber(revision int64) int64 {
 	for _, r := range slices.Backward(c.restored) {
 		if revision >= r.first {
@@ -161,7 +161,7 @@ func (c *cluster) renumberRequest(request model.EtcdRequest) {
 	switch request.Type {
 	case model.Range:
 		request.Range.Revision = c.renumber(request.Range.Revision)
-	case model.Compact: // a client may choose any revision, including a skipped one
+	case model.Compact: // a client may choose any revision, even one that was skipped
 		for _, r := range c.restored {
 			if r.last < request.Compact.Revision && request.Compact.Revision < r.first {
 				request.Compact.Revision = r.last

@@ -20,20 +20,20 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// cluster holds the current run of each member.
+// A cluster contains the current run of each member.
 type cluster struct {
 	*testing.T
 
 	pods  []*harness.Pod
 	runs  []*harness.Run
 	links []proxy.Server // proxies to each member's peer URL
-	lost  []int          // members that have lost their volume and therefore the start of the log
+	lost  []int          // members that have lost their volume, and therefore the beginning of the log
 
 	began    time.Time // start of the traffic
 	restored []restore // restores of a single member
 }
 
-// trouble is a failure that a cluster must withstand. When a trouble returns, all members are ready again.
+// A trouble is a failure that a cluster must withstand. When a trouble returns, all members are ready again.
 type trouble struct {
 	name  string
 	cause func(*cluster)
@@ -104,7 +104,7 @@ func (c *cluster) link() {
 }
 
 // drain discards a proxy's reports about connections to a stopped member. A proxy stops accepting connections once it
-// has 16 unread reports.
+// has 16 reports that have not been read.
 func drain(link proxy.Server) {
 	for {
 		select {
@@ -187,7 +187,7 @@ func (c *cluster) leader() (leads int) {
 	return leads
 }
 
-// wholeLogs returns the data directories of the members whose logs contain the start of the cluster.
+// wholeLogs returns the data directories of the members whose logs contain the beginning of the cluster.
 func (c *cluster) wholeLogs() (dirs []string) {
 	for i, p := range c.pods {
 		if !slices.Contains(c.lost, i) {

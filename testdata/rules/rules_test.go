@@ -21,10 +21,10 @@ import (
 
 const folder = "../../deploy/chart/files/"
 
-// pod is the start of a selector with a member's labels.
+// pod is the beginning of a selector with a member's labels.
 const pod = `{namespace="a", etcd="etcd-main", pod="etcd-main-0"`
 
-// series contains input series for each alert in promtool's notation, with one sample per minute. The rules are
+// series contains the input series for each alert in promtool's notation, with one sample per minute. The rules are
 // evaluated after ten days.
 var series = map[string]struct{ fires, firesToo, quiet string }{
 	"EtcdNoQuorum": {

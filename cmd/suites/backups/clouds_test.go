@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/backup/store/storetest/servers"
 )
 
-// cloud describes an object store and its local server.
+// A cloud is a kind of object store with a local server for tests.
 type cloud struct {
 	server      func(t *testing.T) *url.URL
 	bucket      func(t *testing.T, endpoint *url.URL, name string) // creates a bucket
@@ -37,7 +37,7 @@ var clouds = map[string]cloud{
 	},
 }
 
-// onEachCloud runs a test against each cloud in parallel.
+// onEachCloud runs a test in parallel for each cloud.
 func onEachCloud(t *testing.T, test func(t *testing.T, c cloud)) {
 	for name, c := range clouds {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func onEachCloud(t *testing.T, test func(t *testing.T, c cloud)) {
 	}
 }
 
-// service is a running server behind a proxy that injects faults.
+// A service is a running server behind a proxy that injects faults.
 type service struct {
 	cloud
 	endpoint *url.URL
@@ -76,7 +76,7 @@ func (s *service) make(t *testing.T, bucket string) {
 	s.bucket(t, s.endpoint, bucket)
 }
 
-// member returns a member that stores its backups in the bucket.
+// member returns a member whose backups are stored in the bucket.
 func (s *service) member(t *testing.T, bucket string, flags ...string) *member {
 	t.Helper()
 	m := newMemberOn(t, s.depot(bucket), flags...)
@@ -104,7 +104,7 @@ func makeAzureContainer(t *testing.T, endpoint *url.URL, name string) {
 	require.Equal(t, http.StatusCreated, created.StatusCode)
 }
 
-// sign adds Azure's Shared Key signature to a request without a body that creates a container.
+// sign adds Azure's Shared Key signature to the request that creates a container, which has no body.
 func sign(t *testing.T, request *http.Request) {
 	t.Helper()
 	key, err := base64.StdEncoding.DecodeString(servers.AzureKey)

@@ -81,7 +81,7 @@ func (c *cluster) acknowledged() int64 {
 	return c.acked
 }
 
-// awaitGrowth waits until the store contains a write that was made after the call.
+// awaitGrowth waits until the store contains a write that was made after awaitGrowth was called.
 func (c *cluster) awaitGrowth() {
 	c.t.Helper()
 	from := c.acknowledged()
@@ -115,7 +115,7 @@ func memberID(p *harness.Pod) uint64 {
 	return reply.Header.MemberId
 }
 
-// pauseInUpload suspends a process during the upload of a segment and returns the path of the unfinished upload.
+// pauseInUpload suspends a process while it is uploading a segment, and returns the path of the incomplete upload.
 func (c *cluster) pauseInUpload(run *harness.Run) (draft string) {
 	c.t.Helper()
 	segments := filepath.Join(c.dir, "gen", "000001", "segment")
@@ -130,13 +130,13 @@ func (c *cluster) pauseInUpload(run *harness.Run) (draft string) {
 			draft = drafts[0]
 			return true
 		}
-		run.Signal(syscall.SIGCONT) // the upload was already complete
+		run.Signal(syscall.SIGCONT) // the upload had already finished
 		return false
 	})
 	return draft
 }
 
-// requireOneChain stops all members and checks that the store contains a single chain with all acknowledged writes.
+// requireOneChain stops all members and requires that the store contains a single chain with all acknowledged writes.
 func (c *cluster) requireOneChain(stop ...*harness.Run) {
 	c.t.Helper()
 	for _, run := range stop {
@@ -160,7 +160,7 @@ func (c *cluster) lead(member int) {
 	wanted := memberID(c.pods[member])
 	harness.Eventually(c.t, "it leads", func() bool {
 		for _, p := range c.pods {
-			_, _ = p.Etcd().MoveLeader(c.t.Context(), wanted) // only the leader accepts this
+			_, _ = p.Etcd().MoveLeader(c.t.Context(), wanted) // only the leader accepts the request
 		}
 		reply, err := c.pods[member].Etcd().Status(c.t.Context(), c.pods[member].Endpoint())
 		return err == nil && reply.Leader == wanted

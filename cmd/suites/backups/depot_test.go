@@ -23,8 +23,8 @@ import (
 
 // depot is a location that stores backups.
 type depot struct {
-	url     string // --backup-store URL that the tests use
-	through string // --backup-store URL for the program, if it connects through a proxy
+	url     string // --backup-store URL as used by the tests
+	through string // --backup-store URL as used by the program, if it connects through a proxy
 
 	mount, dir string // directory and its parent, which the program must not create
 }
@@ -81,7 +81,7 @@ func (d depot) head(t *testing.T) int64 {
 	return head.Revision()
 }
 
-// requireSound reads every chain to its end, checks that no segments overlap, and returns the chains.
+// requireSound reads every chain to its end, requires that no segments overlap, and returns the chains.
 func (d depot) requireSound(t *testing.T) []archive.Chain {
 	t.Helper()
 	kept := d.generation(t)
@@ -126,10 +126,10 @@ func (d depot) requireDisjoint(t *testing.T, kept archive.GenerationContents) {
 	}
 }
 
-// state maps keys to values.
+// A state maps keys to values.
 type state map[string]string
 
-// keys returns the state in the store at the target.
+// keys returns the state in the store as of the target.
 func (d depot) keys(t *testing.T, target archive.Target) state {
 	t.Helper()
 	from := d.archive(t)
@@ -170,14 +170,14 @@ func eachRow(t *testing.T, path string, visit func(k, v []byte) error) {
 	require.NoError(t, db.View(func(tx *bolt.Tx) error { return tx.Bucket(schema.Key.Name()).ForEach(visit) }))
 }
 
-// take applies a row of etcd's "key" bucket.
+// take applies a row of etcd's "key" bucket to the state.
 func (s state) take(key, value []byte) error {
 	var kv mvccpb.KeyValue
 	if err := kv.Unmarshal(value); err != nil {
 		return err
 	}
 	if len(kv.Key) == 0 {
-		return nil // a restore adds this kind of row to increase the revision
+		return nil // a restore adds such a row to increase the revision
 	}
 	if len(key) > len(mvcc.RevToBytes(mvcc.Revision{}, mvcc.NewRevBytes())) { // a tombstone
 		delete(s, string(kv.Key))

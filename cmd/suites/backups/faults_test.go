@@ -14,7 +14,7 @@ import (
 // fault is a way to break a store and repair it again.
 type fault struct{ begin, end func() error }
 
-// folderFaults returns the faults of a folder.
+// folderFaults returns the faults that can be injected into a folder.
 func (m *member) folderFaults() []fault {
 	away := m.mount + ".away"
 	return []fault{
@@ -23,7 +23,7 @@ func (m *member) folderFaults() []fault {
 	}
 }
 
-// proxyFaults returns the faults of a network.
+// proxyFaults returns the faults that a proxy can inject.
 func proxyFaults(proxy *storetest.Proxy) (all []fault) {
 	for _, faults := range []storetest.Faults{
 		{Status: http.StatusServiceUnavailable}, {Delay: 2 * time.Second}, {LostReplies: math.MaxInt}, {UploadLimit: 200}, {DownloadLimit: 200},
@@ -36,11 +36,11 @@ func proxyFaults(proxy *storetest.Proxy) (all []fault) {
 	return all
 }
 
-// allow sets the mode of all directories of the store.
+// allow sets the permissions of all directories in the store.
 func (m *member) allow(mode fs.FileMode) error {
 	return filepath.WalkDir(m.mount, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
-			return nil // the file of an unfinished upload may be gone
+			return nil // the file of an incomplete upload may have been removed
 		}
 		return os.Chmod(path, mode)
 	})

@@ -31,7 +31,7 @@ func TestFullSnapshot_duringDefragmentation(t *testing.T) {
 
 	var asking sync.WaitGroup
 	for range 3 {
-		asking.Go(func() { _, _ = m.Etcd().Defragment(ctx, m.Endpoint()) }) // the request may be refused
+		asking.Go(func() { _, _ = m.Etcd().Defragment(ctx, m.Endpoint()) }) // the request may be rejected
 		asking.Go(func() { m.Begin("backup", "now").Wait() })
 		require.NoError(t, m.TryPut("key", "meanwhile", harness.Patience), "etcd takes writes")
 	}

@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/backup/format/formattest"
 )
 
-// encryptedTo returns the flags that encrypt and sign with the given keys.
+// encryptedTo returns the flags that make the program encrypt and sign with the given keys.
 func encryptedTo(pair formattest.Keys) []string {
 	return []string{
 		"--backup-recipients=" + pair.Recipients, "--backup-identities=" + pair.Identities,

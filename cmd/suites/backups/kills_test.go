@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// lifetime is the number of cycles per volume and store.
+	// lifetime is the number of cycles with the same volume and store.
 	lifetime = 50
 	writers  = 4
 	// maxLag is the backup interval plus the duration of two uploads on an idle machine.
@@ -28,11 +28,11 @@ const (
 type killedMember struct {
 	*member
 	dice   *rand.Rand
-	faults []fault // possible faults of the store
+	faults []fault // faults that the store can have
 
 	mu    sync.Mutex
-	acked []ack // writes acknowledged in the current run
-	known state // acknowledged values, except for keys that a later request may have changed
+	acked []ack // writes that were acknowledged in the current run
+	known state // acknowledged values, except those of keys that a later request may have changed
 	count int
 }
 
@@ -53,7 +53,7 @@ func TestCrashLoop_losesNothing(t *testing.T) {
 	})
 }
 
-// TestServers_crashLoopLosesNothing is like TestCrashLoop_losesNothing, but with a network store.
+// TestServers_crashLoopLosesNothing is like TestCrashLoop_losesNothing but uses a network store.
 func TestServers_crashLoopLosesNothing(t *testing.T) {
 	t.Parallel()
 	service := clouds["s3"].start(t)
@@ -64,7 +64,7 @@ func TestServers_crashLoopLosesNothing(t *testing.T) {
 	})
 }
 
-// killLoop runs all cycles in groups, each with its own volume and store.
+// killLoop runs all cycles in groups, each of which has its own volume and store.
 func killLoop(t *testing.T, begin func(t *testing.T, number int) *killedMember) {
 	for done := 0; done < *cycles; done += lifetime {
 		t.Run(fmt.Sprintf("from %d", done), func(t *testing.T) {
@@ -84,7 +84,7 @@ func newKilledMember(m *member, faults []fault) *killedMember {
 	return &killedMember{member: m, dice: rand.New(rand.NewPCG(seed, seed)), faults: faults, known: state{}}
 }
 
-// cycle runs the program once and kills it.
+// cycle runs the program once and then kills it.
 func (v *killedMember) cycle(cycle int) {
 	v.T.Helper()
 	run := v.Start()
@@ -98,7 +98,7 @@ func (v *killedMember) cycle(cycle int) {
 	stop := v.startWriting(cycle)
 	v.sleep(run, time.Second)
 	if v.dice.IntN(3) == 0 {
-		v.Begin("backup", "now") // the kill may interrupt this command
+		v.Begin("backup", "now") // this command may be interrupted by the kill
 	}
 	v.sleep(run, time.Second)
 	var owed int64
@@ -112,8 +112,8 @@ func (v *killedMember) cycle(cycle int) {
 	assert.GreaterOrEqual(v.T, v.head(v.T), owed, "the store has all writes acknowledged more than maxLag before it failed, in cycle %d", cycle)
 }
 
-// breakStore breaks the store, repairs it in half of the cycles, and kills the program. breakStore returns the
-// revision that the store must contain.
+// breakStore makes the store fail, repairs it in half of the cycles, and kills the program. breakStore returns the
+// revision that the store must contain afterwards.
 func (v *killedMember) breakStore(run *harness.Run) (owed int64) {
 	v.T.Helper()
 	fault := v.faults[v.dice.IntN(len(v.faults))]
@@ -136,7 +136,7 @@ func (v *killedMember) breakStore(run *harness.Run) (owed int64) {
 	return owed
 }
 
-// requiredRevision returns the newest revision that was acknowledged more than maxLag ago and must therefore be in
+// requiredRevision returns the latest revision that was acknowledged more than maxLag ago, which must therefore be in
 // the store.
 func (v *killedMember) requiredRevision() (revision int64) {
 	v.mu.Lock()
@@ -169,7 +169,7 @@ func (v *killedMember) startWriting(cycle int) (stop func()) {
 	}
 }
 
-// change puts or deletes a key that no other client changes. The outcome of a failed request is unknown.
+// change puts or deletes a key that no other client changes. If a request fails, its outcome is unknown.
 func (v *killedMember) change(ctx context.Context, etcd *clientv3.Client, random *rand.Rand, key, value string) {
 	v.mu.Lock()
 	delete(v.known, key)
@@ -205,7 +205,7 @@ func (v *killedMember) sleep(run *harness.Run, most time.Duration) {
 	}
 }
 
-// stopAndVerify runs the program one last time, stops it gracefully, and checks that the store contains all
+// stopAndVerify runs the program one last time, stops it gracefully, and requires that the store contains all
 // acknowledged writes.
 func (v *killedMember) stopAndVerify() {
 	v.T.Helper()

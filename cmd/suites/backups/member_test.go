@@ -14,16 +14,16 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// member is a pod that makes backups.
+// A member is a pod whose etcd is backed up.
 type member struct {
 	*harness.Pod
 	depot
 }
 
-// newMember returns a member whose store is a subdirectory of another directory, as on a mounted volume.
+// newMember returns a member whose store is a subdirectory of another directory, as it would be on a mounted volume.
 func newMember(t *testing.T, flags ...string) *member {
 	t.Helper()
-	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // recovery is tested by a separate suite
+	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // recovery has its own test suite
 }
 
 func newMemberOn(t *testing.T, d depot, flags ...string) *member {
@@ -48,7 +48,7 @@ func awaitBackupStatus(run *harness.Run, what string, is func(facts.Backups) boo
 	harness.Eventually(run.T, what, func() bool { return is(backupStatus(run)) })
 }
 
-// write puts a key and returns the revision.
+// write puts a key and returns the revision of the write.
 func (m *member) write(key, value string) int64 {
 	m.T.Helper()
 	ctx, cancel := context.WithTimeout(m.T.Context(), harness.Patience)
@@ -58,7 +58,7 @@ func (m *member) write(key, value string) int64 {
 	return reply.Header.Revision
 }
 
-// visit runs a command that must succeed and returns its output.
+// visit runs a command that must succeed, and returns its output.
 func (m *member) visit(args ...string) (out string) {
 	m.T.Helper()
 	out, log, status := m.Begin(args...).Wait()
@@ -81,7 +81,7 @@ func (m *member) export(to string) string {
 	return file
 }
 
-// restored returns a pod with data that etcdutl has restored from a stock snapshot.
+// restored returns a pod whose data etcdutl has restored from a stock snapshot.
 func restored(t *testing.T, snapshot string) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)

@@ -22,14 +22,14 @@ func watchFolder(t *testing.T, path string) *os.File {
 	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	require.NoError(t, err)
 	file := os.NewFile(uintptr(watch), path)
-	t.Cleanup(func() { _ = file.Close() }) // the file was only read
+	t.Cleanup(func() { _ = file.Close() }) // nothing was written to the file
 	_, err = unix.InotifyAddWatch(watch, path, unix.IN_CREATE)
 	require.NoError(t, err)
 	require.NoError(t, file.SetReadDeadline(time.Now().Add(10*harness.Patience)))
 	return file
 }
 
-// linked reports whether an uploaded file already has its final name.
+// linked reports whether an uploaded file has already been given its final name.
 func linked(path string) bool {
 	info, err := os.Stat(path)
 	return err != nil || info.Sys().(*syscall.Stat_t).Nlink > 1
@@ -93,7 +93,7 @@ func TestLeaderWithoutStore_isReplaced(t *testing.T) {
 	}
 	c.awaitGrowth()
 	assert.NotEqual(t, writer, c.writer())
-	c.quiet() // the other members have exited, so none of them could store writes that the leader still accepts
+	c.quiet() // the other members have exited, so they cannot store any writes that the leader still accepts
 	harness.Eventually(t, "all acknowledged writes are in the store", func() bool { return c.head(t) >= c.acknowledged() })
 	c.requireOneChain(c.runs[(writer+1)%3], c.runs[(writer+2)%3])
 }

@@ -53,7 +53,7 @@ func TestBackupMetrics(t *testing.T) {
 	assert.NotContains(t, away, "\netcd_wrapper_backup_spool_bytes 0\n")
 }
 
-// awaitMetrics polls the metrics until they contain all given lines about backups, and returns the metrics.
+// awaitMetrics polls the metrics until they contain all the given lines, and returns the metrics.
 func awaitMetrics(run *harness.Run, lines ...string) (page string) {
 	run.T.Helper()
 	harness.Eventually(run.T, "the metrics have "+strings.Join(lines, ", "), func() bool {

@@ -20,7 +20,7 @@ func recovered(b facts.Backups) bool {
 	return b.Problem == nil && b.Revision > 0 && b.LagRevisions == 0
 }
 
-// requireServingWithProblem checks that etcd is serving and that the status and metrics show the problem.
+// requireServingWithProblem requires that etcd is serving and that the status and metrics show the problem.
 func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 	m.T.Helper()
 	// wait for this problem, because the status may still contain an earlier one
@@ -38,7 +38,7 @@ func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 func TestMissingFolder_isRetried(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
-	m.StartReady().Shutdown() // a member without data would not start, because its data could have been lost
+	m.StartReady().Shutdown() // a member without data would refuse to start, because its data could have been lost
 	away := m.mount + ".away"
 	rename(t, m.mount, away)
 	run := m.StartReady()
@@ -51,7 +51,7 @@ func TestMissingFolder_isRetried(t *testing.T) {
 	assert.Equal(t, "the folder exists", m.keys(t, targetLatest)["before"])
 }
 
-// asUnprivilegedUser drops the capabilities that let root override file permissions.
+// asUnprivilegedUser drops the capabilities that let root bypass file permissions.
 func (m *member) asUnprivilegedUser() {
 	m.T.Helper()
 	if os.Geteuid() == 0 {

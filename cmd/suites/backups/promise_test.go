@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// live sends all kinds of client requests.
+// live sends client requests of all kinds.
 func (m *member) live() {
 	m.T.Helper()
 	etcd, ctx := m.Etcd(), m.T.Context()
@@ -51,7 +51,7 @@ func hash(p *harness.Pod, revision int64) uint32 {
 	return reply.Hash
 }
 
-// requireHash compares a snapshot's hash with the hash returned by etcd.
+// requireHash requires that a snapshot has the hash that etcd returned.
 func requireHash(t *testing.T, etcds uint32, snapshot string, revision int64) {
 	t.Helper()
 	hash, err := restore.HashKV(t.Context(), snapshot, restore.HashRequest{Revision: revision})
@@ -132,7 +132,7 @@ func TestIdleCluster_sendsNoRequests(t *testing.T) {
 	run.Shutdown()
 }
 
-// waitFor waits for the given number of seconds, as measured by a Watch.
+// waitFor waits for a number of seconds, as measured by a Watch.
 func waitFor(run *harness.Run, seconds float64) {
 	run.T.Helper()
 	watch := harness.StartWatch()
@@ -157,7 +157,7 @@ func TestRestore_usersAndLeases(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
-	run.AwaitStored(m.write("key", "value")) // the full snapshot exists now, so later changes go to segments
+	run.AwaitStored(m.write("key", "value")) // there is a full snapshot now, so later changes go to segments
 	etcd, ctx := m.Etcd(), t.Context()
 	lease, err := etcd.Grant(ctx, 7200)
 	require.NoError(t, err)

@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// echoRequest rejects every request and echoes it in the response.
+// echoRequest rejects every request with a response that contains the request itself.
 func echoRequest(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("X-Ms-Error-Code", "AuthenticationFailed")
@@ -31,7 +31,7 @@ func echoRequest(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "<Error><Code>AccessDenied</Code><Message>%s %v</Message></Error>", r.URL, r.Header)
 }
 
-// The program must never print the credentials of the store, whatever the server replies.
+// The program must never print the store's credentials, whatever the server replies.
 func TestCredentials_areNeverPrinted(t *testing.T) {
 	t.Parallel()
 	pair := formattest.NewKeys(t)
@@ -72,7 +72,7 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 				m.Env = append(m.Env, variable+"="+test.environment[variable])
 			}
 			all := m.Flags
-			m.Flags = all[:2] // keep only the configuration flags, without a store
+			m.Flags = all[:2] // keep only the configuration flags and use no store
 			m.StartAndStop()  // creates data, because a member without data would wait for the store
 			m.Flags = all
 			run := m.StartReady()

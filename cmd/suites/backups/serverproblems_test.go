@@ -15,12 +15,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// memberWithData returns a member that has already run without a store and whose recovery is disabled.
+// memberWithData returns a member that has recovery disabled and has already run without a store.
 func (s *service) memberWithData(t *testing.T) *member {
 	t.Helper()
 	m := s.member(t, "bucket", "--recover=never")
 	all := m.Flags
-	m.Flags = m.Flags[:2] // keep only the configuration flags, without a store
+	m.Flags = m.Flags[:2] // keep only the configuration flags and use no store
 	m.StartAndStop()
 	m.Flags = all
 	return m

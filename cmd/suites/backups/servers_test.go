@@ -14,10 +14,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// serverTest performs user operations on a member with backups in a cloud store.
+// A serverTest performs a user's operations on a member whose backups are in a cloud store.
 type serverTest struct {
 	*member
-	then       int64 // an earlier revision; at is the state at that revision
+	then       int64 // an earlier revision; at is the state at this revision
 	at, latest state
 }
 
@@ -61,7 +61,7 @@ func (s *serverTest) runCommands() {
 	assert.Contains(s.T, s.visit("backup", "prune", "--dry-run"), "keep")
 }
 
-// isStopped checks that a clean stop uploads the remaining writes.
+// isStopped stops the program and requires that the remaining writes are uploaded.
 func (s *serverTest) isStopped(run *harness.Run) {
 	s.T.Helper()
 	last := s.write("last", "just before the end")
@@ -69,7 +69,7 @@ func (s *serverTest) isStopped(run *harness.Run) {
 	require.GreaterOrEqual(s.T, s.head(s.T), last)
 }
 
-// isKilled checks that the next run continues the chain after a kill.
+// isKilled kills the program and requires that the next run continues the chain.
 func (s *serverTest) isKilled() {
 	s.T.Helper()
 	run := s.StartReady()
@@ -84,7 +84,7 @@ func (s *serverTest) isKilled() {
 	require.Equal(s.T, s.latest, s.keys(s.T, targetLatest))
 }
 
-// isExported exports a snapshot and restores it with etcd's own tool.
+// isExported exports a snapshot and restores it with etcdutl.
 func (s *serverTest) isExported(to string, want state) {
 	s.T.Helper()
 	file := s.export(to)
@@ -95,7 +95,7 @@ func (s *serverTest) isExported(to string, want state) {
 	run.Shutdown()
 }
 
-// losesItsVolume checks that an empty volume is restored from the store, and that backups continue.
+// losesItsVolume requires that an empty volume is restored from the store and that backups continue.
 func (s *serverTest) losesItsVolume() {
 	s.T.Helper()
 	require.NoError(s.T, os.RemoveAll(s.Volume))
@@ -112,7 +112,7 @@ func (s *serverTest) losesItsVolume() {
 	assert.Equal(s.T, s.latest, s.keys(s.T, archive.Target{Generation: 2}))
 }
 
-// requireRestoredElsewhere restores to a new data directory and checks its content.
+// requireRestoredElsewhere restores to a new data directory and requires that its content is correct.
 func (s *serverTest) requireRestoredElsewhere() {
 	s.T.Helper()
 	elsewhere := harness.NewStandalonePod(s.T, nil)

@@ -60,7 +60,7 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 	last := s.write("last", "before the move")
 	events := sidecarstoretest.UpTo(s.T, watch, last)
 	end()
-	for range watch { // drain the watch: closing etcd's client may block forever while a watch is reconnecting
+	for range watch { // drain the watch, because closing etcd's client may block forever while a watch is reconnecting
 	}
 	for _, part := range [][]sidecarstoretest.Event{events[:2], events[2:]} {
 		s.keep("Incr", part[0].EtcdEvent.Kv.ModRevision, part[len(part)-1].EtcdEvent.Kv.ModRevision, sidecarstoretest.Delta(s.T, part...))

@@ -45,8 +45,8 @@ func standaloneSide(flags func(p *harness.Pod) []string) *side {
 	}
 }
 
-// backupsUnderLoad measures plain etcd, the wrapper and the wrapper with backups in turn under load, and measures how
-// far the store lags behind.
+// backupsUnderLoad measures plain etcd, the wrapper, and the wrapper with backups in turn under load, and measures
+// how far the store lags behind.
 func backupsUnderLoad(t *testing.T) []row {
 	var puts, gets [3]cost
 	var behind series
@@ -87,12 +87,12 @@ func turns(sides, pair, round int) []int {
 	return order
 }
 
-// startPlainAnd starts plain etcd and the other sides, each with a single member.
+// startPlainAnd starts plain etcd and the other sides as single members.
 func startPlainAnd(t *testing.T, sides ...*side) (runs []*process) {
 	t.Helper()
 	for _, s := range append([]*side{plain}, sides...) {
 		p := harness.NewStandalonePod(t, nil)
-		p.Config["data-dir"] = p.DataDir() // plain etcd reads it from its configuration
+		p.Config["data-dir"] = p.DataDir() // plain etcd reads the setting from its configuration
 		runs = append(runs, s.start(t, p))
 	}
 	return runs
@@ -109,14 +109,14 @@ func startThree(t *testing.T) (runs []*process, clients [][]*clientv3.Client) {
 	return runs, clients
 }
 
-// sample is an acknowledged put.
+// A sample is an acknowledged put.
 type sample struct {
 	revision int64
 	at       time.Time
 }
 
-// watchStore puts a key at intervals and polls the status until end is called. If has is set, end returns the time in
-// milliseconds that each put took to reach the store.
+// watchStore repeatedly puts a key and polls the status until end is called. If has is set, end returns how long each
+// put took to reach the store, in milliseconds.
 func watchStore(t *testing.T, r *process, has bool) (end func() series) {
 	t.Helper()
 	client, stop, all := r.pod.Etcd(), make(chan struct{}), make(chan series)

@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package bench_test compares the program with plain etcd, which is built from the same module, and prints a table
-// that docs/benchmarks.md explains. Only `make bench` runs the package.
+// Package bench_test compares the program with plain etcd built from the same module, and prints a table that
+// docs/benchmarks.md explains. Only `make bench` runs the package.
 package bench_test
 
 import (
@@ -33,7 +33,7 @@ type topic struct {
 	measure func(t *testing.T) []row
 }
 
-// topics lists the measurements, which run sequentially because parallel measurements would affect each other.
+// topics lists the measurements, which run sequentially because they would otherwise affect each other.
 var topics = []topic{
 	{"start", startAndStop},
 	{"member", memberOfThree},
@@ -101,7 +101,7 @@ func chosen(t *testing.T) []topic {
 // String returns the topic's name.
 func (is topic) String() string { return is.name }
 
-// machine describes the machine that runs the benchmark.
+// machine describes the machine on which the benchmark runs.
 func machine(t *testing.T) string {
 	t.Helper()
 	var name unix.Utsname
@@ -111,7 +111,7 @@ func machine(t *testing.T) string {
 		unix.ByteSliceToString(name.Release[:]), runtime.Version())
 }
 
-// field returns the first value with a name from a file with lines of the form "name: value".
+// field returns the first value with the given name from a file that consists of lines of the form "name: value".
 func field(t *testing.T, path, name string) string {
 	t.Helper()
 	file, err := os.Open(path)
@@ -126,7 +126,7 @@ func field(t *testing.T, path, name string) string {
 	return ""
 }
 
-// plainProgram is the path of the etcd binary that is built from the same module as the wrapper.
+// plainProgram is the path of the etcd binary, which is built from the same module as the wrapper.
 var plainProgram string
 
 // buildStatic builds both programs with the flags of a release.

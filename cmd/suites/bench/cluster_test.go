@@ -18,7 +18,7 @@ const (
 	memberStops  = 5
 )
 
-// lossOfQuorum suspends and resumes two of three members, and measures how fast the third member reports the
+// lossOfQuorum suspends and resumes two of three members, and measures how quickly the third member reports each
 // change.
 func lossOfQuorum(t *testing.T) []row {
 	members := launchThree(t, wrapped)
@@ -45,7 +45,7 @@ func memberOfThree(t *testing.T) []row {
 	var stop [2]series
 	for range memberStops {
 		for i, s := range both {
-			t.Run("cluster", func(t *testing.T) { // the members stop at the end of this subtest
+			t.Run("cluster", func(t *testing.T) { // the members are stopped at the end of this subtest
 				stop[i] = append(stop[i], launchThree(t, s)[0].stop())
 			})
 		}
@@ -53,7 +53,7 @@ func memberOfThree(t *testing.T) []row {
 	return []row{row{what: "SIGTERM → exit, one of three members, ms", plain: stop[0], wrapper: stop[1]}.costsAtMost(30, "ms")}
 }
 
-// launchThree starts three members and waits until they are ready. Only the wrapper gets the flags.
+// launchThree starts three members and waits until they are ready. Only the wrapper is started with the flags.
 func launchThree(t *testing.T, s *side, flags ...string) (members []*process) {
 	t.Helper()
 	for _, p := range harness.Members(t, 3) {
@@ -74,7 +74,7 @@ func signalAll(t *testing.T, members []*process, s syscall.Signal) {
 }
 
 // sinceElection returns the milliseconds since the last election, or since the members were resumed if no election
-// was necessary.
+// was needed.
 func (r *process) sinceElection(thawed time.Time) float64 {
 	r.t.Helper()
 	now := time.Now()

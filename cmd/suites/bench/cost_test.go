@@ -24,7 +24,7 @@ import (
 
 var window = flag.Duration("window", 5*time.Minute, "how long the topics cost and footprint run; an hour has everything that comes hourly, once")
 
-// Prices of S3 Standard in us-east-1 in dollars, and the usual number of hours in a month.
+// Prices of S3 Standard in us-east-1 in dollars, and the number of hours in an average month.
 const (
 	writePrice = 0.005 / 1000
 	readPrice  = 0.0004 / 1000
@@ -37,7 +37,7 @@ type payer struct {
 	members int
 	flags   []string
 	busy    bool    // a client writes continuously
-	most    float64 // maximum cost in dollars per month; 0 for no limit
+	most    float64 // maximum cost in dollars per month; 0 if there is no limit
 }
 
 var payers = []payer{
@@ -72,10 +72,10 @@ func requestCosts(t *testing.T) (rows []row) {
 	return rows
 }
 
-// counter is a proxy that counts the requests to an S3 server in its two price classes.
+// A counter is a proxy that counts the requests to an S3 server by price class.
 type counter struct {
 	server *url.URL
-	writes atomic.Int64 // puts, parts of multipart uploads, and listings
+	writes atomic.Int64 // puts, multipart upload parts, and listings
 	reads  atomic.Int64
 }
 
@@ -93,7 +93,7 @@ func (c *counter) serve(t *testing.T) string {
 	return listener.URL
 }
 
-// count assigns requests to S3's price classes. Deletions are free.
+// count assigns a request to one of S3's price classes. Deletions are free.
 func (c *counter) count(r *http.Request) {
 	switch {
 	case r.Method == http.MethodDelete:
@@ -104,7 +104,7 @@ func (c *counter) count(r *http.Request) {
 	}
 }
 
-// requests returns the number of writes and of reads so far.
+// requests returns the number of writes and reads so far.
 func (c *counter) requests() [2]int64 { return [2]int64{c.writes.Load(), c.reads.Load()} }
 
 // start starts the members and waits until one of them reports a restore test of a full snapshot, because the test's
@@ -142,7 +142,7 @@ func (p payer) write(ctx context.Context, pod *harness.Pod) {
 		case <-ctx.Done():
 			return
 		case <-time.After(100 * time.Millisecond):
-			_ = putKilobyte(ctx, client, n) // a failed put does not matter, because only store requests count
+			_ = putKilobyte(ctx, client, n) // failed puts do not matter: only store requests are counted
 		}
 	}
 }

@@ -20,8 +20,8 @@ var (
 	defragRounds = flag.Int("defrags", 3, "how often three members are defragmented one after the other, by each side")
 )
 
-// defragmentation compares the longest wait of a writer while three members are defragmented one at a time, the
-// leader last. Plain etcd is defragmented by a client, and the wrapper by its command.
+// defragmentation compares the longest time that a writer waits while three members are defragmented one at a time,
+// with the leader last. Plain etcd is defragmented by a client, and the wrapper by its own command.
 func defragmentation(t *testing.T) []row {
 	var gaps, refused [2]series
 	for round := range *defragRounds {
@@ -70,7 +70,7 @@ func defragmentAll(t *testing.T, s *side, members []*process) {
 	}
 }
 
-// defragment retries until it is this member's turn, and returns after the defragmentation.
+// defragment retries until it is this member's turn, and returns once the defragmentation has finished.
 func (r *process) defragment() {
 	r.t.Helper()
 	own := strings.TrimSuffix(r.health, "/readyz")

@@ -26,7 +26,7 @@ import (
 var backupMB = flag.Int("backup-mb", 2048, "size of the database that a full backup is made of")
 
 const (
-	fullPairs = 5               // measurements of puts with and without a full snapshot
+	fullPairs = 5               // number of puts measured with and without a full snapshot
 	fullCalms = 40              // rounds of puts (16 s) after a compaction, because compactions slow down puts
 	fullLimit = 5 * time.Minute // timeout for a full snapshot and its test restore
 
@@ -38,7 +38,7 @@ const (
 	fallsEnough = 1.0 // MiB
 )
 
-// fullBackup fills a database and makes full snapshots, without writers and with many writers.
+// fullBackup fills a database and takes full snapshots of it, without writers and with many writers.
 func fullBackup(t *testing.T) []row {
 	p := harness.NewStandalonePod(t, nil)
 	idle := series{filled(t, p)}
@@ -73,7 +73,7 @@ func fullBackup(t *testing.T) []row {
 	}
 }
 
-// compact frees the space of earlier puts to keep the size of the database constant.
+// compact frees the space used by earlier puts, which keeps the database at the same size.
 func compact(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	reply, err := client.Get(t.Context(), "any")
@@ -82,11 +82,11 @@ func compact(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// filled fills a pod's database with random content. filled returns the anonymous memory of an idle process with that
-// database, in MiB.
+// filled fills a pod's database with random content, and returns the anonymous memory of an idle process with this
+// database in MiB.
 func filled(t *testing.T, p *harness.Pod) float64 {
 	t.Helper()
-	// Keep the raft log short: otherwise, etcd holds the latest values in memory twice.
+	// Keep the raft log short, because etcd would otherwise hold the latest values in memory twice.
 	p.Config["snapshot-count"], p.Config["snapshot-catchup-entries"] = 50, 10
 	r := apart.start(t, p)
 	fillRows(t, connect(p), *backupMB<<20)
@@ -123,8 +123,7 @@ func randomPuts(writer, n int) []clientv3.Op {
 	return puts
 }
 
-// calm waits until the process stops returning memory to the system. calm returns the anonymous memory of the process
-// in MiB.
+// calm waits until the process has stopped returning memory to the system, and returns its anonymous memory in MiB.
 func (r *process) calm() float64 {
 	least, since := r.memory("RssAnon"), time.Now()
 	for began := time.Now(); time.Since(since) < calm && time.Since(began) < calmAtLast; <-time.After(time.Second) {
@@ -135,7 +134,7 @@ func (r *process) calm() float64 {
 	return least
 }
 
-// peak samples the anonymous memory until over returns true. peak returns the maximum in MiB.
+// peak samples the anonymous memory until over returns true, and returns the maximum in MiB.
 func (r *process) peak(t *testing.T, over func() bool) (most float64) {
 	t.Helper()
 	for deadline := time.Now().Add(fullLimit); !over(); <-time.After(lookEvery) {
@@ -145,8 +144,8 @@ func (r *process) peak(t *testing.T, over func() bool) (most float64) {
 	return most
 }
 
-// awaitProof waits until the given number of full snapshots exists and the newest one has passed its restore test.
-// Afterwards, only puts are running.
+// awaitProof waits until the given number of full snapshots exists and the latest one has passed its restore test, so
+// only puts are still running.
 func (r *process) awaitProof(t *testing.T, fulls int) {
 	t.Helper()
 	for deadline := time.Now().Add(fullLimit); len(r.held()) < fulls || !r.proven(); <-time.After(lookEvery) {
@@ -160,8 +159,8 @@ func (r *process) proven() bool {
 	return full != nil && proof != nil && proof.Revision == full.Revision && proof.At.After(full.At)
 }
 
-// longestPut runs at least the given number of rounds of puts, until over returns true. longestPut returns the
-// duration of the slowest put in milliseconds.
+// longestPut runs at least the given number of rounds of puts, until over returns true, and returns the duration of
+// the slowest put in milliseconds.
 func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, least int) (milliseconds float64, rounds int) {
 	t.Helper()
 	var longest atomic.Int64
@@ -177,7 +176,7 @@ func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, leas
 	return float64(longest.Load()) / float64(time.Millisecond), rounds
 }
 
-// askForFull requests a full snapshot and returns a function that reports whether it is complete.
+// askForFull requests a full snapshot and returns a function that reports whether it has finished.
 func (r *process) askForFull(t *testing.T) (made func() bool) {
 	t.Helper()
 	var done atomic.Bool
@@ -210,8 +209,7 @@ func (r *process) makeFull() error {
 	return nil
 }
 
-// held returns how long the read transactions of the full snapshots were open according to the log, in
-// milliseconds.
+// held returns, from the log, how long the read transactions of full snapshots were open, in milliseconds.
 func (r *process) held() (all series) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.log)

@@ -29,13 +29,13 @@ const (
 	roundTime   = 400 * time.Millisecond
 
 	probers  = 20
-	probeGap = probers * time.Second / 2000 // pause of one prober between two probes; all probers together send 2,000 probes a second
+	probeGap = probers * time.Second / 2000 // pause of a prober between two probes; all probers together send 2,000 probes per second
 )
 
-// operation sends the n-th request of a client.
+// An operation sends the n-th request of a client.
 type operation func(ctx context.Context, client *clientv3.Client, n int) error
 
-// put, putSmall and putKilobyte put one of 1,000 keys with a value of 256, 500 or 1,024 bytes.
+// put, putSmall and putKilobyte put one of 1,000 keys with a value of 256, 500 and 1,024 bytes.
 var put, putSmall, putKilobyte = putBytes(256), putBytes(500), putBytes(1 << 10)
 
 func putBytes(size int) operation {
@@ -59,7 +59,7 @@ func connect(p *harness.Pod) []*clientv3.Client {
 	return clients
 }
 
-// drive makes every client repeat the operation for one round. drive returns the operations per second and the 99th
+// drive makes every client repeat the operation for one round, and returns the operations per second and the 99th
 // percentile of the latency in milliseconds.
 func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 float64) {
 	t.Helper()
@@ -86,13 +86,13 @@ func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 fl
 	return float64(len(took)) / time.Since(start).Seconds(), took.rank(0.99)
 }
 
-// loads lists the operations to measure on both sides.
+// loads lists the operations that are measured on both sides.
 var loads = []struct {
 	name string
 	do   operation
 }{{"put", put}, {"linearizable get", get}}
 
-// cost holds the measurements of a load, one value per round.
+// A cost contains the measurements of a load, with one value per round.
 type cost struct{ rate, p99, work series }
 
 // underLoad loads both sides in turn while both are running. Several pairs are measured, because a process may be 20%
@@ -138,8 +138,8 @@ func (c *cost) measure(t *testing.T, r *process, clients []*clientv3.Client, do 
 	c.rate, c.p99 = append(c.rate, rate), append(c.p99, p99)
 }
 
-// underProbes compares puts with and without 2,000 requests a second to /readyz. A third series sends the same probes
-// to a different process, because the probes compete with clients and server for CPU time.
+// underProbes compares puts with and without 2,000 requests per second to /readyz. A third series sends the same
+// probes to a different process, because the probes compete with clients and servers for CPU time.
 func underProbes(t *testing.T) []row {
 	r := wrapped.start(t, harness.NewPod(t))
 	clients := connect(r.pod)
@@ -168,8 +168,7 @@ func underProbes(t *testing.T) []row {
 	}
 }
 
-// listenElsewhere starts the wrapper in a second process that never opens etcd. listenElsewhere returns the port of
-// that process.
+// listenElsewhere starts the wrapper in a second process that never opens etcd, and returns its port.
 func listenElsewhere(t *testing.T) (port int) {
 	t.Helper()
 	p := harness.NewPod(t)
@@ -179,7 +178,8 @@ func listenElsewhere(t *testing.T) (port int) {
 	return p.Port
 }
 
-// probe sends probes until end is called. end returns the 99th percentile of the probes' latency in milliseconds.
+// probe sends probes until end is called, which returns the 99th percentile of the latency of the probes in
+// milliseconds.
 func probe(t *testing.T, port int, path string) (end func() float64) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -202,7 +202,7 @@ func probe(t *testing.T, port int, path string) (end func() float64) {
 	}
 }
 
-// probeInTurn writes plain HTTP itself, because a net/http client would use more CPU time than the server.
+// probeInTurn writes the HTTP requests itself, because a net/http client would use more CPU time than the server.
 func probeInTurn(ctx context.Context, t *testing.T, port int, path string) (took series) {
 	connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if !assert.NoError(t, err) {

@@ -19,7 +19,7 @@ const (
 	pacedTime  = 2 * time.Second
 )
 
-// backupsAtPace measures puts at the rate of a busy cluster that does not saturate the machine.
+// backupsAtPace measures puts at the rate of a cluster that is busy but does not saturate the machine.
 func backupsAtPace(t *testing.T) []row {
 	var rates, medians, highest, work [3]series
 	for pair := range pacedPairs {
@@ -44,8 +44,8 @@ func backupsAtPace(t *testing.T) []row {
 	}
 }
 
-// paced makes the clients put keys at a fixed total rate. paced returns the achieved rate and the duration of each
-// put in milliseconds.
+// paced makes the clients put keys at a fixed total rate, and returns the achieved rate and the duration of each put
+// in milliseconds.
 func paced(t *testing.T, clients []*clientv3.Client) (rate float64, took series) {
 	t.Helper()
 	var mu sync.Mutex

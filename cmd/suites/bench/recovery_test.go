@@ -23,11 +23,11 @@ import (
 const (
 	restorePairs = 3
 	restoreLimit = 5 * time.Minute
-	hour         = 3600 // number of segments, each with the writes of one second
+	hour         = 3600 // number of segments, each of which contains the writes of one second
 	aSecond      = 1000 // number of writes in a segment
 )
 
-// restores compares the restore of a lost volume from a folder with its lower bound: writing the same bytes and
+// restores compares restoring a lost volume from a folder with the lower bound, which is writing the same bytes and
 // starting etcd.
 func restores(t *testing.T) []row {
 	p := harness.NewStandalonePod(t, nil)
@@ -52,7 +52,7 @@ func restores(t *testing.T) []row {
 	}
 }
 
-// lostVolume is a single member with backups whose volume is lost repeatedly.
+// lostVolume is a single member with backups that repeatedly loses its volume.
 type lostVolume struct {
 	t           *testing.T
 	pod         *harness.Pod
@@ -61,7 +61,7 @@ type lostVolume struct {
 	end         format.Start // end of the backups
 }
 
-// fill stores a full snapshot with the given number of revisions of 1 KB.
+// fill stores a full snapshot with the given number of revisions of 1 KB each.
 func (l *lostVolume) fill(revisions int64) {
 	l.t.Helper()
 	require.NoError(l.t, os.Mkdir(l.store, 0o700))
@@ -71,7 +71,7 @@ func (l *lostVolume) fill(revisions int64) {
 	l.end = restoretest.PutFull(l.t, l.archive, archive.NewID(), l.full, revisions, 900)
 }
 
-// addHour adds the segments of one hour after the full snapshot, merged like in the program.
+// addHour adds an hour of segments after the full snapshot, merged in the same way as by the program.
 func (l *lostVolume) addHour() {
 	l.t.Helper()
 	restoretest.PutSegments(l.t, l.archive, l.end, l.end.Position.Revision+hour*aSecond-1, aSecond, 200)
@@ -113,12 +113,12 @@ func (l *lostVolume) inTurns(floor string) (least, whole series) {
 	return least, whole
 }
 
-// copyFile copies a file and flushes it to disk, which is the minimum work of a restore.
+// copyFile copies a file and flushes the copy to disk, which is the least that a restore must do.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	source, err := os.Open(from)
 	require.NoError(t, err)
-	defer source.Close() // the file was only read
+	defer source.Close() // nothing was written to the file
 	file, err := os.Create(to)
 	require.NoError(t, err)
 	_, err = io.Copy(struct{ io.Writer }{file}, source) // hides ReadFrom; restores cannot use copy_file_range either

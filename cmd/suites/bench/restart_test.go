@@ -23,7 +23,7 @@ var restartRounds = flag.Int("restarts", 5, "how often three members are restart
 
 const (
 	gapWriters = 16
-	unhurried  = 2 * time.Second // duration of the writes before and after the measurement
+	unhurried  = 2 * time.Second // how long clients write before and after the measurement
 )
 
 // rollingRestart compares the longest wait of a writer during a rolling restart of three members with the wait during
@@ -65,15 +65,15 @@ func restartAlone(t *testing.T) []row {
 	return []row{row{what: "restart of a single member: longest gap of 16 writers that dial again at once, ms", plain: restarted[0], wrapper: restarted[1]}.neverMoreThan(300, "ms")}
 }
 
-// eager returns a client that reconnects almost immediately. gRPC's default delay of one second would hide the
-// duration of the outage.
+// eager returns a client that reconnects almost immediately, because gRPC's default delay of one second would hide
+// how long the outage lasts.
 func eager(t *testing.T, endpoints []string) *clientv3.Client {
 	t.Helper()
 	often := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 10 * time.Millisecond}}
 	return harness.NewClient(t, clientv3.Config{Endpoints: endpoints, DialOptions: []grpc.DialOption{grpc.WithConnectParams(often)}})
 }
 
-// gapDuring returns the longest wait of any writer in milliseconds and the number of failed writes.
+// gapDuring returns the longest time in milliseconds that any writer waited, and the number of failed writes.
 func gapDuring(t *testing.T, members []*process, do func()) (gap, failed float64) {
 	t.Helper()
 	end := harness.StartLatencyClients(t, gapWriters, func() *clientv3.Client {
@@ -133,8 +133,8 @@ func moveLeader(t *testing.T, client *clientv3.Client, to uint64) {
 	require.NoError(t, err)
 }
 
-// restartAll restarts the members one at a time, starting with the last one like a StatefulSet, and waits until each
-// is ready.
+// restartAll restarts the members one at a time, as a StatefulSet would: it starts with the last member and waits
+// until each member is ready.
 func restartAll(t *testing.T, s *side, members []*process) {
 	t.Helper()
 	for i := range slices.Backward(members) {

@@ -21,10 +21,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// side is one of the programs to compare.
+// A side is one of the programs that are compared.
 type side struct {
 	command func(p *harness.Pod) *exec.Cmd
-	healthy func(p *harness.Pod) string // URL that returns 200 once etcd is ready
+	healthy func(p *harness.Pod) string // URL that returns status 200 once etcd is ready
 }
 
 var plain = &side{
@@ -42,7 +42,7 @@ var wrapped = &side{
 	},
 }
 
-// both lists the two sides in the order in which measurements alternate.
+// both lists the two sides in the order in which they are measured.
 var both = []*side{plain, wrapped}
 
 func goTool(args ...string) (string, error) {
@@ -67,8 +67,8 @@ func writeConfig(p *harness.Pod) string {
 	return path
 }
 
-// process is a running side. Its log is written to a file, because reading a pipe would take time during a
-// measurement.
+// A process is a running side. The log of a process is written to a file, because reading a pipe would take time
+// during a measurement.
 type process struct {
 	t      *testing.T
 	pod    *harness.Pod
@@ -81,7 +81,7 @@ type process struct {
 	ended  chan struct{}
 }
 
-// start starts a side in a pod and waits until it is ready.
+// start starts the side in a pod and waits until it is ready.
 func (s *side) start(t *testing.T, p *harness.Pod) *process {
 	t.Helper()
 	r := s.launch(t, p)
@@ -116,8 +116,8 @@ func (s *side) launch(t *testing.T, p *harness.Pod) *process {
 	return r
 }
 
-// await polls the health URL until it returns the code. await polls every millisecond at first and every five
-// milliseconds after a second, because polling costs CPU time.
+// await polls the health URL until it returns the given status code. await polls every millisecond, or every five
+// milliseconds after the first second, because polling costs CPU time.
 func (r *process) await(code int) {
 	r.t.Helper()
 	r.awaitWithin(harness.Patience, code)
@@ -147,11 +147,11 @@ func (r *process) code() int {
 	if err != nil {
 		return 0
 	}
-	defer response.Body.Close() // the short body is not read
+	defer response.Body.Close() // the body is short and need not be read
 	return response.StatusCode
 }
 
-// stop sends SIGTERM and returns the time until the process has exited in milliseconds.
+// stop sends SIGTERM and returns the number of milliseconds until the process has exited.
 func (r *process) stop() float64 {
 	r.t.Helper()
 	r.client.CloseIdleConnections()
@@ -166,7 +166,7 @@ func (r *process) stop() float64 {
 	}
 }
 
-// logged returns the time of the last log line with the message, or the zero time.
+// logged returns the time of the last log line that contains the message, or the zero time.
 func (r *process) logged(message string) (at time.Time) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.log)
@@ -179,17 +179,17 @@ func (r *process) logged(message string) (at time.Time) {
 	return at
 }
 
-// timestamp returns the time of a log line, which plain etcd calls ts.
+// timestamp returns the time of a log line, which is in the field ts if plain etcd wrote the line.
 func timestamp(raw string) time.Time {
 	var of struct{ Time, TS time.Time }
-	_ = json.Unmarshal([]byte(raw), &of) // at remains zero on an error
+	_ = json.Unmarshal([]byte(raw), &of) // if there is an error, at remains zero
 	if of.Time.IsZero() {
 		return of.TS
 	}
 	return of.Time
 }
 
-// memory returns a value of /proc/<pid>/status in MiB.
+// memory returns a value from /proc/<pid>/status in MiB.
 func (r *process) memory(name string) float64 {
 	r.t.Helper()
 	text := field(r.t, fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid), name)

@@ -15,7 +15,7 @@ import (
 const (
 	startPairs  = 40 // with only 20 starts, the minimum varies by 50 ms because of etcd's election timer
 	memoryPairs = 5
-	// settled is the idle time before the memory of a process is measured.
+	// settled is the time for which a process is idle before its memory is measured.
 	settled = 5 * time.Second
 )
 
@@ -42,7 +42,7 @@ func startAndStop(t *testing.T) []row {
 	}
 }
 
-// atOnce sets the target for a start without an election. Plain etcd waits for an election even with a single
+// atOnce is the target for a start without an election. Plain etcd waits for an election even if there is only one
 // member.
 func atOnce(r row) row {
 	quick, part := r.atMost(80, "ms"), r.timesAtMost(0.15, "plain")
@@ -56,13 +56,13 @@ func atOnce(r row) row {
 func (r *process) outsideEtcd() float64 {
 	r.t.Helper()
 	begin := r.logged("configuring peer listeners")
-	// The health check may succeed before the log line is written.
+	// The health check may succeed before the log line has been written.
 	end := max(r.ready.Sub(r.logged("ready to serve client requests")), 0)
 	return milliseconds(begin.Sub(r.began) + end)
 }
 
-// reaction measures the time from the result of a validation to the request for the configuration. The member is one
-// of three, so the wrapper cannot use a prefetched configuration.
+// reaction measures the time from the result of a validation until the configuration is requested. The member is one
+// of three, so the wrapper cannot use a configuration that it has prefetched.
 func reaction(t *testing.T) (rows []row) {
 	for _, takes := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
 		var late series
@@ -90,7 +90,7 @@ func reaction(t *testing.T) (rows []row) {
 	return rows
 }
 
-// firstAfter returns the time of the first request for a path after the given time, or zero.
+// firstAfter returns the time of the first request for a path after the given time, or the zero time.
 func firstAfter(s *harness.Sidecar, path string, after time.Time) time.Time {
 	for _, r := range s.Requests(path) {
 		if r.At.After(after) {

@@ -20,7 +20,7 @@ const (
 	watchers   = 10 // clients that open the watches
 )
 
-// stopWithWatches stops both sides while every watch uses its own stream, which is the worst case.
+// stopWithWatches stops both sides while each watch has a stream of its own, which is the worst case.
 func stopWithWatches(t *testing.T) (rows []row) {
 	for _, over := range []string{"plain", "TLS"} {
 		var stop [2]series
@@ -43,14 +43,14 @@ func stopWithWatches(t *testing.T) (rows []row) {
 
 type streamKey struct{}
 
-// watch opens the watches and waits until etcd has confirmed all of them.
+// watch opens the watches and waits until etcd has confirmed them all.
 func watch(p *harness.Pod, t *testing.T) {
 	t.Helper()
 	var opened []clientv3.WatchChan
 	for client := range watchers {
 		etcd := p.Etcd()
 		for stream := range watches / watchers {
-			ctx := context.WithValue(t.Context(), streamKey{}, stream) // a new context value forces a new stream
+			ctx := context.WithValue(t.Context(), streamKey{}, stream) // a different context value forces a new stream
 			key := fmt.Sprintf("key-%d-%d", client, stream)
 			opened = append(opened, etcd.Watch(clientv3.WithRequireLeader(ctx), key, clientv3.WithCreatedNotify()))
 		}

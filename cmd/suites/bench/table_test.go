@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// series contains the measured values of one side.
+// A series contains the values measured on one side.
 type series []float64
 
 func (s series) rank(share float64) float64 {
@@ -24,7 +24,7 @@ func (s series) median() float64 { return s.rank(0.5) }
 
 func (s series) least() float64 { return s.rank(0) }
 
-// row is a line of the table. plain is empty if plain etcd has no corresponding value.
+// A row is a row of the table. If plain etcd has no corresponding value, plain is empty.
 type row struct {
 	what    string
 	plain   series
@@ -35,7 +35,7 @@ type row struct {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
-// table returns the table in Markdown for the README.
+// table returns the table for the README in Markdown.
 func table(rows []row) string {
 	var b strings.Builder
 	b.WriteString("| what | plain etcd, median (min) | wrapper, median (min) | ratio | target | met |\n|---|---|---|---|---|---|\n")
@@ -106,7 +106,7 @@ func (r row) atMost(limit float64, unit string) row {
 	return r
 }
 
-// neverMoreThan limits the wrapper's worst value.
+// neverMoreThan limits the wrapper's maximum.
 func (r row) neverMoreThan(limit float64, unit string) row {
 	r.target = fmt.Sprintf("never > %s %s", short(limit), unit)
 	r.met = r.wrapper.rank(1) <= limit

@@ -28,11 +28,11 @@ import (
 var revisions = flag.Int64("revisions", 1_000_000, "how many revisions of 1.3 kB the database holds that is validated")
 
 const (
-	validations     = 5    // with the files in the page cache
-	coldValidations = 3    // with the files on disk only
-	revisionBytes   = 1100 // size of a value; three rows fit into a page
+	validations     = 5    // the files are in the page cache
+	coldValidations = 3    // the files are only on disk
+	revisionBytes   = 1100 // size of a value; three rows fit on a page
 	revisionsAtOnce = 20_000
-	firstRevision   = 1_000_000 // higher than any revision that etcd has stored itself
+	firstRevision   = 1_000_000 // higher than any revision that etcd itself has stored
 )
 
 // fullValidation compares three durations: the validation of --standalone after a crash, etcd's own tool, which reads
@@ -55,7 +55,7 @@ func fullValidation(t *testing.T) []row {
 	}
 }
 
-// fillDatabase adds revisions to a database in etcd's format, without the raft log that etcd would write.
+// fillDatabase adds revisions to a database in etcd's format, but omits the raft log that etcd would write.
 func fillDatabase(t *testing.T, path string, count int64) {
 	t.Helper()
 	database, err := bolt.Open(path, 0, &bolt.Options{NoSync: true})
@@ -64,7 +64,7 @@ func fillDatabase(t *testing.T, path string, count int64) {
 	for from := int64(0); from < count; from += revisionsAtOnce {
 		require.NoError(t, database.Update(func(tx *bolt.Tx) error {
 			keys := tx.Bucket(schema.Key.Name())
-			keys.FillPercent = 0.9 // the same as in etcd for ascending keys
+			keys.FillPercent = 0.9 // as in etcd if the keys are in ascending order
 			for n := from; n < min(from+revisionsAtOnce, count); n++ {
 				_, _ = dice.Read(content) // never fails
 				if err := keys.Put(revision(n+firstRevision, content)); err != nil {
@@ -78,7 +78,7 @@ func fillDatabase(t *testing.T, path string, count int64) {
 	require.NoError(t, database.Close())
 }
 
-// revision returns the database row of a new key's first revision.
+// revision returns the database row for the first revision of a new key.
 func revision(main int64, content []byte) (key, value []byte) {
 	key = mvcc.RevToBytes(mvcc.Revision{Main: main}, mvcc.NewRevBytes())
 	stored := mvccpb.KeyValue{Key: key, Value: content, CreateRevision: main, ModRevision: main, Version: 1}
@@ -86,7 +86,7 @@ func revision(main int64, content []byte) (key, value []byte) {
 	return key, value
 }
 
-// inTurns calls prepare before each function and returns the durations of the functions in milliseconds.
+// inTurns calls prepare before each of the functions and returns the durations of the functions in milliseconds.
 func inTurns(rounds int, prepare func(), each ...func()) []series {
 	took := make([]series, len(each))
 	for range rounds {
@@ -106,7 +106,7 @@ func run(t *testing.T, program string, args ...string) {
 	require.NoError(t, err, "%s", output)
 }
 
-// forget drops the files from the kernel's page cache.
+// forget evicts the files from the kernel's page cache.
 func forget(t *testing.T, dir string) {
 	t.Helper()
 	eachFile(t, dir, func(file *os.File) error {
@@ -133,7 +133,7 @@ func eachFile(t *testing.T, dir string, do func(file *os.File) error) {
 		if err != nil {
 			return err
 		}
-		defer file.Close() // the file was only read
+		defer file.Close() // nothing was written to the file
 		return do(file)
 	}))
 }

@@ -46,13 +46,13 @@ func wakeThree(t *testing.T) []row {
 	return []row{row{what: what, wrapper: beyond}.atMost(3000, "ms"), wakeTogether(t)}
 }
 
-// wakeTogether starts three stopped members at the same time. No leader exists at first, and all members wait for
+// wakeTogether starts three stopped members at the same time. There is no leader at first, so all members wait for
 // one.
 func wakeTogether(t *testing.T) row {
 	var ready [2]series
 	for range wakings {
 		for i, s := range both {
-			t.Run("cluster", func(t *testing.T) { // the members stop at the end of this subtest
+			t.Run("cluster", func(t *testing.T) { // the members are stopped at the end of this subtest
 				members := launchThree(t, s)
 				for _, r := range members {
 					r.stop()

@@ -19,22 +19,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Authority is a certificate authority for a test.
+// An Authority is a certificate authority for a test.
 type Authority struct {
 	t    testing.TB
 	dir  string
 	name string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	ends time.Time // expiry of certificates issued later
+	ends time.Time // expiry of the certificates that are issued next
 }
 
 const day = 24 * time.Hour
 
-// Pair contains the paths of a certificate and its key.
+// A Pair contains the paths of a certificate and its key.
 type Pair struct{ Cert, Key string }
 
-// NewAuthority returns an authority with files that are deleted at the end of the test.
+// NewAuthority returns an authority whose files are deleted at the end of the test.
 func NewAuthority(t testing.TB, name string) *Authority {
 	t.Helper()
 	a := &Authority{t: t, dir: t.TempDir(), name: name, ends: time.Now().Add(day)}
@@ -45,10 +45,10 @@ func NewAuthority(t testing.TB, name string) *Authority {
 	return a
 }
 
-// IssuesUntil sets the expiry time of certificates issued later. The time may be in the past.
+// IssuesUntil sets the expiry of the certificates that are issued next. The expiry may be in the past.
 func (a *Authority) IssuesUntil(end time.Time) { a.ends = end }
 
-// Bundle returns the path of the authority's own certificate.
+// Bundle returns the path of a file with the authority's own certificate.
 func (a *Authority) Bundle() string { return filepath.Join(a.dir, a.name+".crt") }
 
 // Pool returns a certificate pool that contains the authority.
@@ -58,13 +58,13 @@ func (a *Authority) Pool() *x509.CertPool {
 	return pool
 }
 
-// Issue creates a key pair for a server on loopback or for a client.
+// Issue creates a certificate and a key for a server on loopback or for a client.
 func (a *Authority) Issue(name string) Pair {
 	a.t.Helper()
 	return a.IssueFor(name, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 }
 
-// IssueFor creates a key pair with the given extended key usages.
+// IssueFor creates a certificate with the given extended key usages, and its key.
 func (a *Authority) IssueFor(name string, usages ...x509.ExtKeyUsage) Pair {
 	a.t.Helper()
 	template := a.template(name)
@@ -90,7 +90,7 @@ func (a *Authority) newKey() *ecdsa.PrivateKey {
 	return key
 }
 
-// write signs a certificate and writes it and its key to files.
+// write signs a certificate and writes the certificate and its key to files.
 func (a *Authority) write(name string, template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) *x509.Certificate {
 	a.t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)

@@ -52,7 +52,7 @@ func TestAllMembers_stopAtOnce(t *testing.T) {
 	}
 }
 
-// peerTLS configures TLS with client certificates between members.
+// peerTLS makes the members use TLS with client certificates between them.
 func peerTLS(pods []*harness.Pod) {
 	authority := certificates.NewAuthority(pods[0].T, "peers")
 	for _, p := range pods {
@@ -63,14 +63,14 @@ func peerTLS(pods []*harness.Pod) {
 	}
 }
 
-// autoPeerTLS configures TLS between members with certificates that etcd creates.
+// autoPeerTLS makes the members use TLS between them with certificates that etcd creates itself.
 func autoPeerTLS(pods []*harness.Pod) {
 	for _, p := range pods {
 		securePeers(p, map[string]any{"auto-tls": true})
 	}
 }
 
-// clientTLS configures TLS with client certificates for clients.
+// clientTLS makes clients use TLS with client certificates.
 func clientTLS(pods []*harness.Pod) {
 	authority := certificates.NewAuthority(pods[0].T, "clients")
 	for _, p := range pods {

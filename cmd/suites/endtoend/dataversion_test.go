@@ -16,10 +16,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// downgrade also runs the tests that upgrade clusters from etcd 3.5 and downgrade them again.
+// downgrade enables the tests that upgrade clusters from etcd 3.5 and downgrade them again.
 var downgrade = flag.Bool("downgrade", false, "run also the tests that take clusters from etcd 3.5 to ours and back")
 
-// reportedVersions returns the versions reported by etcd, or the zero value.
+// reportedVersions returns the versions that etcd reports, or the zero value if there is no response.
 func reportedVersions(p *harness.Pod) (v version.Versions) {
 	response, err := http.Get(p.Endpoint() + "/version")
 	if err != nil {
@@ -27,12 +27,12 @@ func reportedVersions(p *harness.Pod) (v version.Versions) {
 	}
 	defer response.Body.Close()
 	if body, err := io.ReadAll(response.Body); err == nil {
-		_ = json.Unmarshal(body, &v) // on an error, v is the zero value
+		_ = json.Unmarshal(body, &v) // if there is an error, v is the zero value
 	}
 	return v
 }
 
-// awaitVersion waits until the cluster and the storage have a version.
+// awaitVersion waits until both the cluster and the storage have the version.
 func awaitVersion(p *harness.Pod, wanted string) {
 	p.T.Helper()
 	harness.Eventually(p.T, "the data are at "+wanted, func() bool {

@@ -165,7 +165,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	require.NoError(t, os.Rename(backup, pods[2].DataDir()))
 	harness.StartAll(pods[:2], "--etcd-data-version=3.6")
 
-	first := pods[2].Start() // this member requires 3.5, and its data does not contain 3.6
+	first := pods[2].Start() // this member requires 3.5, and its data contains nothing from 3.6
 	ended := false
 	harness.Eventually(t, "the member is ready or has exited", func() bool {
 		select {
@@ -203,7 +203,7 @@ func rejoin(t *testing.T, p, other *harness.Pod) {
 	other.Config["initial-cluster-state"] = "existing"
 }
 
-// promote promotes the learner as soon as it has caught up.
+// promote promotes the learner once it has caught up.
 func promote(t *testing.T, p *harness.Pod) {
 	t.Helper()
 	client := p.Etcd()
@@ -226,8 +226,7 @@ func promoteIn(ctx context.Context, client *clientv3.Client, members []*etcdserv
 	return nil
 }
 
-// eventually retries a membership change. etcd rejects such changes until all members have been connected for a few
-// seconds.
+// eventually retries a membership change, which etcd rejects until all members have been connected for a few seconds.
 func eventually(t *testing.T, what string, do func(ctx context.Context) error) {
 	t.Helper()
 	harness.Eventually(t, what, func() bool {

@@ -17,7 +17,7 @@ import (
 )
 
 // rewrite starts a run whose sidecar changes the configuration during the validation. The sidecar reports the result
-// only after it has served the new configuration.
+// of the validation only after it has served the new configuration.
 func rewrite(t *testing.T, p *harness.Pod, change func()) *harness.Run {
 	t.Helper()
 	old, err := yaml.Marshal(p.Config)
@@ -96,7 +96,7 @@ func TestMismatchedCertificatePair_isRetried(t *testing.T) {
 	assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes(), "the validation is not repeated")
 }
 
-// exchange replaces the content of a file with the content of another file. back restores the original content.
+// exchange replaces the content of a file with that of another file. back restores the original content.
 func exchange(t *testing.T, path, other string) (back func()) {
 	t.Helper()
 	own, err := os.ReadFile(path)

@@ -12,12 +12,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// listenOn listens on a port until the test ends.
+// listenOn listens on a port until the end of the test.
 func listenOn(t *testing.T, port int) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = listener.Close() }) // the test may have closed it
+	t.Cleanup(func() { _ = listener.Close() }) // the test may have closed the listener
 	return listener
 }
 

@@ -27,8 +27,8 @@ func TestNewCluster_lateLastMember(t *testing.T) {
 	c.requireWhole()
 }
 
-// edited returns three pods whose configurations list all three members. The first pod has already run as a single
-// member and is stopped.
+// edited returns three pods whose configurations list all three members, after the first pod has run as a single
+// member and has been stopped.
 func edited(t *testing.T) *three {
 	t.Helper()
 	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}

@@ -68,7 +68,7 @@ func TestLostMember_rejoins(t *testing.T) {
 	}
 }
 
-// steps lists the log lines of a rejoin, one per step.
+// steps lists the log lines of a rejoin in order.
 var steps = []harness.Line{
 	{"message": "the data on the volume cannot be used: "},
 	{"message": "removed this member's old ID"},
@@ -78,7 +78,7 @@ var steps = []harness.Line{
 	{"message": "etcd has joined its cluster"},
 }
 
-// The member must rejoin even if it is killed at any step.
+// The member must rejoin even if it is killed after any of these steps.
 func TestLostMember_killedWhileRejoining(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -210,7 +210,7 @@ func TestRestore_threeMembers(t *testing.T) {
 	}
 }
 
-// enableAuthentication creates users with the root role and a common password, and enables authentication.
+// enableAuthentication creates users with the root role and the same password, and enables authentication.
 func enableAuthentication(t *testing.T, etcd *clientv3.Client, users ...string) {
 	t.Helper()
 	for _, user := range users {
@@ -245,7 +245,7 @@ func TestLostMember_isPromoted(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) *three{
 		"root by certificate": func(t *testing.T) *three { // the certificate replaces the password, even for the promotion
 			c := startThree(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
-			enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // the common name of the certificate in --etcd-client-cert-path
+			enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // common name of the certificate in --etcd-client-cert-path
 			return c
 		},
 		"older data version": func(t *testing.T) *three { // all members run etcd 3.6 but report an older version

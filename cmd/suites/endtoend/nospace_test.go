@@ -75,7 +75,7 @@ func TestMemberLostWithoutSpace(t *testing.T) {
 	pods[0].WriteConfigFile()
 	c := startThree(t, pods)
 	harness.Eventually(t, "there is no space", func() bool {
-		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // a defragmentation frees nothing, because these keys remain in use; the put may time out on a busy machine
+		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // a defragmentation frees no space, because these keys remain in use; the put may time out on a busy machine
 		return c.alarmed()
 	})
 	for _, step := range steps[2:4] { // kill the member while it rejoins
@@ -133,7 +133,7 @@ func TestReplacedMember_alarmIsDisarmed(t *testing.T) {
 	c.requireWhole()
 }
 
-// raise raises an alarm for a member.
+// raise raises an alarm on behalf of a member.
 func (c *three) raise(p *harness.Pod, alarm etcdserverpb.AlarmType) *clientv3.AlarmMember {
 	c.Helper()
 	client := c.pods[0].Etcd()

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// beginOldEtcd runs an old etcd with the pod's data and configuration, like etcd-druid's pods.
+// beginOldEtcd runs an old version of etcd with the pod's data and configuration, as etcd-druid's pods do.
 func beginOldEtcd(p *harness.Pod, version string) *harness.Command {
 	p.T.Helper()
 	program := harness.OldEtcd(p.T, version)

@@ -34,7 +34,7 @@ func TestPage_wholeRun(t *testing.T) {
 	tab.WaitForElements("#edge_Serving_Terminating.visited", "body.lost")
 }
 
-// awaitPage waits until the page shows a state and a text about readiness.
+// awaitPage waits until the page shows the state and a text about readiness.
 func awaitPage(tab *chromiumtest.Tab, state, ready string) {
 	tab.WaitFor(`document.getElementById("state").textContent === %q && document.getElementById("ready").textContent === %q`, state, ready)
 }

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// joining returns a pod without a sidecar whose member joins first's cluster.
+// joining returns a pod without a sidecar whose member joins the cluster of first.
 func joining(t *testing.T, first *harness.Pod) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, map[string]any{"name": "etcd-main-1", "initial-cluster-state": "existing"})
@@ -21,7 +21,7 @@ func joining(t *testing.T, first *harness.Pod) *harness.Pod {
 	return p
 }
 
-// learners returns the number of learners in a pod's cluster.
+// learners returns the number of learners in the pod's cluster.
 func learners(p *harness.Pod) int {
 	p.T.Helper()
 	out, log, code := p.Begin("etcdctl", "member", "list").Wait()
@@ -36,7 +36,7 @@ func addLearner(first, added *harness.Pod) {
 	require.Zero(first.T, code, log)
 }
 
-// promoteByHand promotes a learner with the command from its log.
+// promoteByHand promotes a learner with the command that its log contains.
 func promoteByHand(first *harness.Pod, learner *harness.Run) {
 	first.T.Helper()
 	learner.AwaitLine(harness.Line{"message": personsLearner})
@@ -93,10 +93,10 @@ func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
 	promoteByHand(first, run)
 	run.AwaitReady()
 	assert.Equal(t, "value", second.Get("key"))
-	awaitNoteRemoved(first) // from now on, the member counts as a voter if it is lost
+	awaitNoteRemoved(first) // from now on, the member is treated as a voter if it is lost
 }
 
-// awaitNoteRemoved waits until the cluster has no note about a learner.
+// awaitNoteRemoved waits until the cluster contains no note about a learner.
 func awaitNoteRemoved(p *harness.Pod) {
 	p.T.Helper()
 	harness.Eventually(p.T, "the note is removed", func() bool {

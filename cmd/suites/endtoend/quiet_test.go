@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// quietly writes at least the given number of log entries and then stops.
+// quietly writes at least the given number of log entries and then stops writing.
 func (c *three) quietly(entries int) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), 5*harness.Patience)
@@ -55,7 +55,7 @@ func TestLostMember_idleCluster(t *testing.T) {
 				p.WriteConfigFile()
 			}
 			c := startThree(t, pods)
-			c.quietly(6_000 + snapshots) // etcd refuses requests if it is 5,000 entries behind the commit index
+			c.quietly(6_000 + snapshots) // etcd rejects requests if it is 5,000 entries behind the commit index
 			before := c.pods[0].Revision()
 			run := c.runs[2]
 			for range times {

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// oddRecords lists invalid contents for the path of the exit record.
+// oddRecords lists what may be at the path of the exit record instead of a valid record.
 var oddRecords = map[string]func(t *testing.T, path string){
 	"a symbolic link to a clean word": func(t *testing.T, path string) {
 		require.NoError(t, os.WriteFile(path+".target", []byte("terminated"), 0o600))
@@ -130,7 +130,7 @@ func TestExitRecord_olderThanTheData(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, p *harness.Pod){
 		"another etcd has served, and was killed": func(t *testing.T, p *harness.Pod) {
-			other := harness.NewPod(t) // with a separate volume and record
+			other := harness.NewPod(t) // with its own volume and record
 			other.Config = p.Config
 			other.ClientPort, other.PeerPort = p.ClientPort, p.PeerPort
 			run := other.StartReady()

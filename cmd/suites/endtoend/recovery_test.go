@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// newPodWithStore returns a pod without a sidecar that stores backups in a directory.
+// newPodWithStore returns a pod without a sidecar whose backups are stored in a directory.
 func newPodWithStore(t *testing.T) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)
@@ -30,7 +30,7 @@ func newPodWithStore(t *testing.T) *harness.Pod {
 	return p
 }
 
-// shutdownStored stops a run and checks that the store contains all writes.
+// shutdownStored stops a run and requires that the store contains all writes.
 func shutdownStored(run *harness.Run) {
 	run.T.Helper()
 	run.Shutdown()
@@ -112,7 +112,7 @@ func TestRestore_toATimeOnlyOnce(t *testing.T) {
 	p.Put("key", "good")
 	to := p.Revision()
 	shutdownStored(first)
-	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // a full snapshot is valid from the end of its second
+	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // a full snapshot can be selected by time from the end of its second
 	harness.Eventually(t, "the time has passed", func() bool { return time.Now().After(moment) })
 	at := moment.Format(time.RFC3339)
 	second := p.StartReady()

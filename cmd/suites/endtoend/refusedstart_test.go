@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The first line of the termination message must name the problem and the next step.
+// The first line of the termination message must state the problem and the next step.
 func TestRefusedStart_firstLine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -61,7 +61,7 @@ func TestRefusedStart_foundingMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		sidecar bool
-		listed  string // peer URL of the first member in initial-cluster; the member uses its actual port
+		listed  string // peer URL of the first member in initial-cluster; the member itself uses its actual port
 		more    string // further pair in initial-cluster
 	}{
 		"more URLs":                 {false, "http://127.0.0.1", ",etcd-main-0=http://127.0.0.1:1"},

@@ -22,7 +22,7 @@ func restore(p *harness.Pod, database string, flags ...string) {
 	require.Equal(p.T, 0, status, log)
 }
 
-// moveDataDir renames the data directory and returns the path of its database.
+// moveDataDir renames the data directory and returns the path of the database in it.
 func moveDataDir(p *harness.Pod) (database string) {
 	p.T.Helper()
 	aside := p.DataDir() + ".aside"
@@ -30,7 +30,7 @@ func moveDataDir(p *harness.Pod) (database string) {
 	return filepath.Join(aside, "member", "snap", "db")
 }
 
-// startFully starts without an exit record, which requires a full validation.
+// startFully starts without an exit record, so a full validation is required.
 func startFully(p *harness.Pod) *harness.Run {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.RecordPath()))
@@ -39,8 +39,8 @@ func startFully(p *harness.Pod) *harness.Run {
 	return run
 }
 
-// The restore procedure in the Kubernetes documentation bumps the revision, because controllers must never see it
-// decrease.
+// The restore procedure in the Kubernetes documentation must work, which bumps the revision because controllers must
+// never see it decrease.
 func TestStandalone_bumpedRevision(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
@@ -65,7 +65,7 @@ func TestStandalone_bumpedRevision(t *testing.T) {
 	}
 }
 
-// cutLogOff removes the last entries from the log.
+// cutLogOff removes the last entries of the log.
 func cutLogOff(p *harness.Pod) {
 	p.T.Helper()
 	segments, err := filepath.Glob(filepath.Join(p.DataDir(), "member", "wal", "*.wal"))

@@ -11,12 +11,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The root password must survive restarts. When a volume is lost, the password must be restored from the backups even
-// if the cluster had no keys.
+// The root password must not change after a restart. If a volume is lost, the password must be restored from the
+// backups, even if the cluster contained no keys.
 func TestRootPassword_newCluster(t *testing.T) {
 	t.Parallel()
 	p := newPodWithStore(t)
-	p.Config["bcrypt-cost"] = 4 // the default cost makes hashing a password take a minute on a busy machine
+	p.Config["bcrypt-cost"] = 4 // with the default cost, hashing a password takes a minute on a busy machine
 	p.WriteConfigFile()
 	file := filepath.Join(p.Dir, "password")
 	require.NoError(t, os.WriteFile(file, []byte("se:cret\n"), 0o600))

@@ -12,15 +12,15 @@ import (
 // trapPath is the target of redirects.
 const trapPath = "/trap"
 
-// redirect redirects to trapPath, which serves a result that must be ignored.
+// redirect redirects to trapPath, where the sidecar serves a result that must be ignored.
 func redirect(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, trapPath, http.StatusFound)
 }
 
-// cut closes the connection without a response.
+// cut closes the connection without sending a response.
 func cut(*harness.Sidecar, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
-// cutShort closes the connection in the middle of a status.
+// cutShort closes the connection after sending part of a status.
 func cutShort(_ *harness.Sidecar, w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Length", "10")
 	_, _ = w.Write([]byte("Success"))
@@ -28,7 +28,7 @@ func cutShort(_ *harness.Sidecar, w http.ResponseWriter, _ *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// sendForever sends an endless response that starts with a valid one.
+// sendForever sends an endless response, which starts with a valid one.
 func sendForever(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	chunk := append([]byte("Successful"), make([]byte, 64<<10)...)
 	for r.Context().Err() == nil {
@@ -38,7 +38,7 @@ func sendForever(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// after responds correctly after a pause.
+// after sends a correct response after a pause.
 func after(pause time.Duration) harness.Fault {
 	return func(s *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 		<-time.After(pause)

@@ -13,14 +13,14 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A stalled log reader must not delay etcd's service or its shutdown.
+// If the reader of the log stalls, etcd must still serve and stop without a delay.
 func TestStalledLogReader_delaysNothing(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Listen()
 	reader, writer, err := os.Pipe()
 	require.NoError(t, err)
-	defer reader.Close() // stays open and is never read
+	defer reader.Close() // stays open but is never read
 	fillPipe(t, writer)
 
 	ctx, cancel := harness.WithPatience(t.Context())

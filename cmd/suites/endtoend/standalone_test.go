@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// validated returns the validation modes of a run.
+// validated returns the validation modes that a run used.
 func validated(run *harness.Run) (modes []string) {
 	for _, begun := range run.Log.Matching(harness.Line{"message": "starting validation"}) {
 		modes = append(modes, begun["mode"].(string))
@@ -59,7 +59,7 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			end(first)
 			harness.CorruptFile(t, p.DBPath(), 0, 16<<10)
 			before := tree(p)
-			delete(before, p.RecordPath()+".crash") // a killed run leaves this file, which a clean stop removes
+			delete(before, p.RecordPath()+".crash") // only a killed run leaves this file behind
 
 			p.ExpectTerminationMessage()
 			second := p.Start()
@@ -72,7 +72,7 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			after := tree(p)
 			delete(before, p.RecordPath()+".last") // every run writes this file
 			delete(after, p.RecordPath()+".last")
-			delete(before, p.RecordPath()+".last.tmp") // a process may be killed while it writes this file
+			delete(before, p.RecordPath()+".last.tmp") // a process may be killed while it is writing this file
 			assert.Equal(t, before, after, "nothing on disk has changed")
 		})
 	}

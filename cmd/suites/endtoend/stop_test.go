@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// stops lists the ways to request a stop.
+// stops lists the ways in which a stop can be requested.
 var stops = map[string]func(run *harness.Run) error{
 	"SIGTERM": func(run *harness.Run) error { return run.Cmd.Process.Signal(syscall.SIGTERM) },
 	"SIGINT":  func(run *harness.Run) error { return run.Cmd.Process.Signal(syscall.SIGINT) },
@@ -151,7 +151,7 @@ func TestStop_openConnections(t *testing.T) {
 	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "no answer"})
 	for range 3 {
-		idle, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port)) // a prober that connects and sends nothing
+		idle, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port)) // a prober that connects but sends nothing
 		require.NoError(t, err)
 		defer idle.Close() // nothing was sent
 	}

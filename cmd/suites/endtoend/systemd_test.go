@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// serviceManager is the socket on which systemd receives notifications.
+// A serviceManager is the socket on which systemd receives notifications.
 type serviceManager struct {
 	t      *testing.T
 	socket *net.UnixConn

@@ -14,8 +14,8 @@ import (
 
 const tasks = "docs/tasks.md"
 
-// task returns the commands in the block that starts with the line first. own contains pairs of placeholders and
-// replacements.
+// task returns the commands in the block whose first line is first. own contains pairs of a placeholder and its
+// replacement.
 func task(t *testing.T, first string, own ...string) string {
 	t.Helper()
 	return typed(block(t, tasks, first), own...)

@@ -13,10 +13,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// members runs all tests of lost members instead of a selection. make test-recovery sets this flag.
+// members enables all tests of lost members instead of a selection. make test-recovery sets this flag.
 var members = flag.Bool("members", false, "run every test about members that are lost")
 
-// onlyWithMembers skips a long test unless -members is set.
+// onlyWithMembers skips a slow test unless -members is set.
 func onlyWithMembers(t *testing.T) {
 	t.Helper()
 	if !*members {
@@ -47,7 +47,7 @@ func startThree(t *testing.T, pods []*harness.Pod, flags ...string) *three {
 	return c
 }
 
-// requireWhole checks that all members are voters and that the last member has the same keys as the others.
+// requireWhole requires that all members are voters and that the last member has the same keys as the others.
 func (c *three) requireWhole() {
 	c.Helper()
 	out, log, code := c.pods[0].Begin("etcdctl", "member", "list").Wait()
@@ -62,7 +62,7 @@ func emptyVolume(p *harness.Pod) {
 	require.NoError(p.T, os.RemoveAll(p.Volume))
 }
 
-// storedThree returns a cluster whose members share a store with all writes.
+// storedThree returns a cluster whose members share a store that contains all writes.
 func storedThree(t *testing.T) *three {
 	t.Helper()
 	return stored(t, harness.StandaloneMembers(t, 3))
@@ -77,7 +77,7 @@ func stored(t *testing.T, pods []*harness.Pod) *three {
 	return c
 }
 
-// restart starts all members at the same time and waits until the cluster is complete.
+// restart starts all members at the same time and waits until all of them are ready.
 func (c *three) restart(flags ...string) (runs []*harness.Run) {
 	c.Helper()
 	runs = harness.StartAll(c.pods, flags...)

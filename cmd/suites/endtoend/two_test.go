@@ -13,10 +13,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// soon is the maximum time until a member reports the problem and the solution.
+// soon limits the time until a member reports the problem and the solution.
 const soon = 30 * time.Second
 
-// requireExplanation checks that the log and the status of a member contain the words.
+// requireExplanation requires that the log and the status of a member contain the words.
 func requireExplanation(t *testing.T, run *harness.Run, words string) {
 	t.Helper()
 	watch := harness.StartWatch()

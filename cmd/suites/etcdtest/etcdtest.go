@@ -1,4 +1,4 @@
-// Package etcdtest runs real etcd servers for the tests of backups.
+// Package etcdtest runs real etcd servers for tests of backups.
 package etcdtest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Patience limits every wait on a busy machine.
+// Patience limits each wait, even on a busy machine.
 const Patience = 3 * time.Minute
 
 // Etcd is an etcd server with a client.
@@ -24,7 +24,7 @@ type Etcd struct {
 	Client *clientv3.Client
 }
 
-// Start runs a single-member cluster in the directory until the test ends, and waits until it is serving.
+// Start runs a single-member cluster in the directory until the end of the test, and waits until it is serving.
 func Start(t testing.TB, dir string) *Etcd {
 	t.Helper()
 	listen := func() []url.URL {
@@ -37,7 +37,7 @@ func Start(t testing.TB, dir string) *Etcd {
 	config.ListenPeerUrls, config.AdvertisePeerUrls = peer, peer
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.TickMs, config.ElectionMs = 20, 200
-	config.QuotaBackendBytes, config.BcryptCost = 8<<30, 4 // the default cost makes hashing a password take a minute on a busy machine
+	config.QuotaBackendBytes, config.BcryptCost = 8<<30, 4 // with the default cost, hashing a password takes a minute on a busy machine
 	etcd, err := embed.StartEtcd(config)
 	require.NoError(t, err)
 	t.Cleanup(etcd.Close)

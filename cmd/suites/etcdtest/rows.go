@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// Fill writes 10,000 rows of 1 KB, which is one second of heavy load. The rows compress to half their size, like
-// typical JSON.
+// Fill writes 10,000 rows of 1 KB, which corresponds to one second of heavy load. Like typical JSON, the rows
+// compress to half their size.
 func (e *Etcd) Fill(t testing.TB) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 1))
@@ -33,7 +33,7 @@ func (e *Etcd) Fill(t testing.TB) {
 	}
 }
 
-// Rows returns the rows of a database file. Rows reads the file with bbolt only, and checks its consistency.
+// Rows returns the rows of a database file. Rows reads the file only with bbolt, and checks its consistency.
 func Rows(t testing.TB, path string) (rows []format.Row) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})

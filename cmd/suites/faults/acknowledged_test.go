@@ -28,7 +28,7 @@ import (
 
 var losses = flag.Int("losses", 3, "how often a member with --backup-ack=stored loses its volume")
 
-// newPodWithStore returns a single member with --backup-ack=stored.
+// newPodWithStore returns a single member that runs with --backup-ack=stored.
 func newPodWithStore(t *testing.T, store string, env ...string) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)
@@ -121,7 +121,7 @@ func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
 	}
 }
 
-// storingOn is like newPodWithStore, but stores backups in a bucket behind a proxy with latency.
+// storingOn is like newPodWithStore, but the backups are stored in a bucket behind a proxy that adds latency.
 func storingOn(t *testing.T, server *url.URL, bucket string, latency time.Duration) (*harness.Pod, *storetest.Proxy) {
 	t.Helper()
 	proxy := storetest.NewProxy(t, server)
@@ -182,7 +182,7 @@ func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.
 	run.Shutdown()
 }
 
-// awaitRestored waits longer than AwaitReady, because a restore sends about a hundred requests in sequence.
+// awaitRestored waits longer than AwaitReady, because a restore sends about a hundred requests one after the other.
 func awaitRestored(run *harness.Run) {
 	run.T.Helper()
 	require.Eventually(run.T, func() bool { return run.HasEnded() || run.Readyz() == http.StatusOK }, 10*time.Minute, 10*time.Millisecond)
@@ -196,10 +196,10 @@ func (tr *traffic) acknowledged() int {
 	return tr.writes
 }
 
-// sightings records when a watch first returned each value.
+// sightings records when a watch returned each value for the first time.
 type sightings struct {
 	mu   sync.Mutex
-	at   map[string]int64 // in nanoseconds after the start of the traffic
+	at   map[string]int64 // in nanoseconds since the start of the traffic
 	done func()
 }
 

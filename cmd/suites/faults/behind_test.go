@@ -57,8 +57,8 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	second.Kill()
 }
 
-// writeWhile runs clients that write keys, each with itself as the value, until do returns. writeWhile returns the
-// acknowledged keys.
+// writeWhile runs clients that write keys with the same text as value until do returns, and returns the acknowledged
+// keys.
 func writeWhile(p *harness.Pod, do func()) (acknowledged []string) {
 	var writers sync.WaitGroup
 	var mu sync.Mutex

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// blockedStart blocks a process at a certain point of its start.
+// A blockedStart blocks a process at a certain point of its start.
 type blockedStart struct {
 	// park returns the blocked process and a function that makes the pod usable for the next process.
 	park   func(p *harness.Pod) (run *harness.Run, leave func())
@@ -35,7 +35,7 @@ var parkings = map[string]blockedStart{
 
 func nothing() {}
 
-// blockAfterHalf sends only the first half of a configuration.
+// blockAfterHalf sends only the first half of the configuration.
 func blockAfterHalf(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("name: etcd-main-0\ndata-"))
 	_ = http.NewResponseController(w).Flush()
@@ -90,8 +90,8 @@ func parkServing(p *harness.Pod) (*harness.Run, func()) {
 	return run, nothing
 }
 
-// blockInWatch opens one stream per watch. etcd's client would use one stream for all watches, and its Close can
-// hang when many streams reconnect.
+// blockInWatch opens a separate stream for each watch. etcd's own client would use one stream for all watches, and
+// closing it can hang while many streams are reconnecting.
 func blockInWatch(p *harness.Pod) (*harness.Run, func()) {
 	run, leave := parkServing(p)
 	watching, forget := context.WithCancel(context.Background())
@@ -106,7 +106,7 @@ func blockInWatch(p *harness.Pod) (*harness.Run, func()) {
 		}}))
 		streams[i] = stream
 	}
-	for _, stream := range streams { // receiving the responses one at a time would take a minute on a busy machine
+	for _, stream := range streams { // receiving them sequentially would take a minute on a busy machine
 		reply, err := stream.Recv()
 		require.NoError(p.T, err)
 		require.True(p.T, reply.Created)

@@ -19,10 +19,10 @@ import (
 
 var crashCycles = flag.Int("crash-cycles", 3, "how often the crash loop kills etcd")
 
-// writers is the number of clients that write while etcd is killed.
+// writers is the number of clients that are writing while etcd is killed.
 const writers = 5
 
-// crashloop records the acknowledged writes of all cycles.
+// crashloop contains the acknowledged writes of all cycles.
 type crashloop struct {
 	t    *testing.T
 	pod  *harness.Pod
@@ -36,8 +36,8 @@ type crashloop struct {
 // lifetime is the number of cycles per volume. More cycles per volume would only make the starts slower.
 const lifetime = 100
 
-// TestFaultCrashLoop kills etcd at random times while it starts, serves writes and stops. No acknowledged write may
-// be lost. Several volumes are tested at the same time.
+// TestFaultCrashLoop kills etcd at random times while it is starting, serving writes and stopping. No acknowledged
+// write may be lost. Several volumes are tested in parallel.
 func TestFaultCrashLoop(t *testing.T) {
 	t.Parallel()
 	trial(t, "starting, written to, stopping", fmt.Sprintf("SIGKILL, %d times", *crashCycles))
@@ -71,7 +71,7 @@ func crashLoop(t *testing.T, p *harness.Pod, cycles int, kill func(run *harness.
 	return len(c.acknowledged)
 }
 
-// run starts one process and kills it while it starts, while it serves writes, or shortly after SIGTERM.
+// run starts a process and kills it while it is starting, while it is serving writes, or shortly after SIGTERM.
 func (c *crashloop) run(cycle int) {
 	run := c.pod.Start()
 	moment := c.dice.IntN(4)
@@ -115,7 +115,7 @@ func (c *crashloop) writeOn(ctx context.Context, client *clientv3.Client, prefix
 	}
 }
 
-// pass waits for a random time or until the process has exited.
+// pass waits for a random time, but returns early if the process exits.
 func (c *crashloop) pass(run *harness.Run, most time.Duration) {
 	select {
 	case <-time.After(time.Duration(c.dice.Int64N(int64(most)))):

@@ -16,10 +16,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// acknowledgedPuts is the number of keys that are written one after another before the process is killed.
+// acknowledgedPuts is the number of keys that are written one after the other before the process is killed.
 const acknowledgedPuts = 60
 
-// logDamages lists the ways in which a disk may damage a flushed entry.
+// logDamages lists the ways in which a disk may damage an entry that has been flushed.
 var logDamages = map[string]func(content []byte, begin int64){
 	"a zeroed sector":  func(content []byte, begin int64) { clear(content[begin-begin%512+512:][:512]) },
 	"a zeroed length":  func(content []byte, begin int64) { clear(content[begin:][:8]) },
@@ -77,7 +77,7 @@ func TestFaultTornLog_isServed(t *testing.T) {
 	}
 }
 
-// killDuringWrites returns a member whose database lags behind its log, and the index of the last log entry.
+// killDuringWrites returns a member whose database lags behind its log, and the index of the last entry in the log.
 func killDuringWrites(t *testing.T, alone bool) (p *harness.Pod, last uint64) {
 	t.Helper()
 	unwritten := map[string]any{"backend-batch-interval": time.Hour.Nanoseconds()}
@@ -96,8 +96,8 @@ func killDuringWrites(t *testing.T, alone bool) (p *harness.Pod, last uint64) {
 	return p, uint64(len(ends))
 }
 
-// damageLog damages the entry that is followed by the given number of entries. damageLog returns the index of the
-// previous entry and the offset of the damaged one.
+// damageLog damages the entry that is followed by the given number of entries, and returns the index of the entry
+// before it and the offset of the damaged entry.
 func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin int64)) (index uint64, begin int64) {
 	p.T.Helper()
 	begins, _ := datadirtest.Entries(p.T, wal(p))
@@ -109,7 +109,7 @@ func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin i
 	return uint64(at), begins[at]
 }
 
-// requireRefusal checks that the message explains how to proceed, and that a start does not append to the log.
+// requireRefusal requires that the message explains how to proceed and that a start does not append to the log.
 func requireRefusal(p *harness.Pod, index uint64, at int64) {
 	p.T.Helper()
 	p.ExpectTerminationMessage()

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// diskErrors lists errors of the disk with etcd's log that etcd treats as fatal.
+// diskErrors lists errors of the disk with etcd's log that are fatal for etcd.
 var diskErrors = map[string]string{"fdatasync": "EIO", "write": "ENOSPC"}
 
 func TestFaultDiskError_crashWithReason(t *testing.T) {
@@ -37,12 +37,12 @@ func TestFaultDiskError_crashWithReason(t *testing.T) {
 	}
 }
 
-// syscallText contains Go's texts for system call errors.
+// syscallText contains Go's texts for errors of system calls.
 var syscallText = map[string]string{
 	"EIO": syscall.EIO.Error(), "ENOSPC": syscall.ENOSPC.Error(), "EROFS": syscall.EROFS.Error(), "EPERM": syscall.EPERM.Error(),
 }
 
-// wal returns the newest segment of etcd's log.
+// wal returns the newest segment file of etcd's log.
 func wal(p *harness.Pod) string {
 	p.T.Helper()
 	segments, err := filepath.Glob(filepath.Join(p.DataDir(), "member", "wal", "*.wal"))

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// etcdTroubles lists data directories and disks on which etcd cannot start, even though etcd was stopped gracefully.
+// etcdTroubles lists data directories and disks with which etcd cannot start, even though it was stopped gracefully.
 var etcdTroubles = map[string]struct {
 	spoil  func(p *harness.Pod)
 	status int
@@ -71,7 +71,7 @@ func TestFaultEtcd_reportsWhyItCannotRun(t *testing.T) {
 	}
 }
 
-// logEnd returns the offset of the end of the last record in the log.
+// logEnd returns the offset at which the last record in the log ends.
 func logEnd(p *harness.Pod) int64 {
 	p.T.Helper()
 	content, err := os.ReadFile(wal(p))
@@ -115,7 +115,7 @@ func TestFaultFullDisk(t *testing.T) {
 	}
 }
 
-// fill writes a file until the disk is full.
+// fill writes to a file until the disk is full.
 func fill(t *testing.T, path string) {
 	t.Helper()
 	file, err := os.Create(path)

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// clientOfAll returns a client that is connected to all members, like an API server's client.
+// clientOfAll returns a client that is connected to all members, like the client of an API server.
 func clientOfAll(t *testing.T, pods []*harness.Pod) *clientv3.Client {
 	t.Helper()
 	return harness.NewClient(t, clientv3.Config{Endpoints: endpointsOf(pods)})
@@ -67,7 +67,7 @@ func thin(t *testing.T, c *clientv3.Client, prefix string) {
 	require.NoError(t, err)
 }
 
-// requireNothingLost checks that no acknowledged write is lost.
+// requireNothingLost requires that no acknowledged write has been lost.
 func requireNothingLost(t *testing.T, c *clientv3.Client, writers []*harness.LatencyClient) {
 	t.Helper()
 	for _, w := range writers {

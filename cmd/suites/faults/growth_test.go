@@ -25,7 +25,7 @@ import (
 type isolated struct {
 	*wires
 	name string
-	host int // last byte of its address
+	host int // last byte of its IP address
 	dir  string
 	cmd  *exec.Cmd
 }
@@ -78,7 +78,7 @@ func (m *isolated) begin(state string, initial ...*isolated) {
 
 func (m *isolated) file(name string) string { return filepath.Join(m.dir, name) }
 
-// command returns a command of the program in the member's namespace, like kubectl exec.
+// command returns a command of the program that runs in the member's namespace, as if started with kubectl exec.
 func (m *isolated) command(args ...string) *exec.Cmd {
 	command := exec.Command("ip", append([]string{"netns", "exec", m.wires.name(m.name), harness.Program}, args...)...)
 	command.Env = append(os.Environ(), "HOME="+m.dir)
@@ -114,7 +114,8 @@ func (m *isolated) awaitReady() {
 	harness.Eventually(m.t, m.name+" is ready", func() bool { return m.command("status").Run() == nil })
 }
 
-// exit waits until the process has exited, within the time limit of a stop, and returns its exit status.
+// exit waits until the process has exited, which must not take longer than a stop may take, and returns its exit
+// status.
 func (m *isolated) exit() int {
 	m.t.Helper()
 	finished := make(chan struct{})
@@ -207,7 +208,7 @@ func TestMaintenance_growMoveAndShrink(t *testing.T) {
 	w.requireNothingLost(members, end())
 }
 
-// exitsAsRemoved accepts both ways in which etcd notices its removal: directly, or because it is missing from the
+// exitsAsRemoved accepts both ways in which etcd notices its removal: it is notified, or it is missing from the
 // member list.
 func (m *isolated) exitsAsRemoved() {
 	m.t.Helper()
@@ -219,7 +220,7 @@ func (m *isolated) exitsAsRemoved() {
 	assert.Contains(m.t, string(log), says[status])
 }
 
-// lead moves the leadership to this member unless it is already the leader.
+// lead transfers leadership to this member unless it is already the leader.
 func (m *isolated) lead(members []*isolated) {
 	m.t.Helper()
 	for _, each := range members {

@@ -14,8 +14,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestFaultKilledAtEverySystemCall kills a run at each system call on the record, and at etcd's calls on its database
-// and log. The record must never be clean if etcd was not closed, and the next start must work.
+// TestFaultKilledAtEverySystemCall kills a run at each system call that affects the exit record, and at etcd's calls
+// that affect its database and log. The record must never be clean if etcd was not closed, and the next start must
+// succeed.
 func TestFaultKilledAtEverySystemCall(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -43,7 +44,7 @@ func TestFaultKilledAtEverySystemCall(t *testing.T) {
 	}
 }
 
-// logCalls is the number of identical calls on etcd's log to test.
+// logCalls is the number of identical system calls on etcd's log that are tested.
 const logCalls = 4
 
 // killSpots returns the system calls of a run on the record and the database, and some of the calls on the log. The
@@ -67,7 +68,7 @@ func killSpots(t *testing.T) (spots []spot) {
 	return spots
 }
 
-// here converts a spot to a path on this pod's volume.
+// here makes the path of a spot refer to this pod's volume.
 func here(p *harness.Pod, at spot) spot {
 	return spot{harness.CallPoint{Call: at.Call, Path: filepath.Join(p.Volume, at.Path), Count: at.Count}}
 }

@@ -68,15 +68,15 @@ type kubernetes struct {
 	t      *testing.T
 	url    string
 	client *http.Client
-	ending atomic.Bool // set when requests may fail
+	ending atomic.Bool // set while requests may fail
 
 	mu      sync.Mutex
 	objects map[string]*object
-	took    []time.Duration // durations of the requests that must succeed
+	took    []time.Duration // durations of requests that must succeed
 	changes int             // acknowledged changes
 }
 
-// object counts the changes of an object: creation, update and optional deletion.
+// An object counts the changes of one object: its creation, an update and possibly its deletion.
 type object struct{ asked, acknowledged, watched int }
 
 const deleted = 3
@@ -112,8 +112,8 @@ func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	return k
 }
 
-// awaitReady waits longer than other tests, because after a minute without etcd, the API server takes minutes to
-// reconnect.
+// awaitReady waits longer than other tests, because the API server takes minutes to reconnect after a minute without
+// etcd.
 func (k *kubernetes) awaitReady() {
 	k.t.Helper()
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
@@ -161,7 +161,7 @@ func (k *kubernetes) send(ctx context.Context, method, path, body string) (*http
 	return k.client.Do(request)
 }
 
-// load changes, reads and watches objects until enough changes are acknowledged and end has returned.
+// load changes, reads and watches objects until enough changes have been acknowledged and end has returned.
 func (k *kubernetes) load(end func()) {
 	k.t.Helper()
 	k.ending.Store(false)
@@ -191,8 +191,7 @@ func (k *kubernetes) load(end func()) {
 		k.took[len(k.took)/2], k.took[len(k.took)*99/100], k.took[len(k.took)-1])
 }
 
-// live creates, updates and reads an object, and sometimes deletes the object. live reports whether all requests
-// succeeded.
+// live creates, updates and reads an object, sometimes deletes it, and reports whether all requests succeeded.
 func (k *kubernetes) live(ctx context.Context, name string, number int) bool {
 	known, path := &object{}, configMaps+"/"+name
 	k.mu.Lock()
@@ -217,7 +216,7 @@ func (k *kubernetes) live(ctx context.Context, name string, number int) bool {
 	return ok
 }
 
-// must sends a request that may fail only if the member is about to exit. changed is the object that the request
+// must sends a request that may only fail if the member is about to exit. changed is the object that the request
 // changes, or nil.
 func (k *kubernetes) must(ctx context.Context, method, path, name string, changed *object) (content []byte, ok bool) {
 	began, changes := time.Now(), 0
@@ -242,7 +241,7 @@ func (k *kubernetes) must(ctx context.Context, method, path, name string, change
 	return content, true
 }
 
-// watch records the changes returned by a watch, and restarts the watch after an error.
+// watch records the changes that a watch returns, and restarts the watch after an error.
 func (k *kubernetes) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		reply, err := k.send(ctx, http.MethodGet, configMaps+"?watch=true", "")
@@ -262,11 +261,11 @@ func (k *kubernetes) watch(ctx context.Context) {
 				k.mu.Unlock()
 			}
 		}
-		_ = reply.Body.Close() // the body was read completely
+		_ = reply.Body.Close() // the body was read to its end
 	}
 }
 
-// changes returns the number of changes of an object.
+// changes returns how many times an object has been changed.
 func (c configMap) changes(exists bool) (count int) {
 	if !exists {
 		return deleted

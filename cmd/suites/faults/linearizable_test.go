@@ -18,13 +18,13 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// access is an operation of a client on one register: a read, or a write of a unique value.
+// An access is an operation of a client on one register: a read, or a write of a unique value.
 type access struct {
 	key, value string
 	write      bool
 }
 
-// registers is the model of independent registers for porcupine.
+// registers is the porcupine model of independent registers.
 var registers = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		keys := map[string][]porcupine.Operation{}
@@ -64,7 +64,7 @@ const (
 	answerWithin   = 2 * time.Second
 )
 
-// loadHistory starts clients of all members. loadHistory returns a function that stops them.
+// loadHistory starts clients for all members and returns a function that stops them.
 func loadHistory(t *testing.T, pods []*harness.Pod) (tr *traffic, end func()) {
 	t.Helper()
 	tr = &traffic{began: time.Now()}
@@ -94,7 +94,7 @@ func (tr *traffic) use(ctx context.Context, client *clientv3.Client, number int)
 	}
 }
 
-// ask sends an operation and records the response. A write without a response may take effect at any later time, and
+// ask sends an operation and records the response. A write without a response may take effect at any later time, but
 // a read without a response is ignored.
 func (tr *traffic) ask(client *clientv3.Client, asked access, number int) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
@@ -134,8 +134,8 @@ func (tr *traffic) assertLinearizable(t *testing.T) {
 	require.Equal(t, porcupine.Ok, porcupine.CheckOperationsTimeout(registers, tr.history, 2*time.Minute), "the history is linearizable")
 }
 
-// TestFaultClusterStaysLinearizable restarts, kills and pauses the members of a cluster during reads and writes. The
-// final reads detect lost acknowledged writes.
+// TestFaultClusterStaysLinearizable restarts, kills and pauses the members of a cluster while clients are reading and
+// writing. Lost acknowledged writes are detected by the final reads.
 func TestFaultClusterStaysLinearizable(t *testing.T) {
 	t.Parallel()
 	rounds := 1
@@ -195,7 +195,7 @@ var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
 	},
 }
 
-// awaitLeader waits for a leader and returns the leader's index.
+// awaitLeader waits until there is a leader, and returns its index.
 func awaitLeader(t *testing.T, pods []*harness.Pod) (leader int) {
 	t.Helper()
 	harness.Eventually(t, "one of the members leads", func() bool {

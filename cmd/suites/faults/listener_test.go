@@ -57,7 +57,7 @@ func cutListener(run *harness.Run, port int) {
 	require.NoError(run.T, unix.Shutdown(socket, unix.SHUT_RDWR))
 }
 
-// listener returns the file descriptor of the process's socket that listens on the port.
+// listener returns the file descriptor of the process's socket that is listening on the port.
 func listener(run *harness.Run, port int) (fd int) {
 	run.T.Helper()
 	dir := fmt.Sprintf("/proc/%d", run.Cmd.Process.Pid)
@@ -75,7 +75,7 @@ func listener(run *harness.Run, port int) (fd int) {
 	return 0
 }
 
-// inode returns the inode of the socket that listens on the port. In the kernel's table, column 2 is the local
+// inode returns the inode of the socket that is listening on the port. In the kernel's table, column 2 is the local
 // address, column 4 is the state, and column 10 is the inode.
 func inode(t *testing.T, dir string, port int) string {
 	t.Helper()

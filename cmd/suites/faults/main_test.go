@@ -1,6 +1,6 @@
-// Package faults_test tests the program under the faults of a pod: kills, power losses, full and broken disks, and
-// lost quorums. By default, a short selection of the tests runs. -faults runs all tests. A table of all trials is
-// printed at the end.
+// Package faults_test tests the program with faults that can affect a pod: kills, power losses, full and broken
+// disks, and lost quorums. By default, only a selection of the tests runs. -faults runs all tests. A table of all
+// trials is printed at the end.
 package faults_test
 
 import (

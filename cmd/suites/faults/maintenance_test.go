@@ -25,7 +25,7 @@ var (
 	inUse  = flag.Int("maintenance-in-use", 200, "mebibytes that are in use of each member's database when the longest gap is measured")
 )
 
-// longestGap is the maximum time that a writer may wait while members are defragmented one at a time.
+// longestGap limits the time that a writer may have to wait while members are defragmented one at a time.
 const longestGap = 1500 * time.Millisecond
 
 func TestMaintenance_delaysWritesOnlyBriefly(t *testing.T) {
@@ -105,7 +105,7 @@ func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	}
 }
 
-// done returns the number of completed defragmentations of all members.
+// done returns the number of defragmentations that all members have completed.
 func done(runs []*harness.Run) (count int) {
 	for _, run := range runs {
 		if current := run.Status().Maintenance; current != nil {
@@ -138,7 +138,7 @@ func fragmentsWhileASnapshotIsRead(t *testing.T, pods []*harness.Pod, runs []*ha
 	harness.Eventually(t, "the third is defragmented", func() bool { return done(runs) >= before+3 })
 }
 
-// killsOneThatStandsStill kills a member while it is being defragmented and waits until all members are ready.
+// killsOneThatStandsStill kills a member while it is being defragmented and waits until all members are ready again.
 func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
 	t.Helper()
 	c := clientOfAll(t, pods)
@@ -162,8 +162,8 @@ func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.
 	}
 }
 
-// exceedsTheQuota fills the database until writes are rejected, then deletes keys and compacts. The members must
-// recover automatically.
+// exceedsTheQuota fills the database until writes are rejected, and then deletes keys and compacts. The members must
+// then recover automatically.
 func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	t.Helper()
 	c := clientOfAll(t, pods)
@@ -184,7 +184,7 @@ func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	}
 }
 
-// Clients must see only revisions of their own changes, even though the members also write.
+// Clients must only see revisions of their own changes, even though the members also write to etcd.
 func TestMaintenance_keepsRevision(t *testing.T) {
 	t.Parallel() // the test spends most of its minute waiting
 	times := 1

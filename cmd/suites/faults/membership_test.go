@@ -34,7 +34,8 @@ func TestFaultRemovedMember(t *testing.T) {
 			if state == "down" {
 				run = gone.Start()
 			}
-			// etcd either learns about its removal or fails fatally because it is not in the member list.
+			// A removed member must exit, whether etcd is notified of its removal or fails because it is not in the
+			// member list.
 			says := map[int]string{70: "removed from the cluster", 2: "failed to find local ID in cluster members"}
 			status := run.Exit(harness.Patience)
 			require.Contains(t, says, status)
@@ -73,7 +74,7 @@ func TestFaultDataOfAnotherCluster(t *testing.T) {
 	assertTruth(run, status, nil)
 }
 
-// removeMember removes other's member through this pod's etcd as soon as etcd considers the cluster healthy.
+// removeMember removes the member of other through this pod's etcd once etcd considers the cluster healthy.
 func removeMember(p *harness.Pod, other *harness.Pod) {
 	p.T.Helper()
 	client, id := p.Etcd(), memberID(p, other)
@@ -85,7 +86,7 @@ func removeMember(p *harness.Pod, other *harness.Pod) {
 	})
 }
 
-// memberID returns other's member ID according to this pod's etcd.
+// memberID returns the member ID of other as reported by this pod's etcd.
 func memberID(p *harness.Pod, other *harness.Pod) uint64 {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)

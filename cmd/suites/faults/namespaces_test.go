@@ -21,7 +21,7 @@ type wires struct {
 	count  int
 }
 
-// newWires creates a network for the duration of a test. newWires requires root and ip(8).
+// newWires creates a network that exists until the end of the test. newWires requires root and ip(8).
 func newWires(t *testing.T) *wires {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -46,7 +46,7 @@ func (w *wires) add(name string) {
 	w.ip("-n", w.name(name), "link", "set", "lo", "up")
 }
 
-// attach creates a namespace and connects it to the bridge.
+// attach creates a network namespace and connects it to the bridge.
 func (w *wires) attach(name string, host int) {
 	w.t.Helper()
 	w.count++
@@ -73,7 +73,7 @@ func (w *wires) ip(args ...string) {
 	require.NoError(w.t, err, "ip %v: %s", args, out)
 }
 
-// dial connects from the bridge's namespace.
+// dial connects to an address from the bridge's namespace.
 func (w *wires) dial(ctx context.Context, address string) (conn net.Conn, err error) {
 	finished := make(chan struct{})
 	go func() {

@@ -23,13 +23,13 @@ type order struct {
 	record string
 }
 
-// The events that the test needs.
+// The events that the test uses.
 const (
 	databaseClosed = "a process that may write has closed the database"
 	recordWritten  = "the exit record was put in its place"
 )
 
-// watchOrder starts a recording, or returns nil if the pod has no database yet.
+// watchOrder starts to record events, or returns nil if the pod has no database yet.
 func watchOrder(p *harness.Pod) *order {
 	p.T.Helper()
 	if _, err := os.Stat(p.DBPath()); err != nil {
@@ -45,8 +45,8 @@ func watchOrder(p *harness.Pod) *order {
 	return &order{p.T, events, filepath.Base(p.RecordPath())}
 }
 
-// wasClosedFirst reports whether the database was closed before the record was written. The result is false if
-// nothing was recorded.
+// wasClosedFirst reports whether the database was closed before the record was written. If no events were recorded,
+// the result is false.
 func (o *order) wasClosedFirst() bool {
 	if o == nil {
 		return false

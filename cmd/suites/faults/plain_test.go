@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// plainMembers starts a cluster of three members of plain etcd in this process.
+// plainMembers starts a cluster of three plain etcd members in this process.
 func plainMembers(t *testing.T) (members []*embed.Etcd) {
 	t.Helper()
 	var configs []*embed.Config
@@ -76,7 +76,7 @@ func TestMaintenance_plainEtcd(t *testing.T) {
 		len(writers), took, longest.Longest.Round(time.Millisecond), longest.Failed)
 }
 
-// leading returns 1 for the leader and 0 for other members.
+// leading returns 1 for the leader and 0 for any other member.
 func leading(member *embed.Etcd) int {
 	if member.Server.Leader() == member.Server.MemberID() {
 		return 1

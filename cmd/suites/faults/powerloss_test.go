@@ -11,7 +11,7 @@ import (
 
 const diskSize = 512 << 20
 
-// A record must be on disk before the process exits, and must be removed from disk before etcd opens its data.
+// The record must be on disk before the process exits, and its removal must be on disk before etcd opens its data.
 func TestFaultPowerLoss_recordIsTrue(t *testing.T) {
 	t.Parallel()
 	trial(t, "stopped, serving", "power loss")

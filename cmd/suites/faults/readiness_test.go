@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// readinessBound is the maximum time for which /readyz may be wrong.
+// readinessBound limits the time for which /readyz may be wrong.
 const readinessBound = 3 * time.Second
 
 func TestFaultReadiness_followsQuorum(t *testing.T) {
@@ -40,7 +40,7 @@ func TestFaultReadiness_followsQuorum(t *testing.T) {
 	again.AwaitReady()
 }
 
-// unavailable checks that writes fail.
+// unavailable requires that writes fail.
 func unavailable(p *harness.Pod) { require.Error(p.T, p.TryPut("key", "lost", 500*time.Millisecond)) }
 
 func TestFaultReadiness_pausedMembers(t *testing.T) {
@@ -109,7 +109,7 @@ func TestFaultReadiness_authentication(t *testing.T) {
 	t.Parallel()
 	trial(t, "serving", "authentication enabled")
 	p := harness.NewPod(t)
-	p.Config["bcrypt-cost"] = 4 // the default cost makes hashing a password take a minute while all tests are running
+	p.Config["bcrypt-cost"] = 4 // with the default cost, hashing a password takes a minute while all tests are running
 	run := p.StartReady()
 	enableAuthentication(t, p.Etcd())
 	start := time.Now()
@@ -157,7 +157,7 @@ func TestFaultRotatedCertificates(t *testing.T) {
 	run.Shutdown()
 }
 
-// copyFile replaces a file atomically, like a certificate rotation.
+// copyFile atomically replaces a file, as a certificate rotation does.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	content, err := os.ReadFile(from)

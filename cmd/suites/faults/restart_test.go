@@ -50,7 +50,7 @@ func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	requireNothingLost(t, clientOfAll(t, pods), writers)
 }
 
-// tooBusy reports whether a member has logged that writes were not held back in time.
+// tooBusy reports whether a member has logged that it did not hold back writes in time.
 func tooBusy(run *harness.Run) bool {
 	return run.Log.Matching(harness.Line{"message": "may be delayed"}) != nil
 }

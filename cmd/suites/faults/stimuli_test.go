@@ -44,7 +44,7 @@ func postStop(run *harness.Run) {
 	assert.NotEmpty(run.T, body)
 }
 
-// twice sends a second signal after the interval in which two signals count as one.
+// twice sends a second signal after the interval in which two signals are treated as one.
 func twice(second syscall.Signal) func(run *harness.Run) {
 	return func(run *harness.Run) {
 		send(syscall.SIGTERM)(run)
@@ -54,9 +54,8 @@ func twice(second syscall.Signal) func(run *harness.Run) {
 	}
 }
 
-// TestFaultEveryStimulusInEveryState blocks a process in each state and sends it each stimulus. The process must exit
-// within its time budget, the record must be correct, and the next start must request the validation that the record
-// requires.
+// TestFaultEveryStimulusInEveryState blocks a process in each state and applies each stimulus to it. The process must
+// exit in time, the record must be correct, and the next start must request the validation that the record requires.
 func TestFaultEveryStimulusInEveryState(t *testing.T) {
 	t.Parallel()
 	for name, state := range parkings {
@@ -106,7 +105,7 @@ func leftOpen(run *harness.Run, seen *order) bool {
 	return opened && !closed && !seen.wasClosedFirst()
 }
 
-// assertNextStart checks that the next start succeeds with the validation that the record requires.
+// assertNextStart checks that the next start succeeds and runs the validation that the record requires.
 func assertNextStart(p *harness.Pod, t *testing.T, why string) {
 	t.Helper()
 	want := map[bool]string{true: "sanity", false: "full"}[clean(p)]

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// spot is a system call on a path.
+// A spot is a system call on a path.
 type spot struct{ harness.CallPoint }
 
 // callOn returns the spot of the first system call of the given kind on a path.
@@ -22,13 +22,13 @@ func callOn(call, path string) spot {
 	return spot{harness.CallPoint{Call: call, Path: path, Count: 1}}
 }
 
-// attach attaches strace to a running process. The returned function detaches it.
+// attach attaches strace to a running process and returns a function that detaches it.
 func attach(run *harness.Run, args ...string) (detach func()) {
 	run.T.Helper()
 	pid := strconv.Itoa(run.Cmd.Process.Pid)
 	tracer := exec.Command("strace", append([]string{"-f", "-qqq", "-o", os.DevNull, "-p", pid}, args...)...)
 	require.NoError(run.T, tracer.Start())
-	run.T.Cleanup(func() { // strace exits with the process
+	run.T.Cleanup(func() { // strace exits together with the process
 		run.Kill()
 		_ = tracer.Wait()
 	})
@@ -46,7 +46,8 @@ func attach(run *harness.Run, args ...string) (detach func()) {
 	return func() { require.NoError(run.T, tracer.Process.Kill()) }
 }
 
-// trace runs the program under strace until it stops, and returns the successful calls on paths of the volume.
+// trace runs the program under strace until the program has stopped, and returns the successful system calls on paths
+// of the volume.
 func trace(p *harness.Pod) (spots []spot) {
 	p.T.Helper()
 	for _, each := range p.Trace("unlinkat,renameat,openat,read,write,fsync,fdatasync,flock,close", func() { p.StartAndStop() }) {
@@ -64,7 +65,7 @@ func (s spot) name() string {
 	return s.Call + " " + s.where() + " " + strconv.Itoa(s.Count)
 }
 
-// where returns the kind of a file from its path relative to the volume.
+// where returns the kind of a file, given its path relative to the volume.
 func (s spot) where() string {
 	switch {
 	case s.Path == ".":

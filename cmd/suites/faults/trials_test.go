@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 )
 
-// faults runs the whole fault suite instead of a short selection.
+// faults enables the complete fault suite instead of a selection.
 var faults = flag.Bool("faults", false, "run the whole fault suite")
 
 func onlyWithFaults(t *testing.T) {
@@ -21,10 +21,10 @@ func onlyWithFaults(t *testing.T) {
 	}
 }
 
-// tried counts the trials of the fault suite, which are printed as a table at the end.
+// tried contains the trials of the fault suite, which are printed as a table at the end.
 var tried ledger
 
-// ledger counts trials and failures by state and stimulus.
+// A ledger counts trials and failures by state and stimulus.
 type ledger struct {
 	mu   sync.Mutex
 	rows []tally
@@ -35,7 +35,7 @@ type tally struct {
 	runs, failed, missed int
 }
 
-// trial adds the test to the ledger under a state and a stimulus.
+// trial records the test as a trial of the stimulus in the state.
 func trial(t *testing.T, state, stimulus string) {
 	t.Helper()
 	t.Cleanup(func() { tried.add(state, stimulus, t.Failed(), t.Skipped()) })

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Etcd returns a client of the embedded etcd.
+// Etcd returns a client for the embedded etcd.
 func (p *Pod) Etcd() *clientv3.Client {
 	p.T.Helper()
 	return NewClient(p.T, clientv3.Config{Endpoints: []string{p.Endpoint()}, TLS: p.Identity})
@@ -28,7 +28,7 @@ func NewClient(t *testing.T, config clientv3.Config) *clientv3.Client {
 	config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(limitCalls(Patience)))
 	client, err := clientv3.New(config)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() }) // a test may have closed it
+	t.Cleanup(func() { _ = client.Close() }) // a test may have closed the client
 	return client
 }
 
@@ -49,13 +49,13 @@ func limitCalls(within time.Duration) grpc.UnaryClientInterceptor {
 	}
 }
 
-// Put writes a key and returns when etcd has acknowledged it.
+// Put writes a key and returns once etcd has acknowledged the write.
 func (p *Pod) Put(key, value string) {
 	p.T.Helper()
 	require.NoError(p.T, p.TryPut(key, value, Patience))
 }
 
-// TryPut returns nil when etcd has acknowledged the key.
+// TryPut writes a key and returns nil once etcd has acknowledged the write.
 func (p *Pod) TryPut(key, value string, within time.Duration) error {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -64,13 +64,13 @@ func (p *Pod) TryPut(key, value string, within time.Duration) error {
 	return err
 }
 
-// Revision returns etcd's newest revision.
+// Revision returns etcd's current revision.
 func (p *Pod) Revision() int64 {
 	p.T.Helper()
 	return p.read("any").Header.Revision
 }
 
-// Get returns the value of an existing key.
+// Get returns the value of a key, which must exist.
 func (p *Pod) Get(key string) string {
 	p.T.Helper()
 	reply := p.read(key)
@@ -100,8 +100,8 @@ type LatencyClient struct {
 	first  chan struct{} // closed after the first acknowledged write
 }
 
-// StartLatencyClients starts count LatencyClients and waits until each has written a key. StartLatencyClients returns
-// a function that stops them.
+// StartLatencyClients starts count LatencyClients, waits until each of them has written a key, and returns a function
+// that stops them.
 func StartLatencyClients(t *testing.T, count int, client func() *clientv3.Client) (end func() []*LatencyClient) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -122,7 +122,7 @@ func StartLatencyClients(t *testing.T, count int, client func() *clientv3.Client
 	}
 }
 
-// run writes keys until ctx is done and retries failed writes. A retry may find that the key already exists, because
+// run writes keys until ctx is done, and retries failed writes. A retry may find that the key already exists, because
 // the outcome of a failed write is unknown.
 func (w *LatencyClient) run(ctx context.Context) {
 	var last time.Time
@@ -143,7 +143,7 @@ func (w *LatencyClient) run(ctx context.Context) {
 	}
 }
 
-// Longest returns the LatencyClient with the longest time between two writes.
+// Longest returns the LatencyClient with the longest time between two acknowledged writes.
 func Longest(writers []*LatencyClient) *LatencyClient {
 	return slices.MaxFunc(writers, func(a, b *LatencyClient) int { return int(a.Longest - b.Longest) })
 }

@@ -25,7 +25,7 @@ func TestClient_callWithoutDeadlineEnds(t *testing.T) {
 	defer client.Close() // nothing was sent
 	for method, call := range map[string]func() error{
 		"KV/Put":   func() error { _, err := client.Put(t.Context(), "key", "value"); return err },
-		"KV/Range": func() error { _, err := client.Get(t.Context(), "key"); return err }, // etcd's client retries this call
+		"KV/Range": func() error { _, err := client.Get(t.Context(), "key"); return err }, // etcd's client retries such calls
 	} {
 		ended := make(chan error, 1)
 		go func() { ended <- call() }()

@@ -8,14 +8,14 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Cluster starts the members of a new cluster and waits until all are ready.
+// Cluster starts the members of a new cluster and waits until all of them are ready.
 func Cluster(t *testing.T, size int) (pods []*Pod, runs []*Run) {
 	t.Helper()
 	pods = Members(t, size)
 	return pods, StartAll(pods)
 }
 
-// StartAll starts the members of a cluster at the same time and waits until all are ready.
+// StartAll starts the members of a cluster at the same time and waits until all of them are ready.
 func StartAll(pods []*Pod, flags ...string) (runs []*Run) {
 	for _, p := range pods {
 		runs = append(runs, p.Start(flags...))
@@ -26,7 +26,8 @@ func StartAll(pods []*Pod, flags ...string) (runs []*Run) {
 	return runs
 }
 
-// Members returns the pods of a new cluster. Connections are not encrypted unless a secure function changes the pods.
+// Members returns the pods of a new cluster. Connections are not encrypted unless one of the secure functions
+// configures TLS in the pods.
 func Members(t *testing.T, size int, secure ...func([]*Pod)) (pods []*Pod) {
 	t.Helper()
 	for i := range size {
@@ -47,7 +48,7 @@ func Members(t *testing.T, size int, secure ...func([]*Pod)) (pods []*Pod) {
 	return pods
 }
 
-// StandaloneMembers is like Members, but without sidecars.
+// StandaloneMembers is like Members, but the pods have no sidecars.
 func StandaloneMembers(t *testing.T, size int, secure ...func([]*Pod)) (pods []*Pod) {
 	t.Helper()
 	pods = Members(t, size, secure...)

@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// ioctlShutdown is EXT4_IOC_SHUTDOWN from fs/ext4/ext4.h, which shuts down a file system immediately.
+	// ioctlShutdown is EXT4_IOC_SHUTDOWN from fs/ext4/ext4.h, which immediately shuts down a file system.
 	ioctlShutdown = 0x8004587d
-	// withoutFlush discards everything that the file system has not yet written to the disk.
+	// withoutFlush discards everything that the file system has not written to the disk yet.
 	withoutFlush = 2
 )
 
-// Disk is an ext4 file system that replaces a pod's volume and can simulate a power loss.
+// A Disk is an ext4 file system that replaces a pod's volume and can simulate a power loss.
 type Disk struct {
 	t     *testing.T
 	image string
 	point string
 }
 
-// NewDisk creates a disk of size bytes. The test is skipped without root and loop devices.
+// NewDisk creates a disk of size bytes. Without root and loop devices, NewDisk skips the test.
 func NewDisk(p *Pod, size int64) *Disk {
 	p.T.Helper()
 	d := &Disk{t: p.T, image: filepath.Join(p.Dir, "disk"), point: p.Volume}
@@ -43,8 +43,9 @@ func NewDisk(p *Pod, size int64) *Disk {
 	return d
 }
 
-// CutPower shuts down the file system, kills the process and mounts the disk again. The process is suspended first:
-// during a shutdown of ext4, an fsync succeeds even if its data is lost, and etcd must not acknowledge such a write.
+// CutPower shuts down the file system, kills the process and mounts the disk again. CutPower first suspends the
+// process, because an fsync during a shutdown of ext4 succeeds even if the data is lost, and etcd must not
+// acknowledge such a write.
 func (d *Disk) CutPower(run *Run) {
 	d.t.Helper()
 	suspend(run)
@@ -71,7 +72,7 @@ func (d *Disk) back() bool {
 	return false
 }
 
-// suspend suspends the process, and returns when the process has stopped running or has exited.
+// suspend suspends the process, and returns once it has stopped running or exited.
 func suspend(run *Run) {
 	run.T.Helper()
 	_ = run.Cmd.Process.Signal(syscall.SIGSTOP) // the process may have exited already
@@ -88,7 +89,7 @@ func (d *Disk) run(name string, args ...string) {
 	Eventually(d.t, name+" succeeds", func() bool { return exec.Command(name, args...).Run() == nil })
 }
 
-// Mount mounts a file system until the test ends. The last argument is the mount point. Mount requires root.
+// Mount mounts a file system until the end of the test. The last argument is the mount point. Mount requires root.
 func Mount(t *testing.T, args ...string) {
 	t.Helper()
 	point := args[len(args)-1]
@@ -98,13 +99,13 @@ func Mount(t *testing.T, args ...string) {
 	t.Cleanup(func() { require.NoError(t, exec.Command("umount", "--lazy", point).Run()) })
 }
 
-// CallPoint identifies the Count-th system call of a kind on a path.
+// A CallPoint identifies the Count-th system call of a kind on a path.
 type CallPoint struct {
 	Call, Path string
 	Count      int
 }
 
-// NeedStrace skips the test if strace does not work here.
+// NeedStrace skips the test if strace does not work on this machine.
 func NeedStrace(t *testing.T) {
 	t.Helper()
 	if out, err := exec.Command("strace", "-qqq", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
@@ -117,8 +118,8 @@ func (s CallPoint) Inject(fault string) []string {
 	return []string{"-P", s.Path, "-e", "trace=" + s.Call, "-e", "inject=" + s.Call + ":" + fault}
 }
 
-// Strace makes the pod run its programs under strace. strace is a grandchild process, so the child process is still
-// the program itself.
+// Strace makes the pod run its programs under strace. strace runs as a grandchild, so the child process is still the
+// program itself.
 func (p *Pod) Strace(args ...string) {
 	p.Under = append([]string{"strace", "-D", "-f", "-qqq", "-o", p.tracePath()}, args...)
 }

@@ -10,18 +10,18 @@ import (
 	"sync"
 )
 
-// Line is a log line, or the fields to match.
+// A Line is a line of the log, or the fields to match.
 type Line map[string]any
 
-// Log contains the lines that a process wrote to stderr.
+// A Log contains the lines that a process has written to standard error.
 type Log struct {
 	mu    sync.Mutex
 	raw   []string
 	lines []Line
-	bad   []string // may be read only after the process has exited
+	bad   []string // must not be read until the process has exited
 }
 
-// Lines returns the number of lines so far.
+// Lines returns the number of lines logged so far.
 func (l *Log) Lines() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,7 +46,7 @@ func (l *Log) add(raw []byte) {
 
 var allLogs = flag.Bool("all-logs", false, "also print etcd's own log lines when a test fails")
 
-// ofEtcd identifies a line that etcd itself logs.
+// ofEtcd matches lines that etcd itself has logged.
 const ofEtcd = `"component":"etcd"`
 
 // summary returns the text that a failing test prints: the wrapper's log lines and the number of etcd's log lines that
@@ -61,7 +61,7 @@ func (l *Log) summary() string {
 	return strings.Join(shown, "")
 }
 
-// Matching returns the lines with the given fields. A message matches if it contains the wanted text.
+// Matching returns the lines that have all of the given fields. A message only needs to contain the given text.
 func (l *Log) Matching(want Line) (found []Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

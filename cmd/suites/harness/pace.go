@@ -15,31 +15,31 @@ import (
 )
 
 const (
-	// Patience limits every wait for an expected state, measured in idle-machine time.
+	// Patience limits how long a test waits for an expected state, as measured by a Watch.
 	Patience = 40 * time.Second
-	// AbortBudget limits a stop before etcd has been opened, measured in idle-machine time.
+	// AbortBudget limits how long a stop may take before etcd has been opened, as measured by a Watch.
 	AbortBudget = lifecycle.AbortBudget
-	// StopBudget limits a stop after etcd has been opened.
+	// StopBudget limits how long a stop may take after etcd has been opened.
 	StopBudget = lifecycle.StopBudget
 )
 
 const (
 	// stint is the CPU time of one measurement of the machine's pace, and rest is the pause between two measurements.
-	// Together, they use 1% of a core.
+	// All measurements together use 1% of a core.
 	stint = 4 * time.Millisecond
 	rest  = 396 * time.Millisecond
 )
 
-// pace is the total duration and CPU time of all measurements since the process started.
+// pace contains the total duration and the total CPU time of all measurements since the process started.
 var pace struct {
 	sync.Mutex
 	took, worked time.Duration
 }
 
-// measuring starts the measurement with the first Watch.
+// measuring starts the measurements when the first Watch is created.
 var measuring = sync.OnceFunc(func() { go sampleCPU() })
 
-// sampleCPU measures the pace forever, on a locked thread that waits for the CPU like any other busy thread.
+// sampleCPU measures the pace forever, on a locked thread that waits for a CPU like any other busy thread.
 func sampleCPU() {
 	runtime.LockOSThread()
 	for {
@@ -66,7 +66,7 @@ func threadTime() time.Duration {
 // how long something would have taken on a dedicated core.
 type Watch struct {
 	began        time.Time
-	took, worked time.Duration // values of pace at the start
+	took, worked time.Duration // values of pace when the Watch was started
 }
 
 // StartWatch starts a Watch.
@@ -77,12 +77,12 @@ func StartWatch() Watch {
 	return Watch{time.Now(), pace.took, pace.worked}
 }
 
-// Duration returns the time since the start, divided by the slowdown of the machine in that time.
+// Duration returns the time since the start, divided by the slowdown of the machine during that time.
 func (w Watch) Duration() time.Duration {
 	pace.Lock()
 	defer pace.Unlock()
 	took, worked := pace.took-w.took, pace.worked-w.worked
-	if worked == 0 { // use all measurements if there is none since the start
+	if worked == 0 { // use all measurements if there have been none since the start
 		took, worked = max(pace.took, 1), max(pace.worked, 1)
 	}
 	return time.Duration(float64(time.Since(w.began)) / max(1, float64(took)/float64(worked)))
@@ -107,8 +107,8 @@ func withTimeout(parent context.Context, within time.Duration) (context.Context,
 	return ctx, func() { cancel(nil) }
 }
 
-// Receive returns the next value of a channel. open is false if the channel is closed. Receive fails the test after
-// Patience.
+// Receive returns the next value received from a channel. If the channel is closed, open is false. If there is no
+// value within Patience, Receive fails the test.
 func Receive[T any](t *testing.T, what string, from <-chan T) (value T, open bool) {
 	t.Helper()
 	Eventually(t, what, func() bool {
@@ -139,8 +139,8 @@ func await(t *testing.T, what string, within time.Duration, condition func() boo
 	}
 }
 
-// pollInterval returns the pause before the next poll. The pause grows with the time waited so far, because a poll
-// with a race-built client and server takes milliseconds of CPU time.
+// pollInterval returns the pause until the next poll. The pause increases with the time waited so far, because a poll
+// takes milliseconds of CPU time if client and server are built with the race detector.
 func pollInterval(waited time.Duration) time.Duration {
 	return min(max(waited/16, 5*time.Millisecond), 50*time.Millisecond)
 }

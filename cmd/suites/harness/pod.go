@@ -20,21 +20,21 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Pod is everything that outlives a process: volume, sidecar, configuration and ports.
+// A Pod is everything that outlives a process: the volume, the sidecar, the configuration and the ports.
 type Pod struct {
 	T       *testing.T
 	Dir     string // directory for HOME and other files
 	Volume  string
 	Sidecar *Sidecar
-	Config  map[string]any // the configuration that the sidecar serves; must not change while a process is running
+	Config  map[string]any // configuration that the sidecar serves; must not change while a process is running
 	Flags   []string
 	Env     []string // environment of all processes of the pod
-	Under   []string // command that runs the program, such as strace; empty to run it directly
-	Program string   // run instead of the program under test, if not empty
+	Under   []string // command that runs the program, such as strace; empty to run the program directly
+	Program string   // program to run instead of the program under test, if not empty
 
-	Port, ClientPort, PeerPort int         // ports of the wrapper and of etcd
-	Trust                      *tls.Config // TLS configuration of clients of the wrapper; nil for plain HTTP
-	Identity                   *tls.Config // TLS configuration of clients of etcd
+	Port, ClientPort, PeerPort int         // ports of the wrapper and etcd
+	Trust                      *tls.Config // TLS configuration for clients of the wrapper; nil for plain HTTP
+	Identity                   *tls.Config // TLS configuration for clients of etcd
 }
 
 // NewPodWithStoppedSidecar returns a pod whose sidecar refuses connections until the test calls Sidecar.Listen.
@@ -71,7 +71,7 @@ func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 	return p
 }
 
-// makeStandalone writes the current configuration to a file and makes the pod use it.
+// makeStandalone writes the current configuration to a file and configures the pod to use it.
 func (p *Pod) makeStandalone() {
 	p.T.Helper()
 	delete(p.Config, "data-dir") // --volume-dir determines it
@@ -103,13 +103,13 @@ func (p *Pod) SingleMember() map[string]any {
 	}
 }
 
-// WithoutQuorum configures a cluster of three members, two of which do not exist.
+// WithoutQuorum configures a cluster of three members, of which two do not exist.
 func (p *Pod) WithoutQuorum() {
 	p.Config["initial-cluster"] = fmt.Sprintf("%s,etcd-main-1=http://127.0.0.1:%d,etcd-main-2=http://127.0.0.1:%d",
 		p.Config["initial-cluster"], ports.Lease(p.T), ports.Lease(p.T))
 }
 
-// DataDir returns etcd's data directory.
+// DataDir returns the path of etcd's data directory.
 func (p *Pod) DataDir() string { return filepath.Join(p.Volume, "new.etcd") }
 
 // DBPath returns the path of etcd's database file.
@@ -118,10 +118,10 @@ func (p *Pod) DBPath() string { return filepath.Join(p.DataDir(), "member", "sna
 // RecordPath returns the path of the exit record.
 func (p *Pod) RecordPath() string { return filepath.Join(p.Volume, "exit_code") }
 
-// StoredConfig returns the path at which the program stores the configuration for debugging.
+// StoredConfig returns the path to which the program writes etcd's configuration for debugging.
 func (p *Pod) StoredConfig() string { return filepath.Join(p.Dir, "etcd.conf.yaml") }
 
-// TerminationMessage returns the path of the termination message for Kubernetes.
+// TerminationMessage returns the path of the termination message.
 func (p *Pod) TerminationMessage() string { return filepath.Join(p.Dir, "termination-log") }
 
 // PeerURL returns the peer URL of the member.
@@ -133,7 +133,7 @@ func (p *Pod) PeerURL() string {
 	return fmt.Sprintf("%s://127.0.0.1:%d", scheme, p.PeerPort)
 }
 
-// Endpoint returns the URL at which etcd serves its clients.
+// Endpoint returns the URL at which clients can reach etcd.
 func (p *Pod) Endpoint() string {
 	return fmt.Sprintf("%s://127.0.0.1:%d", Scheme(p.Identity), p.ClientPort)
 }
@@ -147,7 +147,7 @@ func (p *Pod) Record() string {
 	return string(content)
 }
 
-// ExpectTerminationMessage creates the file for the termination message, like Kubernetes.
+// ExpectTerminationMessage creates the file for the termination message, as Kubernetes does.
 func (p *Pod) ExpectTerminationMessage() {
 	p.T.Helper()
 	require.NoError(p.T, os.WriteFile(p.TerminationMessage(), nil, 0o600))
@@ -159,13 +159,13 @@ func (p *Pod) WriteRecord(content string) {
 	require.NoError(p.T, os.WriteFile(p.RecordPath(), []byte(content), 0o600))
 }
 
-// RequireNoData requires that no etcd has created data on the volume.
+// RequireNoData requires that etcd has not created any data on the volume.
 func (p *Pod) RequireNoData() {
 	p.T.Helper()
 	require.NoDirExists(p.T, filepath.Join(p.DataDir(), "member"))
 }
 
-// CorruptFile inverts part of a file but keeps its modification time, like a disk that corrupts data.
+// CorruptFile inverts part of a file but keeps its modification time, as silent corruption on a disk would.
 func CorruptFile(t *testing.T, path string, from int64, size int) {
 	t.Helper()
 	before, err := os.Stat(path)
@@ -184,14 +184,14 @@ func CorruptFile(t *testing.T, path string, from int64, size int) {
 	require.NoError(t, os.Chtimes(path, time.Time{}, before.ModTime()))
 }
 
-// BlockClose makes closing etcd take up to 7 s by sending a request without its body. release ends the request.
+// BlockClose sends a request without its body, so that closing etcd takes up to 7 s. release ends the request.
 func (p *Pod) BlockClose() (release func()) {
 	p.T.Helper()
 	endpoint, err := url.Parse(p.Endpoint())
 	require.NoError(p.T, err)
 	connection, err := net.Dial("tcp", endpoint.Host)
 	require.NoError(p.T, err)
-	p.T.Cleanup(func() { _ = connection.Close() }) // release may have closed it
+	p.T.Cleanup(func() { _ = connection.Close() }) // release may have closed the connection
 	_, err = io.WriteString(connection, "POST /v3/kv/range HTTP/1.1\r\nHost: etcd\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
 	require.NoError(p.T, err)
 	// etcd has accepted the request and is waiting for its body.
@@ -203,7 +203,8 @@ func (p *Pod) BlockClose() (release func()) {
 	return func() { _ = connection.Close() }
 }
 
-// StartAndLockDB starts the program and locks the database between the sidecar's validation and etcd's start.
+// StartAndLockDB starts the program, and locks the database after the sidecar's validation but before etcd is
+// started.
 func (p *Pod) StartAndLockDB(flags ...string) (run *Run, release func()) {
 	p.T.Helper()
 	p.Sidecar.Takes = Forever
@@ -212,11 +213,11 @@ func (p *Pod) StartAndLockDB(flags ...string) (run *Run, release func()) {
 	Eventually(p.T, "the validation starts", func() bool { return len(p.Sidecar.Requests(StartPath)) > asked })
 	release = LockFile(p.T, p.DBPath())
 	p.Sidecar.Finish()
-	p.Sidecar.Takes = 0 // the next validations are fast again
+	p.Sidecar.Takes = 0 // later validations are fast again
 	return run, release
 }
 
-// LockFile locks a file like bbolt to simulate another process.
+// LockFile locks a file in the same way as bbolt, to simulate another process.
 func LockFile(t *testing.T, path string) (release func()) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -226,7 +227,7 @@ func LockFile(t *testing.T, path string) (release func()) {
 	return func() { require.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_UN)) }
 }
 
-// Scheme returns the scheme of a URL for clients with this TLS configuration.
+// Scheme returns the URL scheme for clients with this TLS configuration.
 func Scheme(config *tls.Config) string {
 	if config == nil {
 		return "http"
@@ -234,7 +235,7 @@ func Scheme(config *tls.Config) string {
 	return "https"
 }
 
-// EnableSidecarTLS makes the sidecar serve HTTPS and makes the wrapper trust the sidecar's CA.
+// EnableSidecarTLS makes the sidecar serve HTTPS, and makes the wrapper trust the sidecar's CA.
 func (p *Pod) EnableSidecarTLS(a *certificates.Authority, bundle string) {
 	p.Sidecar.tls = &tls.Config{Certificates: a.Issue("sidecar").Load(p.T), MinVersion: tls.VersionTLS12}
 	p.Flags = append(p.Flags, "--backup-restore-tls-enabled=true", "--backup-restore-ca-cert-bundle-path="+bundle)
@@ -254,7 +255,7 @@ func (p *Pod) RequireClientCerts(a *certificates.Authority) {
 		"--etcd-server-name=etcd-main-local", fmt.Sprintf("--etcd-client-port=%d", p.ClientPort))
 }
 
-// ServerCertName returns the common name of the certificate of the wrapper's own server.
+// ServerCertName returns the common name in the certificate of the wrapper's own server.
 func (p *Pod) ServerCertName() string {
 	p.T.Helper()
 	connection, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port), p.Trust)

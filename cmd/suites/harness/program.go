@@ -22,7 +22,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 )
 
-// parallel is the default of -parallel for the suites, whose tests mostly wait.
+// parallel is the default of -parallel in the suites, whose tests spend most of their time waiting.
 const parallel = "6"
 
 // Program is the path of the program under test. Program is built when the first test needs it, unless the suite
@@ -36,7 +36,7 @@ var DetectRaces = flag.Bool("detect-races", false, "build the program with the r
 // directory is the directory of the program that this suite runs.
 var directory string
 
-// Main runs the tests of a suite for TestMain and returns the exit status.
+// Main is called by TestMain, runs the tests of a suite and returns the exit status.
 func Main(m *testing.M) int {
 	flag.Parse()
 	http.DefaultClient.Timeout = Patience
@@ -64,28 +64,28 @@ var prepared = sync.OnceValue(func() error {
 	return buildProgram(Program)
 })
 
-// Built builds the program under test, unless it has already been built, and returns its path.
+// Built returns the path of the program under test, which it builds first if necessary.
 func Built(t *testing.T) string {
 	t.Helper()
 	require.NoError(t, prepared(), "cannot build the program under test")
 	return Program
 }
 
-// buildProgram builds the program and copies it to a path. All suites build to the same path, one at a time. Go links
-// an existing program only if the sources have changed, which saves later suites the build time.
+// buildProgram builds the program and copies it to a path. All suites build to the same path, one suite at a time. Go
+// links an existing program only if its sources have changed, so later suites need not wait for the build.
 func buildProgram(path string) error {
 	_, err := shared(withRaceSuffix("etcd-wrapper"), func(root, built string) error {
 		if err := errors.Join(build(root, built, Stillness), openSources(root)); err != nil {
 			return err
 		}
-		// The copy is not affected by the next build. This process must not open the built file itself: Go rewrites
-		// the file each time and would conclude that the tests depend on it.
+		// A suite runs a copy, which is not affected by the next build. This process must not open the built file
+		// itself, because Go rewrites the file each time and would conclude that the tests depend on it.
 		return exec.Command("cp", built, path).Run()
 	})
 	return err
 }
 
-// shared calls build, which writes a program to bin/test for all suites. Only one process builds at a time.
+// shared calls build, which writes a program to bin/test for all suites. Only one process can build at a time.
 func shared(name string, build func(root, path string) error) (path string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
@@ -119,8 +119,8 @@ func BuildAsReleased() (path string, err error) {
 	return shared(withRaceSuffix("etcd-wrapper-patient"), func(root, path string) error { return build(root, path, 90*time.Second) })
 }
 
-// BuildCustom builds the program once for all suites, with the go build flags returned by prepare. prepare writes the
-// files that these flags need to a directory.
+// BuildCustom builds the program once for all suites, with the go build flags that prepare returns. prepare writes
+// the files for these flags to a directory.
 func BuildCustom(name string, prepare func(folder string) ([]string, error)) (path string, err error) {
 	return shared(withRaceSuffix("etcd-wrapper-"+name), func(root, path string) error {
 		flags, err := prepare(path + "-files")
@@ -131,7 +131,7 @@ func BuildCustom(name string, prepare func(folder string) ([]string, error)) (pa
 	})
 }
 
-// withRaceSuffix adds a suffix to the name of a program that uses the race detector.
+// withRaceSuffix adds a suffix to the name of a program that is built with the race detector.
 func withRaceSuffix(name string) string {
 	if detectsRaces() {
 		name += "-race"
@@ -151,7 +151,7 @@ func build(root, path string, stillness time.Duration, flags ...string) error {
 	return command.Run()
 }
 
-// detectsRaces reports whether the program under test uses the race detector.
+// detectsRaces reports whether the program under test is built with the race detector.
 func detectsRaces() bool {
 	info, ok := debug.ReadBuildInfo()
 	return *DetectRaces && ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
@@ -181,26 +181,26 @@ func openSources(root string) error {
 type Command struct {
 	t     *testing.T
 	cmd   *exec.Cmd
-	out   string // path of the file for its standard output
+	out   string // path of the file to which standard output is redirected
 	log   bytes.Buffer
 	ended chan struct{}
 }
 
-// Begin starts a command with the port of the pod's wrapper.
+// Begin starts a command that contacts the pod's wrapper.
 func (p *Pod) Begin(args ...string) *Command {
 	p.T.Helper()
-	if args[0] == "etcdctl" { // most etcdctl commands prefer this flag over their environment
+	if args[0] == "etcdctl" { // most etcdctl commands prefer this flag over the environment
 		args = slices.Insert(slices.Clone(args), 1, "--command-timeout="+Patience.String(), "--dial-timeout="+Patience.String())
 	}
 	return p.BeginProgram(exec.Command(Program, args...))
 }
 
-// BeginProgram starts another program in the pod.
+// BeginProgram starts a different program in the pod.
 func (p *Pod) BeginProgram(cmd *exec.Cmd) *Command {
 	p.T.Helper()
 	out, err := os.CreateTemp(p.Dir, "out-")
 	require.NoError(p.T, err)
-	defer out.Close() // the command has its own descriptor
+	defer out.Close() // the command has its own file descriptor
 	c := &Command{t: p.T, cmd: cmd, out: out.Name(), ended: make(chan struct{})}
 	c.cmd.Env = p.environment(append(slices.Clone(p.Env),
 		"ETCD_WRAPPER_ETCD_WRAPPER_PORT="+fmt.Sprint(p.Port), "ETCD_WRAPPER_STORED_CONFIG_PATH="+p.StoredConfig())...)
@@ -225,7 +225,7 @@ func (c *Command) Output() string {
 	return string(content)
 }
 
-// Wait waits until the command has exited. Wait returns standard output, standard error and the exit status.
+// Wait waits until the command has exited, and returns its standard output, standard error and exit status.
 func (c *Command) Wait() (out, log string, status int) {
 	c.t.Helper()
 	Receive(c.t, c.cmd.String()+" ends", c.ended)
@@ -265,8 +265,8 @@ var oldEtcds = map[string]func() (path string, err error){
 	"3.5": sync.OnceValues(func() (string, error) { return buildEtcd("3.5", "etcd35", "go.etcd.io/etcd/server/v3") }),
 }
 
-// OldEtcd returns the path of etcd 3.4 or 3.5. OldEtcd skips the test if its modules are missing, because tests do
-// not use the network.
+// OldEtcd returns the path of etcd 3.4 or 3.5. If the modules are not available, OldEtcd skips the test, because
+// tests do not use the network.
 func OldEtcd(t *testing.T, version string) (path string) {
 	t.Helper()
 	path, err := oldEtcds[version]()
@@ -279,7 +279,7 @@ func OldEtcd(t *testing.T, version string) (path string) {
 
 var errNotFetched = errors.New("an old etcd version is not in the Go module cache; run make fetch to download it")
 
-// buildEtcd builds a program from a module in testdata.
+// buildEtcd builds etcd from a module in testdata.
 func buildEtcd(version, folder, program string) (path string, err error) {
 	return shared("etcd-"+version, func(root, path string) error {
 		build := exec.Command("go", "build", "-C", filepath.Join(root, "testdata", folder), "-o", path, program)
@@ -296,5 +296,5 @@ func buildEtcd(version, folder, program string) (path string, err error) {
 	})
 }
 
-// OneLine replaces each run of whitespace with a single space, because commands wrap lines for a terminal.
+// OneLine replaces each run of whitespace with a single space, because commands wrap their output for a terminal.
 func OneLine(printed string) string { return strings.Join(strings.Fields(printed), " ") }

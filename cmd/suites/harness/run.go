@@ -28,17 +28,17 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// Run is one run of the program in a separate process.
+// A Run is one run of the program in a separate process.
 type Run struct {
 	T      *testing.T
 	Pod    *Pod
 	Cmd    *exec.Cmd
 	Log    *Log
 	Stderr *os.File      // read end of the pipe
-	Ended  chan struct{} // closed when the process has exited and its log is complete
+	Ended  chan struct{} // closed once the process has exited and its log is complete
 }
 
-// Start runs start-etcd in the pod, with the flags of the pod followed by the given flags.
+// Start runs start-etcd in the pod, with the pod's flags followed by the given flags.
 func (p *Pod) Start(flags ...string) *Run {
 	p.T.Helper()
 	if !p.Sidecar.stopped {
@@ -47,8 +47,8 @@ func (p *Pod) Start(flags ...string) *Run {
 	return p.Run(append(p.Arguments("--log-level=debug"), flags...)...)
 }
 
-// Arguments returns the arguments of start-etcd in the pod. Arguments also starts the sidecar's listener, unless the
-// sidecar is stopped.
+// Arguments returns the arguments for running start-etcd in the pod. Unless the sidecar is stopped, Arguments also
+// starts its listener.
 func (p *Pod) Arguments(flags ...string) []string {
 	args := append([]string{
 		"start-etcd", "--volume-dir=" + p.Volume, "--stored-config-path=" + p.StoredConfig(),
@@ -58,7 +58,7 @@ func (p *Pod) Arguments(flags ...string) []string {
 	return append(args, flags...)
 }
 
-// Run runs the program until the test ends.
+// Run runs the program until the end of the test.
 func (p *Pod) Run(args ...string) *Run {
 	p.T.Helper()
 	if _, err := os.Lstat(p.Volume); errors.Is(err, fs.ErrNotExist) {
@@ -89,7 +89,7 @@ func (r *Run) collectLog() {
 	for {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, os.ErrClosed) {
-			break // a test has closed the read end, possibly in the middle of a line
+			break // a test has closed the reader, possibly in the middle of a line
 		}
 		r.Log.add(line)
 		if err != nil {
@@ -99,10 +99,11 @@ func (r *Run) collectLog() {
 	_ = r.Cmd.Wait() // the result is in ProcessState
 }
 
-// cleanup kills the process and checks its log: every line must be JSON, and no impossible event may have occurred.
+// cleanup kills the process and checks its log: every line must be JSON, and no line may report an event that should
+// be impossible.
 func (r *Run) cleanup() {
 	r.Kill()
-	_ = r.Stderr.Close() // a test may have closed it
+	_ = r.Stderr.Close() // a test may have closed the reader
 	assert.Empty(r.T, r.Log.bad, "every log line must be a JSON object with a level and a time")
 	assert.Empty(r.T, r.Log.Matching(Line{"answer": "reject"}), "the state machine must not reject an event")
 	assert.Empty(r.T, r.Log.FindText("illegal transition"), "all transitions must be in the table")
@@ -118,14 +119,14 @@ func (r *Run) Kill() {
 	Receive(r.T, "the killed process exits and closes its log", r.Ended)
 }
 
-// LoseVolume kills the process and deletes its volume. The next process gets an empty volume.
+// LoseVolume kills the process and deletes its volume, so the next process finds an empty one.
 func (r *Run) LoseVolume() {
 	r.T.Helper()
 	r.Kill()
 	require.NoError(r.T, os.RemoveAll(r.Pod.Volume))
 }
 
-// Signal sends a signal to the process, which must not have exited.
+// Signal sends a signal to the process, which must still be running.
 func (r *Run) Signal(s syscall.Signal) {
 	r.T.Helper()
 	require.NoError(r.T, r.Cmd.Process.Signal(s))
@@ -148,7 +149,7 @@ func (r *Run) HasEnded() bool {
 	}
 }
 
-// Stop sends the signal. Stop returns the exit status and the time until the exit, as measured by a Watch.
+// Stop sends the signal. Stop returns the exit status and the time until the process exited, as measured by a Watch.
 func (r *Run) Stop(s syscall.Signal) (status int, took time.Duration) {
 	r.T.Helper()
 	watch := StartWatch()
@@ -156,8 +157,8 @@ func (r *Run) Stop(s syscall.Signal) (status int, took time.Duration) {
 	return r.Exit(Patience), watch.Duration()
 }
 
-// Shutdown sends SIGTERM to a running etcd and requires a clean exit. Shutdown returns the time until the exit, as
-// measured by a Watch.
+// Shutdown sends SIGTERM while etcd is running, and requires a clean exit. Shutdown returns the time until the
+// process exited, as measured by a Watch.
 func (r *Run) Shutdown() (took time.Duration) {
 	r.T.Helper()
 	status, took := r.Stop(syscall.SIGTERM)
@@ -188,7 +189,7 @@ func (r *Run) Request(method, path string) (int, string) {
 	if err != nil {
 		return 0, ""
 	}
-	defer response.Body.Close() // the whole body was read
+	defer response.Body.Close() // the whole body has been read
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		return 0, ""
@@ -196,12 +197,12 @@ func (r *Run) Request(method, path string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-// URL returns the URL of a path of the wrapper's own server.
+// URL returns the URL of a path on the wrapper's own server.
 func (r *Run) URL(path string) string {
 	return fmt.Sprintf("%s://127.0.0.1:%d%s", Scheme(r.Pod.Trust), r.Pod.Port, path)
 }
 
-// Status returns the document of GET /lifecycle, or an empty document if there is no response.
+// Status returns the document from GET /lifecycle, or an empty document if there is no response.
 func (r *Run) Status() (document status.Document) {
 	r.T.Helper()
 	if code, body := r.Request(http.MethodGet, "/lifecycle"); code == http.StatusOK {
@@ -210,7 +211,7 @@ func (r *Run) Status() (document status.Document) {
 	return document
 }
 
-// AwaitStored waits until the process reports that a revision is in the store.
+// AwaitStored waits until the process reports that a revision has been stored.
 func (r *Run) AwaitStored(revision int64) {
 	r.T.Helper()
 	Eventually(r.T, "all revisions are in the store", func() bool {
@@ -239,7 +240,7 @@ func (r *Run) AwaitReadyz(status int) time.Duration {
 	return watch.Duration()
 }
 
-// AwaitLive waits until the wrapper's own server listens.
+// AwaitLive waits until the wrapper's own server is listening.
 func (r *Run) AwaitLive() {
 	r.T.Helper()
 	Eventually(r.T, "/livez replies 200", func() bool {
@@ -248,7 +249,7 @@ func (r *Run) AwaitLive() {
 	})
 }
 
-// AwaitLine waits for a line of the log.
+// AwaitLine waits until the log contains a matching line.
 func (r *Run) AwaitLine(what Line) {
 	r.T.Helper()
 	Eventually(r.T, fmt.Sprintf("the log has a line with %v", what), func() bool { return len(r.Log.Matching(what)) > 0 })
@@ -262,7 +263,8 @@ func (p *Pod) StartReady(flags ...string) *Run {
 	return run
 }
 
-// StartAndStop starts the program, writes the given keys and values, and stops it, which leaves a clean exit record.
+// StartAndStop starts the program, writes the given keys and values, and stops the program, which leaves a clean exit
+// record.
 func (p *Pod) StartAndStop(keysAndValues ...string) *Run {
 	p.T.Helper()
 	run := p.StartReady()

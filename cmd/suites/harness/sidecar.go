@@ -22,11 +22,11 @@ const (
 	ConfigPath = "/config"
 )
 
-// Forever is the duration of a validation that runs until the test calls Finish.
+// Forever is the duration of a validation that continues until the test calls Finish.
 const Forever = time.Duration(-1)
 
-// Sidecar imitates etcd-backup-restore. Sidecar reports each result only once, and can be made slow or faulty. Tests
-// must script the sidecar before the process starts.
+// Sidecar imitates etcd-backup-restore. A Sidecar reports each result only once, and can be made slow or faulty.
+// Tests must set up the responses before the process is started.
 type Sidecar struct {
 	t       *testing.T
 	Port    int // 0 until Listen is called, unless the sidecar is stopped
@@ -39,24 +39,24 @@ type Sidecar struct {
 	cleared chan struct{} // closed by ClearFaults
 
 	tls     *tls.Config        // nil for plain HTTP
-	Results []string           // results of the next validations; later validations are Successful
+	Results []string           // results of the next validations; any further validation is Successful
 	Takes   time.Duration      // duration of a validation
-	Slow    time.Duration      // delay before the first byte of the configuration
+	Slow    time.Duration      // delay before the first byte of the configuration is sent
 	Faults  map[string][]Fault // one-time faults by path
-	Broken  map[string]Fault   // permanent faults by path, used after Faults
+	Broken  map[string]Fault   // permanent faults by path, which are used after those in Faults
 
 	mu       sync.Mutex
 	state    string
 	requests []Request
 }
 
-// Request is a request that the sidecar received, or a status word that it served.
+// A Request is a request that the sidecar has received, or a status word that the sidecar has served.
 type Request struct {
 	At     time.Time
 	Method string
 	Path   string
 	mode   string // requested mode
-	status string // status word that was served
+	status string // status word, if one was served
 }
 
 func newSidecar(t *testing.T, config func() map[string]any) *Sidecar {
@@ -72,7 +72,7 @@ func newSidecar(t *testing.T, config func() map[string]any) *Sidecar {
 	return s
 }
 
-// Listen opens the port unless it is already open. Connections are refused before the first call.
+// Listen opens the port if it is not open yet. Connections are refused until Listen is called for the first time.
 func (s *Sidecar) Listen() {
 	s.t.Helper()
 	s.once.Do(func() {
@@ -123,7 +123,8 @@ func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, word)
 }
 
-// start starts a validation unless one has already been requested. Ignored requests also get the status code 200.
+// start starts a validation unless one has already been requested. If the request is ignored, the response still has
+// status code 200.
 func (s *Sidecar) start(http.ResponseWriter, *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,15 +168,15 @@ func (s *Sidecar) serveConfig(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-yaml")
-	_, _ = w.Write(text) // a disconnected client sends the request again
+	_, _ = w.Write(text) // a client that was disconnected sends the request again
 }
 
-// Requests returns the requests for a path, in order.
+// Requests returns the requests for a path in order.
 func (s *Sidecar) Requests(path string) (found []Request) {
 	return s.Filter(func(r Request) bool { return r.Path == path })
 }
 
-// Statuses returns the records of responses with the status word, in order.
+// Statuses returns the requests that were answered with the status word, in order.
 func (s *Sidecar) Statuses(word string) (found []Request) {
 	return s.Filter(func(r Request) bool { return r.status == word })
 }
@@ -192,7 +193,7 @@ func (s *Sidecar) Filter(wanted func(Request) bool) (found []Request) {
 	return found
 }
 
-// Modes returns the modes of all initialization requests.
+// Modes returns the modes of all initialization requests in order.
 func (s *Sidecar) Modes() []string {
 	modes := []string{}
 	for _, r := range s.Requests(StartPath) {
@@ -201,7 +202,7 @@ func (s *Sidecar) Modes() []string {
 	return modes
 }
 
-// ClearFaults removes all faults and responds to blocked requests.
+// ClearFaults removes all faults and responds to the blocked requests.
 func (s *Sidecar) ClearFaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,13 +212,13 @@ func (s *Sidecar) ClearFaults() {
 	s.cleared = make(chan struct{})
 }
 
-// Await waits for a request for a path.
+// Await waits until a path has been requested.
 func (s *Sidecar) Await(path string) {
 	s.t.Helper()
 	Eventually(s.t, "the sidecar receives a request for "+path, func() bool { return len(s.Requests(path)) > 0 })
 }
 
-// Fault sends a faulty response.
+// A Fault sends a faulty response.
 type Fault func(*Sidecar, http.ResponseWriter, *http.Request)
 
 // Block accepts a request, but does not respond until ClearFaults is called.
@@ -233,10 +234,10 @@ func Block(s *Sidecar, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Serve responds without a fault.
+// Serve sends a correct response.
 func (s *Sidecar) Serve(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Reply returns a fault that responds with the status code and body.
+// Reply returns a Fault that responds with the status code and body.
 func Reply(code int, body string) Fault {
 	return func(_ *Sidecar, w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)

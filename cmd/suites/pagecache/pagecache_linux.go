@@ -1,4 +1,4 @@
-// Package pagecache lets tests measure how much of a file is in the page cache.
+// Package pagecache measures for tests how much of a file is in the page cache.
 package pagecache
 
 import (
@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Share returns the fraction of a file's pages in memory, from 0 to 1. The file must not be empty.
+// Share returns the fraction of a file's pages that are in memory, from 0 to 1. The file must not be empty.
 func Share(t testing.TB, path string) float64 {
 	t.Helper()
 	file, err := os.Open(path)
 	require.NoError(t, err)
-	defer file.Close() // the file was only read
+	defer file.Close() // nothing was written to the file
 	about, err := file.Stat()
 	require.NoError(t, err)
 	content, err := unix.Mmap(int(file.Fd()), 0, int(about.Size()), unix.PROT_READ, unix.MAP_SHARED)

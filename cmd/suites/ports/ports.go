@@ -23,12 +23,12 @@ const lowest = 10000
 
 var leases struct {
 	sync.Mutex
-	next  int        // offset of the next candidate
-	files []*os.File // one file per lease, which keeps the lock until the process exits
+	next  int        // offset of the port to try next
+	files []*os.File // one file per lease, whose lock is held until the process exits
 }
 
-// Lease returns a port that can be bound on every address. The port remains reserved until this process exits, because
-// a late connection of one test must not reach the server of another.
+// Lease returns a port that is free on every address. The port remains reserved until this process exits, because a
+// late connection from one test must not reach the server of another.
 func Lease(t testing.TB) int {
 	t.Helper()
 	leases.Lock()
@@ -47,8 +47,8 @@ func Lease(t testing.TB) int {
 	return 0
 }
 
-// lock reserves a port for this process. lock fails if another test has reserved the port or another program is
-// listening there.
+// lock reserves a port for this process. If another test has reserved the port or another program is listening on it,
+// lock fails.
 func lock(t testing.TB, port int) bool {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("etcd-wrapper-test-ports-%d", os.Getuid()))
@@ -56,7 +56,7 @@ func lock(t testing.TB, port int) bool {
 	file, err := os.OpenFile(filepath.Join(dir, fmt.Sprint(port)), os.O_RDWR|os.O_CREATE, 0o600)
 	require.NoError(t, err)
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) || !canBind(port) {
-		_ = file.Close() // the file was only read
+		_ = file.Close() // nothing was written to the file
 		return false
 	}
 	leases.files = append(leases.files, file)

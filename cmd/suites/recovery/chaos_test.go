@@ -14,20 +14,20 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// infoLevel keeps the logs of many runs small.
+// infoLevel limits the size of the logs of many runs.
 const infoLevel = "--log-level=info"
 
-// lifetime is the number of rounds of a cluster.
+// lifetime is the number of rounds with the same cluster.
 const lifetime = 12
 
-// TestChaos_singleMember injects faults, one at a time, into a single member under load. After each fault, it
+// TestChaos_singleMember injects one fault at a time into a single member under load. After each fault, the test
 // compares the data with the ledger of acknowledged writes.
 func TestChaos_singleMember(t *testing.T) {
 	t.Parallel()
 	chaos(t, func(t *testing.T, _ string) store { return newDepot(t).store() })
 }
 
-// TestChaos_singleMemberWithServer is like TestChaos_singleMember, but with a real S3 server, which can also be slow.
+// TestChaos_singleMemberWithServer is like TestChaos_singleMember, but uses a real S3 server, which can also be slow.
 func TestChaos_singleMemberWithServer(t *testing.T) {
 	t.Parallel()
 	chaos(t, bucket(t))
@@ -60,7 +60,7 @@ func runClusters(t *testing.T, life func(t *testing.T, dice *rand.Rand, disaster
 	}
 }
 
-// A cluster is a single member with the record of its clients' writes.
+// A cluster is a single member together with the record of its clients' writes.
 type cluster struct {
 	*harness.Pod
 	store    store
@@ -69,11 +69,11 @@ type cluster struct {
 	informer *informer
 	watching int // how often the informer had listed at the last verification
 
-	etcd      *clientv3.Client // client used by the test itself
+	etcd      *clientv3.Client // client that the test itself uses
 	run       *harness.Run
 	id        string // ID of the cluster
-	stored    int64  // revision reported as stored by the program
-	restored  int64  // revision reported as restored by the program since the fault; 0 if none
+	stored    int64  // revision that the program reported as stored
+	restored  int64  // revision that the program reported as restored since the fault; 0 if none
 	user      int64  // revision at which the user was added
 	oldVolume string // copy of the volume; empty if there is none
 }
@@ -89,7 +89,7 @@ func newCluster(t *testing.T, kept store, dice *rand.Rand) *cluster {
 	reply, err := c.etcd.Put(t.Context(), "brief/first", "")
 	require.NoError(t, err)
 	c.user = reply.Header.Revision
-	harness.Eventually(t, "the user is in the store", func() bool { // the user is in the segment that ends at this revision
+	harness.Eventually(t, "the user is in the store", func() bool { // the segment that ends at this revision contains the user
 		c.readStatus()
 		return c.stored >= c.user
 	})
@@ -97,7 +97,7 @@ func newCluster(t *testing.T, kept store, dice *rand.Rand) *cluster {
 	return c
 }
 
-// round injects a fault while clients write, waits for the recovery and verifies the data.
+// round injects a fault while clients are writing, waits until the member has recovered, and verifies the data.
 func (c *cluster) round() {
 	c.T.Helper()
 	disaster := c.choose()
@@ -139,7 +139,7 @@ func choose[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, ab
 	}
 }
 
-// sleep sleeps for a random time or until the process has exited.
+// sleep waits for a random time, but returns early if the process exits.
 func (c *cluster) sleep(most time.Duration) {
 	select {
 	case <-time.After(time.Duration(c.dice.Int64N(int64(most)))):
@@ -147,7 +147,7 @@ func (c *cluster) sleep(most time.Duration) {
 	}
 }
 
-// kill reads the program's status and sends SIGKILL.
+// kill reads the program's status and then sends SIGKILL.
 func (c *cluster) kill(stop func()) {
 	c.T.Helper()
 	c.readStatus()
@@ -162,13 +162,14 @@ func (c *cluster) readStatus() {
 	}
 }
 
-// outcome describes what may be lost after a fault.
+// An outcome describes what may be lost after a fault.
 type outcome struct {
 	whole   bool  // the volume is intact, so nothing may be lost
-	exactly int64 // restored revision, if a restore was requested
+	exactly int64 // revision that was restored, if a restore was requested
 }
 
-// recover starts the program and waits until it is ready. Some of the starts are killed first.
+// recover starts the program and waits until the member is ready. Some of the runs are killed before the member is
+// ready.
 func (c *cluster) recover(flags ...string) {
 	c.T.Helper()
 	for range c.dice.IntN(3) {
@@ -180,7 +181,7 @@ func (c *cluster) recover(flags ...string) {
 	c.readRestored()
 }
 
-// killRecovery kills a run that may be recovering.
+// killRecovery kills a run that may be in the middle of a recovery.
 func (c *cluster) killRecovery() {
 	c.run.Kill()
 	c.readRestored()

@@ -44,9 +44,9 @@ var clockAhead = func() (seconds int64) {
 `
 )
 
-// skewed builds the program with an adjustable clock, once for all suites. A static program reads the time from the
-// kernel, which cannot be changed from outside. The first build takes minutes, because every package depends on
-// package time.
+// skewed builds the program with an adjustable clock, once for all suites. A static program reads the time directly
+// from the kernel, so its clock cannot be changed from outside. The first build takes minutes, because every package
+// depends on package time.
 var skewed = sync.OnceValues(func() (path string, err error) {
 	return harness.BuildCustom("skewed", func(folder string) ([]string, error) {
 		overlay, err := clockOverlay(folder)
@@ -54,7 +54,7 @@ var skewed = sync.OnceValues(func() (path string, err error) {
 	})
 })
 
-// setClock makes the pod start programs with a clock that is ahead by whole seconds.
+// setClock makes the pod start programs whose clock is ahead by a whole number of seconds.
 func setClock(p *harness.Pod, ahead time.Duration) {
 	p.T.Helper()
 	program, err := skewed()

@@ -22,7 +22,7 @@ type condition struct {
 }
 
 var conditions = []condition{
-	{"the store is unreachable for a while", func(c *threeMembers, _ *member) func() { // must end, because an empty volume waits for the store
+	{"the store is unreachable for a while", func(c *threeMembers, _ *member) func() { // must end, because a member with an empty volume waits for the store
 		c.depot.disconnect()
 		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			sleep(ctx, time.Duration(dice.Int64N(int64(20*time.Second))))
@@ -53,7 +53,7 @@ var conditions = []condition{
 			}
 		}, c.dice)
 	}},
-	{"a member that never starts is added and removed", func(c *threeMembers, _ *member) func() { // no member can be replaced until it is removed
+	{"a member that never starts is added and removed", func(c *threeMembers, _ *member) func() { // no member can be replaced until this one is removed
 		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			nowhere := fmt.Sprintf("http://%s:2380", c.net.address(len(c.members)))
 			asked, cancel := context.WithTimeout(ctx, patience)
@@ -61,7 +61,7 @@ var conditions = []condition{
 			cancel()
 			sleep(ctx, time.Duration(dice.Int64N(int64(6*time.Second))))
 			for watch := harness.StartWatch(); c.remove(nowhere) != nil && watch.Duration() < recoveryTimeout; {
-				sleep(context.Background(), time.Second) // the condition ends once the member is removed
+				sleep(context.Background(), time.Second) // the condition ends once the member has been removed
 			}
 		}, c.dice)
 	}},
@@ -97,8 +97,8 @@ var conditions = []condition{
 	}},
 }
 
-// chooseCondition starts a condition for a fault. chooseCondition starts no condition in half of the rounds, or if
-// the cluster must be restored from its store.
+// chooseCondition starts a condition for a fault. In half of the rounds, or if the cluster must be restored from its
+// store, chooseCondition does not start any condition.
 func (c *threeMembers) chooseCondition(drawn memberFault, victim *member) (name string, ends func()) {
 	also := choose(c.t, c.dice, conditions, "while", *while, func(one condition) (string, bool) { return one.name, true })
 	itself := strings.Contains(drawn.name, "store away") && strings.Contains(also.name, "store")
@@ -109,7 +109,7 @@ func (c *threeMembers) chooseCondition(drawn memberFault, victim *member) (name 
 	return drawn.name + ", while " + also.name, also.start(c, victim)
 }
 
-// inBackground runs a function until ends is called. ends waits for the function to return.
+// inBackground calls a function repeatedly until ends is called. ends waits until the function has returned.
 func inBackground(what func(ctx context.Context, dice *rand.Rand), dice *rand.Rand) (ends func()) {
 	own := rand.New(rand.NewPCG(dice.Uint64(), 0))
 	ctx, cancel := context.WithTimeout(context.Background(), recoveryTimeout)
@@ -151,7 +151,7 @@ func (c *threeMembers) remove(at string) error {
 	return err
 }
 
-// moveLeader makes the leader, if there is one, transfer leadership to another member.
+// moveLeader makes the leader, if there is one, transfer its leadership to another member.
 func (c *threeMembers) moveLeader(ctx context.Context, dice *rand.Rand) {
 	asked, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -162,7 +162,7 @@ func (c *threeMembers) moveLeader(ctx context.Context, dice *rand.Rand) {
 	to := list.Members[dice.IntN(len(list.Members))].ID
 	for _, m := range c.members {
 		if client, err := clientv3.New(clientv3.Config{Endpoints: []string{m.Endpoint()}, DialTimeout: time.Second}); err == nil {
-			_, _ = client.MoveLeader(asked, to) // only the leader accepts this
+			_, _ = client.MoveLeader(asked, to) // only the leader accepts the request
 			_ = client.Close()
 		}
 	}

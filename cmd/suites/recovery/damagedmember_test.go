@@ -13,15 +13,15 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A damagedMember is a stopped single member with a damaged volume. A damagedMember can be reset and recovered
-// repeatedly.
+// A damagedMember is a stopped single member with a damaged volume. A damagedMember can be reset and recovered any
+// number of times.
 type damagedMember struct {
 	*harness.Pod
 	depot
 	copies int // number of preserved copies after the recovery
 }
 
-// damages lists ways to damage a volume with the number of preserved copies after the recovery.
+// damages lists ways of damaging a volume, each with the number of preserved copies after the recovery.
 var damages = []struct {
 	name   string
 	damage func(p *harness.Pod)
@@ -31,7 +31,7 @@ var damages = []struct {
 	{"database broken", breakDatabase, 1},
 }
 
-// newDamagedMember returns a member with a damaged volume and all writes in its store.
+// newDamagedMember returns a member whose volume is damaged and whose store contains all writes.
 func newDamagedMember(t *testing.T, damage func(p *harness.Pod), copies int) *damagedMember {
 	t.Helper()
 	s := &damagedMember{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t), copies: copies}
@@ -53,7 +53,7 @@ func (s *damagedMember) reset() {
 	s.copyAll(s.dir+".saved", s.dir)
 }
 
-// copyAll replaces the content of a directory with the content of another. The directory itself remains, because it
+// copyAll replaces the content of a directory with that of another. The directory itself is not replaced, because it
 // may be a mount point.
 func (s *damagedMember) copyAll(from, to string) {
 	s.T.Helper()
@@ -62,7 +62,7 @@ func (s *damagedMember) copyAll(from, to string) {
 	require.NoError(s.T, err, string(out))
 }
 
-// requireRecovered starts the member and checks that recovery succeeds.
+// requireRecovered starts the member and requires that the recovery succeeds.
 func (s *damagedMember) requireRecovered(t *testing.T, where string) {
 	t.Helper()
 	run := s.StartReady()

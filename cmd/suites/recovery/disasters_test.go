@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A disaster is a fault of a single member. The member is under load until inject calls stop, and inject returns
-// after the recovery.
+// A disaster is a fault of a single member. The member is under load until inject calls stop, and inject returns once
+// the member has recovered.
 type disaster struct {
 	name       string
 	isPossible func(c *cluster) bool // nil means always possible
@@ -73,7 +73,7 @@ var disasters = []disaster{
 		c.loseStore()
 		c.kill(stop)
 		breakDatabase(c.Pod)
-		c.waitForStore() // only valid data starts without the store
+		c.waitForStore() // only valid data can be used without the store
 		return c.recoverAll()
 	}},
 	{"store slow, volume lost", (*cluster).canBeSlow, func(c *cluster, stop func()) outcome {
@@ -88,13 +88,13 @@ var disasters = []disaster{
 	{"restore requested", nil, (*cluster).restoreToRevision},
 }
 
-// recoverIntact recovers a member with an intact volume.
+// recoverIntact recovers a member whose volume is intact.
 func (c *cluster) recoverIntact() outcome {
 	c.recover()
 	return outcome{whole: true}
 }
 
-// recoverAll recovers a member with a lost or damaged volume.
+// recoverAll recovers a member whose volume is lost or damaged.
 func (c *cluster) recoverAll() outcome {
 	c.recover()
 	return outcome{}
@@ -143,7 +143,7 @@ func (c *cluster) damage(path string) {
 	harness.CorruptFile(c.T, path, from, size)
 }
 
-// loseStore makes the store unreachable while clients write.
+// loseStore makes the store unreachable while clients are writing.
 func (c *cluster) loseStore() {
 	c.T.Helper()
 	c.readStatus()
@@ -151,7 +151,7 @@ func (c *cluster) loseStore() {
 	c.sleep(2 * time.Second)
 }
 
-// waitForStore checks that a start waits for the store, and makes the store reachable again.
+// waitForStore requires that a start waits for the store, and then makes the store reachable again.
 func (c *cluster) waitForStore() {
 	c.T.Helper()
 	c.run = c.Start(infoLevel)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dialTimeout limits the time to connect to an unreachable server.
+// dialTimeout limits how long connecting to an unreachable server may take.
 const dialTimeout = 2 * time.Second
 
 // A gate is a proxy that can delay data and refuse connections.
@@ -20,7 +20,7 @@ type gate struct {
 
 	mu    sync.Mutex
 	shut  bool
-	pause time.Duration // delay before each piece of data is forwarded
+	pause time.Duration // delay before each chunk of data is forwarded
 	conns map[net.Conn]bool
 }
 
@@ -43,7 +43,7 @@ func newGateAt(t *testing.T, address, server string) *gate {
 	return g
 }
 
-// address returns the address at which the gate listens.
+// address returns the address on which the gate is listening.
 func (g *gate) address() string { return g.listener.Addr().String() }
 
 // cut closes all connections and refuses new ones.
@@ -52,11 +52,11 @@ func (g *gate) cut() {
 	defer g.mu.Unlock()
 	g.shut = true
 	for conn := range g.conns {
-		_ = conn.Close() // both the client and the server notice
+		_ = conn.Close() // the client and the server both notice
 	}
 }
 
-// slow delays every piece of data.
+// slow delays each chunk of data.
 func (g *gate) slow(pause time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,7 +93,7 @@ func (g *gate) connect(client net.Conn) {
 	}
 }
 
-// admit registers a pair of connections, or closes them if the gate is shut.
+// admit registers a pair of connections, or closes both if the gate is closed.
 func (g *gate) admit(pair ...net.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -28,7 +28,7 @@ type informer struct {
 	wrong    []string
 }
 
-// newInformer starts an informer that stops when the test ends.
+// newInformer starts an informer that runs until the end of the test.
 func newInformer(t *testing.T, etcd *clientv3.Client) *informer {
 	i := &informer{t: t, etcd: etcd}
 	ctx, stop := context.WithCancel(context.Background())
@@ -112,14 +112,14 @@ func (i *informer) take(events []*clientv3.Event) {
 	}
 }
 
-// listed returns the number of lists so far.
+// listed returns the number of times that the informer has listed all keys.
 func (i *informer) listed() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.listings
 }
 
-// requireRight waits until the cache equals etcd's data, and checks that its revision has never decreased.
+// requireRight waits until the cache matches etcd's data, and requires that the revision has never decreased.
 func (i *informer) requireRight() {
 	i.t.Helper()
 	harness.Eventually(i.t, "the cache equals etcd's data", func() bool {

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// changing lists the system calls that change a volume.
+// changing lists the system calls that can change a volume.
 const changing = "mkdirat,write,pwrite64,ftruncate,fallocate,fsync,fdatasync,renameat,linkat,unlinkat"
 
 // TestKilledRecovery_sameResult kills recovery at system calls that change the volume or the store.
@@ -42,7 +42,7 @@ func (s *damagedMember) spots(t *testing.T) (spots []harness.CallPoint) {
 			spots = append(spots, at)
 		}
 	}
-	// strace reports a rename for both paths, and the path of the data directory is not in the list.
+	// strace reports a rename with both paths, and the path of the data directory is not in the list.
 	return append(spots, harness.CallPoint{Call: "renameat", Path: s.DataDir(), Count: 1})
 }
 
@@ -78,7 +78,7 @@ func (s *damagedMember) dieAt(t *testing.T, at harness.CallPoint) {
 }
 
 // TestRecovery_syncOrder checks the order of system calls: the restored data and the record must be synced to disk
-// before the old data is replaced. A simulated power loss may not reveal a wrong order.
+// before the old data is replaced. A simulated power loss would not necessarily reveal a wrong order.
 func TestRecovery_syncOrder(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -101,7 +101,7 @@ func TestRecovery_syncOrder(t *testing.T) {
 	require.Less(t, installed, indexFrom(calls, installed, "fdatasync", s.DBPath()), "etcd opens the data last")
 }
 
-// next returns the index of the first matching call from an index on.
+// next returns the index of the first matching call at or after an index.
 func next(t *testing.T, calls []harness.CallPoint, from int, call, path string) int {
 	t.Helper()
 	at := indexFrom(calls, from, call, path)
@@ -119,7 +119,7 @@ func indexFrom(calls []harness.CallPoint, from int, call, path string) int {
 
 const diskSize = 1 << 30
 
-// TestPowerLoss_sameResult cuts the power after steps of recovery.
+// TestPowerLoss_sameResult cuts the power after individual steps of a recovery.
 func TestPowerLoss_sameResult(t *testing.T) {
 	t.Parallel()
 	for _, damaged := range damages {
@@ -140,7 +140,7 @@ func TestPowerLoss_sameResult(t *testing.T) {
 	}
 }
 
-// steps returns the number of completed recovery steps.
+// steps returns the number of recovery steps that have been completed.
 func (s *damagedMember) steps(run *harness.Run) int {
 	return len(run.Log.FindText(`"message":"recovery: `))
 }

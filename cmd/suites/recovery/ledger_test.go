@@ -9,10 +9,10 @@ import (
 )
 
 // markPrefix is the prefix of a second key that is written in the same transaction. The second key identifies the
-// last attempt even if that attempt deleted the first key.
+// last attempt, even if that attempt deleted the first key.
 const markPrefix = "beside/"
 
-// An attempt is a requested change of a key.
+// An attempt is a change of a key that a client has requested.
 type attempt struct {
 	token    string // unique
 	deletes  bool
@@ -21,13 +21,14 @@ type attempt struct {
 	failed   bool             // the change is known to have had no effect or to have been rolled back
 }
 
-// A ledger records all attempts of clients for each key in order. A key is changed by only one client at a time.
+// A ledger records all attempts of clients to change keys, in order. Each key is changed by only one client at a
+// time.
 type ledger struct {
 	mu    sync.Mutex
 	keys  map[string][]*attempt
 	tries int
 	acked int
-	seen  int64 // highest revision that a client received
+	seen  int64 // highest revision that any client has received
 }
 
 func newLedger() *ledger { return &ledger{keys: map[string][]*attempt{}} }
@@ -42,7 +43,7 @@ func (l *ledger) attempt(key string, deletes bool, lease clientv3.LeaseID) *atte
 	return now
 }
 
-// acknowledge records that a change was acknowledged.
+// acknowledge records that a change has been acknowledged.
 func (l *ledger) acknowledge(done *attempt, revision int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,7 +52,7 @@ func (l *ledger) acknowledge(done *attempt, revision int64) {
 	l.seen = max(l.seen, revision)
 }
 
-// observe records a revision that a client received.
+// observe records a revision that a client has received.
 func (l *ledger) observe(revision int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +71,7 @@ func (l *ledger) acknowledged() int {
 	return l.acked
 }
 
-// contents are etcd's keys and values by key.
+// contents contains the values and revisions of etcd's keys, by key.
 type contents map[string]*mvccpb.KeyValue
 
 // verify compares the data with the data that must or may exist at a revision and returns the differences. verify also
@@ -93,7 +94,8 @@ func (l *ledger) verify(have contents, at int64, over bool) (wrong []string, und
 	return wrong, undone
 }
 
-// markUndone marks the attempts that were rolled back or never took effect, and counts the acknowledged ones.
+// markUndone marks the attempts that were rolled back or have never taken effect, and returns how many of them had
+// been acknowledged.
 func markUndone(attempts []*attempt, at int64, over bool) (undone int) {
 	newest := newestOf(attempts, at)
 	for i, each := range attempts {
@@ -107,7 +109,7 @@ func markUndone(attempts []*attempt, at int64, over bool) (undone int) {
 	return undone
 }
 
-// newestOf returns the index of the last attempt that is known to have taken effect at a revision, or -1.
+// newestOf returns the index of the last attempt that is known to have taken effect by a revision, or -1.
 func newestOf(attempts []*attempt, at int64) int {
 	newest := -1
 	for i, each := range attempts {
@@ -118,8 +120,8 @@ func newestOf(attempts []*attempt, at int64) int {
 	return newest
 }
 
-// verifyKey describes the inconsistency of a key, or returns an empty string. An attempt without a response may have
-// taken effect after later attempts.
+// verifyKey returns a description of an inconsistency of a key, or an empty string. An attempt without a response may
+// have taken effect after later attempts.
 func verifyKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string {
 	must := &attempt{token: "nothing"}
 	if newest := newestOf(attempts, at); newest >= 0 {
@@ -146,7 +148,8 @@ func verifyKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string
 	return fmt.Sprintf("%s is there, which nobody wrote", mark.Value)
 }
 
-// mismatch describes the inconsistency of a key that was last changed by this attempt, or returns an empty string.
+// mismatch returns a description of the inconsistency if this attempt was the last change of the key, or an empty
+// string.
 func (a *attempt) mismatch(key, mark *mvccpb.KeyValue) string {
 	if a.revision == 0 {
 		a.revision = mark.ModRevision

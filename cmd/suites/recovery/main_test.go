@@ -1,6 +1,6 @@
-// Package recovery_test checks the guarantees of recovery with the built program. After faults of volumes and stores,
-// all acknowledged writes that must survive exist, no other data exists, and no client sees a revision decrease. By
-// default, a short selection of the tests runs. -whole runs all tests.
+// Package recovery_test runs the real program and checks what it guarantees for recovery. After faults of volumes and
+// stores, all acknowledged writes that must survive have to exist, there must be no other data, and no client may see
+// a revision decrease. By default, only a selection of the tests runs. -whole runs all tests.
 package recovery_test
 
 import (

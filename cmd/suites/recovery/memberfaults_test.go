@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A memberFault is a fault of one or more of three members. inject returns when all three members are running again.
+// A memberFault is a fault of one or more of three members. inject returns once all three members are running again.
 type memberFault struct {
 	name       string
 	isPossible func(c *threeMembers) bool // nil means always possible
@@ -163,8 +163,8 @@ var memberFaults = []memberFault{
 	}, true},
 }
 
-// rollBack kills members and restores earlier copies of their volumes. If a member has no copy, its volume is copied
-// now, and clients write before it is rolled back.
+// rollBack kills members and restores earlier copies of their volumes. If there is no copy of a member's volume,
+// rollBack makes one, and clients write before the volume is rolled back.
 func (c *threeMembers) rollBack(victims ...*member) {
 	var highest int64
 	for _, each := range victims {
@@ -186,7 +186,7 @@ func (c *threeMembers) rollBack(victims ...*member) {
 	}
 }
 
-// raiseNoSpace makes a member raise the NOSPACE alarm, and returns when there is enough space again.
+// raiseNoSpace makes a member raise the NOSPACE alarm, and returns once there is enough space again.
 func (c *threeMembers) raiseNoSpace(m *member) {
 	c.t.Helper()
 	id, err := strconv.ParseUint(m.run.Status().MemberID, 16, 64)
@@ -210,8 +210,8 @@ func (c *threeMembers) writeUntilStored(revision int64) {
 	})
 }
 
-// requestRestoreOfAll restarts all members with the same restore request, as described in the runbook for a lost
-// quorum.
+// requestRestoreOfAll restarts all members with the same restore request, as the runbook recommends if the quorum is
+// lost.
 func (c *threeMembers) requestRestoreOfAll() {
 	c.sleep(4 * time.Second)
 	for _, each := range c.members {
@@ -220,7 +220,7 @@ func (c *threeMembers) requestRestoreOfAll() {
 	c.startAll("--restore-to=latest", fmt.Sprintf("--restore-id=at-%d", c.book.highest()))
 }
 
-// startAll starts all members, then kills and restarts some of them.
+// startAll starts all members, and then kills and restarts some of them.
 func (c *threeMembers) startAll(flags ...string) {
 	flags = append(flags, infoLevel)
 	for _, each := range c.members {
@@ -236,7 +236,7 @@ func (c *threeMembers) startAll(flags ...string) {
 	}
 }
 
-// start starts a member and waits until it is ready. Some of the starts are killed first.
+// start starts a member and waits until it is ready. Some of the runs are killed before the member is ready.
 func (c *threeMembers) start(m *member) {
 	m.T.Helper()
 	for range c.dice.IntN(3) {
@@ -249,12 +249,12 @@ func (c *threeMembers) start(m *member) {
 	m.awaitReady()
 }
 
-// other returns a member other than m.
+// other returns a member that is not m.
 func (c *threeMembers) other(m *member) *member {
 	return c.members[(m.number+1+c.dice.IntN(len(c.members)-1))%len(c.members)]
 }
 
-// leader returns the member that reports itself as the leader, or the first member if there is none.
+// leader returns the member that claims to be the leader, or the first member if there is none.
 func (c *threeMembers) leader() *member {
 	for _, m := range c.members {
 		if document := m.run.Status(); document.MemberID != "" && document.MemberID == document.Leader {

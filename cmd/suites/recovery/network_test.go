@@ -22,7 +22,7 @@ type network struct {
 	subnet string
 }
 
-// networks counts the networks of this process.
+// networks counts the networks that this process has created.
 var networks atomic.Int32
 
 // newNetwork creates a network. The test is skipped if namespaces cannot be created, for example without root.
@@ -50,8 +50,8 @@ func (n *network) space(member int) string { return fmt.Sprintf("%s-%d", n.name,
 
 func (n *network) address(member int) string { return n.subnet + fmt.Sprint(member+1) }
 
-// addNamespace runs a pod in its own namespace. Processes outside the namespace can reach the pod at the same ports
-// of 127.0.0.1.
+// addNamespace makes a pod run in its own namespace. Processes outside the namespace can reach the pod at the same
+// ports of 127.0.0.1.
 func (n *network) addNamespace(p *harness.Pod, member int) {
 	n.t.Helper()
 	space, inside := n.space(member), "eth0"
@@ -68,11 +68,11 @@ func (n *network) addNamespace(p *harness.Pod, member int) {
 	}
 }
 
-// cut disconnects a member, and join connects it again.
+// cut disconnects a member, and join reconnects it.
 func (n *network) cut(member int)  { n.ip("link", "set", n.space(member), "down") }
 func (n *network) join(member int) { n.ip("link", "set", n.space(member), "up") }
 
-// setPeers configures the addresses of the members in all pods.
+// setPeers sets the addresses of the members in the configurations of all pods.
 func (n *network) setPeers(pods []*harness.Pod) {
 	n.t.Helper()
 	cluster := types.URLsMap{}

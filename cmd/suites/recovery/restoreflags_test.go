@@ -17,9 +17,9 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// TestLeftoverRestoreFlags_blockNoMember keeps --restore-to set after a restore, as the documentation allows, and
-// deletes volumes while clients write. As in a release, a restore waits until the backups have not grown for 90 s,
-// but in this test they are always growing.
+// TestLeftoverRestoreFlags_blockNoMember leaves --restore-to set after a restore, as the documentation allows, and
+// deletes volumes while clients are writing. As in a release, a restore waits until there has been no new backup for
+// 90 s, but in this test there are always new backups.
 func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -109,7 +109,7 @@ func numbers(count int) (all []int) {
 	return all
 }
 
-// write makes a client write until the test ends.
+// write makes a client write until the end of the test.
 func (l *restoredCluster) write() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -158,7 +158,7 @@ func (l *restoredCluster) stop(which ...int) {
 	}
 }
 
-// lose kills members and removes their volumes. lose first waits until the first member and the store have all
+// lose kills members and deletes their volumes. lose first waits until the first member and the store have all
 // writes, because without a quorum, writes that the first member has not applied would be lost.
 func (l *restoredCluster) lose(which ...int) {
 	l.t.Helper()
@@ -205,7 +205,7 @@ func (l *restoredCluster) restoreAll(id string) {
 	l.requireReady()
 }
 
-// requireAcknowledged checks that no acknowledged write is missing and that clients can write.
+// requireAcknowledged requires that no acknowledged write is missing and that clients can write.
 func (l *restoredCluster) requireAcknowledged() {
 	l.t.Helper()
 	l.requireWrites()

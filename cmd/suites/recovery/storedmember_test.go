@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A storedMember is a stopped single member with a key in its volume and in its store, and with a copy of the volume
+// A storedMember is a stopped single member with a key on its volume and in its store, and with a copy of the volume
 // that contains an older value of the key.
 type storedMember struct {
 	*harness.Pod
@@ -40,7 +40,7 @@ func newStoredMember(t *testing.T) *storedMember {
 	return l
 }
 
-// volumes lists the states of a volume to test.
+// volumes lists the states of a volume that are tested.
 var volumes = map[string]func(l *storedMember){
 	"valid":       func(*storedMember) {},
 	"rolled back": func(l *storedMember) { restoreVolume(l.Pod, l.oldVolume) },
@@ -52,7 +52,7 @@ var volumes = map[string]func(l *storedMember){
 	},
 }
 
-// stores lists the states of a store to test.
+// stores lists the states of a store that are tested.
 var stores = map[string]func(l *storedMember){
 	"this cluster's": func(*storedMember) {},
 	"empty": func(l *storedMember) {
@@ -90,7 +90,7 @@ func (l *storedMember) count() int64 {
 	return reply.Count
 }
 
-// requireRefused checks that a start fails for the given reason and changes nothing.
+// requireRefused requires that a start fails for the given reason and does not change anything.
 func (l *storedMember) requireRefused(why string) {
 	l.T.Helper()
 	l.ExpectTerminationMessage()
@@ -103,7 +103,7 @@ func (l *storedMember) requireRefused(why string) {
 	assert.Equal(l.T, before, l.files(), "nothing is moved")
 }
 
-// files returns the files in the data directory and next to it.
+// files returns the files in the data directory and its parent directory.
 func (l *storedMember) files() (all []string) {
 	l.T.Helper()
 	for _, pattern := range []string{"*.etcd*", "*.etcd/*/*/*"} {

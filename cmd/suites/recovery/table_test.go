@@ -78,7 +78,7 @@ func TestRecoveryTable(t *testing.T) {
 	}
 }
 
-// ends checks the results of successful starts.
+// ends contains a check for each result of a successful start.
 var ends = map[string]func(l *storedMember){
 	starts: func(l *storedMember) {
 		run := l.StartReady()
@@ -128,7 +128,7 @@ var ends = map[string]func(l *storedMember){
 	},
 }
 
-// The user must create a missing directory, because it may be on a volume that is not mounted.
+// A missing directory must be created by the user, because the volume that contains it may not be mounted.
 func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	t.Parallel()
 	p, d := harness.NewStandalonePod(t, nil), newDepot(t)

@@ -18,11 +18,11 @@ import (
 )
 
 // takeoversPerCluster is the number of pods that take over a cluster one after another. All clusters run in parallel,
-// because the pods are mostly waiting.
+// because the pods spend most of their time waiting.
 const takeoversPerCluster = 25
 
-// TestTakenOverMember_exits suspends a pod, restores its backups in another pod and resumes the first pod, which must
-// then exit.
+// TestTakenOverMember_exits suspends a pod, restores its backups in another pod, and resumes the first pod, which
+// must then exit.
 func TestTakenOverMember_exits(t *testing.T) {
 	t.Parallel()
 	takeOvers(t,
@@ -35,8 +35,8 @@ func TestTakenOverMember_exits(t *testing.T) {
 	)
 }
 
-// TestTakenOverMember_disconnectedFromServer is like TestTakenOverMember_exits, but the first pod keeps running under
-// load without a connection to the store.
+// TestTakenOverMember_disconnectedFromServer is like TestTakenOverMember_exits, but the first pod is not suspended:
+// it remains under load without a connection to the store.
 func TestTakenOverMember_disconnectedFromServer(t *testing.T) {
 	t.Parallel()
 	buckets := bucket(t)
@@ -67,7 +67,7 @@ type successions struct {
 	newStore     func() store
 	backupWriter // current writer
 	count        int
-	confirmed    []string // keys reported as stored by the program
+	confirmed    []string // keys that the program reported as stored
 }
 
 // A backupWriter is a pod that writes to the store.
@@ -91,7 +91,7 @@ func (h *successions) startWriter() backupWriter {
 	return backupWriter{pod, kept, pod.StartReady(infoLevel)}
 }
 
-// takeOver disconnects the current pod, which is under load, starts another pod and reconnects the first one.
+// takeOver disconnects the current pod, which is under load, starts another pod, and then reconnects the first one.
 func (h *successions) takeOver(leave, comeBack func(owner backupWriter)) {
 	h.t.Helper()
 	owner := h.backupWriter
@@ -140,7 +140,7 @@ type writes struct {
 	mu       sync.Mutex
 	keys     []string
 	revision []int64 // of each
-	stored   int64   // revision reported as stored by the program
+	stored   int64   // revision that the program reported as stored
 }
 
 // startWriting starts a client that writes until it is stopped or the pod has exited.

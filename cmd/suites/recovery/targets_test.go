@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestRestoreTargets_outsideTheWindow requests targets outside the window, which must be rejected, and then the first
-// revision in the window.
+// TestRestoreTargets_outsideTheWindow requests targets outside the window of restore points, which must be rejected,
+// and then the first revision in the window.
 func TestRestoreTargets_outsideTheWindow(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)

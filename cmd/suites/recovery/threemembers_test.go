@@ -31,7 +31,7 @@ func TestChaos_threeMembers(t *testing.T) {
 	})
 }
 
-// threeMembers is a cluster of three members with the record of its clients' writes.
+// threeMembers is a cluster of three members together with the record of its clients' writes.
 type threeMembers struct {
 	t        *testing.T
 	net      *network
@@ -39,7 +39,7 @@ type threeMembers struct {
 	dice     *rand.Rand
 	members  []*member
 	book     *ledger
-	etcd     *clientv3.Client // client used by the test itself
+	etcd     *clientv3.Client // client that the test itself uses
 	informer *informer
 	id       uint64 // ID of the cluster
 	watching int    // how often the informer had listed at the last verification
@@ -110,7 +110,7 @@ func (m *member) awaitReady() {
 	}
 }
 
-// round injects a fault while clients write, waits for the recovery and verifies the data.
+// round injects a fault while clients are writing, waits until the members have recovered, and verifies the data.
 func (c *threeMembers) round() {
 	c.t.Helper()
 	disaster := c.choose()
@@ -156,7 +156,7 @@ func (c *threeMembers) choose() memberFault {
 	})
 }
 
-// sleep sleeps for a random time.
+// sleep waits for a random time.
 func (c *threeMembers) sleep(most time.Duration) {
 	<-time.After(time.Duration(c.dice.Int64N(int64(most))))
 }

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// requireRestored checks that the new cluster has the stored data, and that clients of the old cluster must list
+// requireRestored requires that the new cluster has the stored data and that clients of the old cluster must list
 // again.
 func (c *threeMembers) requireRestored() {
 	c.t.Helper()
@@ -103,7 +103,7 @@ func (c *threeMembers) requireVoters() {
 	})
 }
 
-// requireEqual checks that all members have the same data. etcd's hash covers all revisions since the last
+// requireEqual requires that all members have the same data. etcd's hash covers all revisions since the last
 // compaction.
 func (c *threeMembers) requireEqual() {
 	c.t.Helper()
@@ -130,8 +130,8 @@ func (c *threeMembers) requireEqual() {
 	})
 }
 
-// requireTidy checks that there is no unfinished restore, and removes the preserved copies, which are as large as the
-// data.
+// requireTidy requires that there is no unfinished restore, and removes the preserved copies, which are as large as
+// the data.
 func (c *threeMembers) requireTidy() {
 	c.t.Helper()
 	for _, m := range c.members {

@@ -54,7 +54,7 @@ func (c *cluster) content() (have contents, revision int64, cluster string) {
 	return lasting(reply.Kvs), reply.Header.Revision, fmt.Sprintf("%x", reply.Header.ClusterId)
 }
 
-// requireAcknowledged checks that the restored revision has every write that must survive.
+// requireAcknowledged requires that the restored revision includes every write that must survive.
 func (c *cluster) requireAcknowledged(after outcome, restored bool, at int64) {
 	c.T.Helper()
 	switch {
@@ -68,7 +68,7 @@ func (c *cluster) requireAcknowledged(after outcome, restored bool, at int64) {
 	}
 }
 
-// requireNewHistory checks that clients of the old cluster must list again after a restore.
+// requireNewHistory requires that clients of the old cluster must list again after a restore.
 func (c *cluster) requireNewHistory(revision int64) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
@@ -119,8 +119,8 @@ func (c *cluster) requireLeases(have contents) {
 // unstated is the minimum TTL in seconds that a restore grants to a lease that is missing from the store.
 const unstated = 60
 
-// requireUser checks that the user exists, or does not exist if the cluster was restored to a revision before the
-// user's creation.
+// requireUser requires that the user exists, or that it does not exist if the cluster was restored to a revision
+// before the user was created.
 func (c *cluster) requireUser(at int64) {
 	c.T.Helper()
 	if at < c.user {

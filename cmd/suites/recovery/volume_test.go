@@ -33,7 +33,7 @@ func copyVolume(p *harness.Pod) (old string) {
 	return old
 }
 
-// highestRevision returns the highest revision in a copy of the volume, including its log.
+// highestRevision returns the highest revision in a copy of the volume, including the revisions in its log.
 func highestRevision(p *harness.Pod, old string) int64 {
 	p.T.Helper()
 	position, err := datadir.ReadPosition(filepath.Join(old, filepath.Base(p.DataDir())))
@@ -58,7 +58,7 @@ func copyDirectory(p *harness.Pod, from, to string) {
 // preservedCopies returns the preserved copies of the data directory, oldest first.
 func preservedCopies(p *harness.Pod) []string { return filesNextTo(p, ".aside-*") }
 
-// unfinishedFiles returns the directories of unfinished restores.
+// unfinishedFiles returns the directories that unfinished restores have left behind.
 func unfinishedFiles(p *harness.Pod) []string { return filesNextTo(p, ".restor*") }
 
 func filesNextTo(p *harness.Pod, pattern string) []string {
@@ -68,7 +68,7 @@ func filesNextTo(p *harness.Pod, pattern string) []string {
 	return found
 }
 
-// lastSegment returns the last segment of etcd's log.
+// lastSegment returns the last segment file of etcd's log.
 func lastSegment(p *harness.Pod) string {
 	p.T.Helper()
 	segments, err := filepath.Glob(filepath.Join(p.DataDir(), "member", "wal", "*-*.wal"))

@@ -19,7 +19,7 @@ const (
 	patience  = 5 * time.Second // timeout of a client request
 )
 
-// A client writes to its own keys, concurrently with other clients.
+// A client writes its own keys while other clients are writing theirs.
 type client struct {
 	etcd  *clientv3.Client
 	book  *ledger
@@ -62,7 +62,7 @@ func (w *client) prepare(ctx context.Context) {
 	}
 }
 
-// change puts or deletes a key, or compacts. The outcome is unknown if there is no response.
+// change puts or deletes a key, or compacts. If there is no response, the outcome is unknown.
 func (w *client) change(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

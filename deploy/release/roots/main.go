@@ -1,6 +1,6 @@
-// Command roots prints the root certificates that Mozilla trusts, as published by the Go project, which makes the
-// image independent of the build machine. Roots with constraints are omitted, because a certificate file cannot
-// express constraints.
+// Command roots prints the root certificates that Mozilla trusts, as published by the Go project, so that the image
+// does not depend on the build machine. Roots with constraints are omitted, because a certificate file cannot express
+// the constraints.
 package main
 
 import (

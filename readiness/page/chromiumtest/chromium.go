@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Timeout bounds each wait for the browser, which may be slow on a busy machine.
+// Timeout limits how long a test waits for the browser, which may be slow on a busy machine.
 const Timeout = 60 * time.Second
 
 // A Tab is a browser tab.
@@ -28,14 +28,14 @@ type Tab struct {
 	console *console
 }
 
-// console collects errors and warnings from the browser console.
+// console collects the errors and warnings in the browser console.
 type console struct {
 	mu       sync.Mutex
 	messages []string
 }
 
-// Open starts a browser for the duration of the test. Open skips the test if no browser is installed. The test fails
-// if the browser console contains errors or warnings.
+// Open starts a browser that runs until the end of the test. If no browser is installed, Open skips the test. The
+// test fails if the browser console contains errors or warnings.
 func Open(t *testing.T) *Tab {
 	path := findChromium()
 	if path == "" {
@@ -61,8 +61,8 @@ func Open(t *testing.T) *Tab {
 	return b
 }
 
-// profile returns a directory for the browser. profile retries the removal of the directory, because processes of
-// the browser may write to it for a moment after the browser has exited.
+// profile returns a directory for the browser's profile. Removing the directory is retried, because processes of the
+// browser may still write to it for a moment after the browser has exited.
 func profile(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "etcd-wrapper-browser-")
 	require.NoError(t, err)
@@ -81,7 +81,8 @@ func findChromium() string {
 	return ""
 }
 
-// listen collects errors and warnings. listen ignores network errors, because tests stop their servers.
+// listen collects the errors and warnings in the browser console. Network errors are ignored, because tests stop
+// their servers.
 func (c *console) listen(event any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +111,7 @@ func (b *Tab) Run(actions ...chromedp.Action) {
 	require.NoError(b.t, chromedp.Run(b.ctx, actions...))
 }
 
-// WaitFor waits until a JavaScript condition holds. The page may still be loading.
+// WaitFor waits until a JavaScript condition is true. The page may still be loading when WaitFor is called.
 func (b *Tab) WaitFor(expression string, parts ...any) {
 	b.t.Helper()
 	expression = fmt.Sprintf(expression, parts...)
@@ -124,7 +125,7 @@ func (b *Tab) WaitFor(expression string, parts ...any) {
 	}
 }
 
-// WaitForElements waits until the page has an element for each selector.
+// WaitForElements waits until the page contains an element for each selector.
 func (b *Tab) WaitForElements(selectors ...string) {
 	b.t.Helper()
 	for _, selector := range selectors {

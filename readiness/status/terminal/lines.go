@@ -39,7 +39,7 @@ func (l *lines) addList(name string, texts []string) {
 	}
 }
 
-// statusLines returns all lines of a document.
+// statusLines returns all lines for a document.
 func statusLines(d status.Document, now time.Time) []line {
 	l := &lines{now: now}
 	l.addState(d)
@@ -75,7 +75,7 @@ func join(a, separator, b string) string {
 	return a + separator + b
 }
 
-// timeWithAge formats a time with its age.
+// timeWithAge formats a time together with its age.
 func (l *lines) timeWithAge(at time.Time) string { return FormatTime(at) + ", " + FormatAge(at, l.now) }
 
 // addState adds the start of the state, the readiness and the next step.
@@ -103,7 +103,7 @@ func readyWord(ready bool) string {
 	return "not ready"
 }
 
-// addLastError adds the last error. addLastError omits the message if the reason of the state contains it.
+// addLastError adds the last error. If the reason for the state already contains the message, addLastError omits it.
 func (l *lines) addLastError(d status.Document) {
 	e := d.LastError
 	if e == nil {
@@ -188,7 +188,7 @@ func (l *lines) addBackups(d status.Document) {
 	case b == nil && d.Standalone:
 		l.add("backups", "none (no --backup-store)")
 		return
-	case b == nil: // a sidecar makes the backups
+	case b == nil: // the backups are made by a sidecar
 		return
 	}
 	role := map[facts.Role]string{facts.Writer: "the writer", facts.Standby: "on standby"}[b.Role]
@@ -294,7 +294,7 @@ func (l *lines) addRecovery(d status.Document) {
 	l.addList("recovery", texts)
 }
 
-// addMaintenance adds the defragmentations and the readers of the whole database.
+// addMaintenance adds the defragmentations and the processes that are reading the whole database.
 func (l *lines) addMaintenance(u *state.Maintenance) {
 	if u == nil {
 		return

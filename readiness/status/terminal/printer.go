@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// HasColour reports whether a stream is a terminal with colour support and NO_COLOR is not set.
+// HasColour reports whether a stream is a terminal that supports colours and NO_COLOR is not set.
 func HasColour(to io.Writer) bool {
 	file, ok := to.(*os.File)
 	return ok && isatty.IsTerminal(file.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
@@ -36,29 +36,29 @@ func (p *Printer) inColour(colour int, text string) string {
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, text)
 }
 
-// Printer prints documents on a terminal. Printer is not safe for concurrent use.
+// A Printer prints documents on a terminal. A Printer is not safe for concurrent use.
 type Printer struct {
 	to     io.Writer
 	now    func() time.Time
 	colour bool
 	until  map[bool]time.Time // times of the last printed transition and readiness change, by isOfReadiness
-	known  map[eventKey]bool  // events that were already printed
+	known  map[eventKey]bool  // events that have already been printed
 	ready  bool
 	live   bool   // the output is a terminal on which lines can be overwritten
-	below  string // last lines, which are overwritten by redraw
+	below  string // last lines of the output, which redraw overwrites
 	width  int    // terminal width in columns
 
 	// Verbose makes Print print everything.
 	Verbose bool
 }
 
-// eventKey identifies an event in the timeline.
+// eventKey identifies an event on the timeline.
 type eventKey struct {
 	at            int64
 	kind, message string
 }
 
-// NewPrinter returns a Printer for a stream. NewPrinter uses colours if the stream supports them.
+// NewPrinter returns a Printer for a stream. The Printer uses colours if the stream supports them.
 func NewPrinter(to io.Writer) *Printer {
 	file, ok := to.(*os.File)
 	return &Printer{to: to, now: time.Now, colour: HasColour(to), live: ok && isatty.IsTerminal(file.Fd()), until: map[bool]time.Time{}, known: map[eventKey]bool{}, width: columnsOf(file)}
@@ -73,14 +73,14 @@ const (
 	longReason  = 100 // length in bytes above which a reason is not repeated
 )
 
-// brief lists the lines that Print prints without Verbose.
+// brief lists the lines that are printed without Verbose.
 var brief = map[string]bool{
 	"ready since": true, "not ready since": true, "error": true, "next step": true, "leader": true, "database": true, "volume": true,
 	"recovery": true, "defragmentation": true, "backups": true, "in the store": true, "running full snapshot": true, "last restore test": true,
 	"certificate": true, "configuration": true, "last exit": true,
 }
 
-// Print prints the most important lines of a document on one screen, or everything if p is Verbose. Print returns
+// Print prints the most important lines of a document on one screen, or all lines if p is Verbose. Print returns
 // write errors.
 func (p *Printer) Print(d status.Document) error {
 	var b strings.Builder
@@ -120,7 +120,7 @@ func (p *Printer) Print(d status.Document) error {
 		b.WriteString("\ntimeline\n")
 	}
 	for _, event := range d.Timeline[max(0, len(d.Timeline)-events):] {
-		if p.Verbose || event.Kind != "restore" { // already in the line about the recovery
+		if p.Verbose || event.Kind != "restore" { // the line about the recovery already contains it
 			b.WriteString(p.event("  ", event))
 		}
 	}
@@ -168,15 +168,15 @@ func (p *Printer) checks(all []status.Check) string {
 	return p.table(rows...)
 }
 
-// A change is a line about a change.
+// A change is a line that reports a change.
 type change struct {
 	at   time.Time
 	line string
 }
 
-// PrintChanges prints the events, transitions and readiness changes that earlier documents did not contain, in
-// chronological order. On a terminal, the headline, progress bars and trends remain below them. PrintChanges returns
-// write errors.
+// PrintChanges prints the events, transitions and changes of readiness that earlier documents did not contain, in
+// chronological order. On a terminal, the headline, progress bars and trends are kept below the changes. PrintChanges
+// returns write errors.
 func (p *Printer) PrintChanges(d status.Document) error {
 	var changes []change
 	for _, step := range d.Transitions {
@@ -216,7 +216,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	return err
 }
 
-// redraw replaces the last lines with the changes, followed by new last lines.
+// redraw replaces the last lines with the changes, followed by the new last lines.
 func (p *Printer) redraw(changes *strings.Builder, below string) {
 	if changes.Len() == 0 && below == p.below {
 		return
@@ -279,7 +279,7 @@ func (p *Printer) progress(d status.Document) string {
 	return p.table(rows...)
 }
 
-// trends returns a line for each time series, with the latest and the maximum value.
+// trends returns a line for each time series that contains its latest and its maximum value.
 func (p *Printer) trends(t *status.Trends) string {
 	covers := time.Duration(float64(len(t.Write)) * t.Interval * float64(time.Second))
 	rows := [][]string{}
@@ -308,12 +308,12 @@ func (p *Printer) trends(t *status.Trends) string {
 func isMissing(point float32) bool { return math.IsNaN(float64(point)) }
 
 const (
-	lineWidth = 40 // maximum columns of a time series
+	lineWidth = 40 // maximum number of columns of a time series
 	barWidth  = 30 // width of a progress bar in columns
 )
 
-// sparkline draws a time series on a scale that starts at 0. If multiple points share a column, sparkline draws the
-// maximum. At least one point must not be missing.
+// sparkline draws a time series on a scale that starts at 0. If several points share a column, sparkline draws their
+// maximum. At least one of the points must not be missing.
 func sparkline(points status.Points) string {
 	highest := slices.Max(slices.DeleteFunc(slices.Clone(points), isMissing))
 	var b strings.Builder
@@ -330,7 +330,7 @@ func sparkline(points status.Points) string {
 	return b.String()
 }
 
-// ofBytes formats a number of bytes, rounded to KiB because points have only four significant digits.
+// ofBytes formats a number of bytes, rounded to KiB because points only have four significant digits.
 func ofBytes(v float64) string { return Size(int64(math.Round(v/1024)) * 1024) }
 
 // ofSeconds formats seconds with three significant digits.

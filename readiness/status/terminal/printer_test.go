@@ -16,10 +16,10 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// now is the fixed time in these tests, so that ages are deterministic.
+// now is the time that these tests use, which is fixed so that ages are deterministic.
 var now = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 
-// printerTo returns a printer that uses now as its clock.
+// printerTo returns a printer that uses now as the current time.
 func printerTo(out *bytes.Buffer) *Printer {
 	p := NewPrinter(out)
 	p.now, p.Verbose = func() time.Time { return now }, true
@@ -56,10 +56,10 @@ func document() status.Document {
 	}
 }
 
-// continued matches the start of a continued line.
+// continued matches the start of a continuation line.
 var continued = regexp.MustCompile(`\n {12,}`)
 
-// unwrapped checks that the output fits a terminal and joins wrapped lines.
+// unwrapped checks that the output fits the width of a terminal, and joins wrapped lines.
 func unwrapped(t *testing.T, out *bytes.Buffer) string {
 	t.Helper()
 	for line := range strings.Lines(out.String()) {

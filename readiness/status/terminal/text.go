@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FormatStep formats a transition of the state machine, such as "Query → Wait" or "Query stays".
+// FormatStep formats a transition of the state machine, for example as "Query → Wait" or "Query stays".
 func FormatStep(from, to string) string {
 	if from == to {
 		return from + " stays"
@@ -19,7 +19,7 @@ func FormatStep(from, to string) string {
 	return from + " → " + to
 }
 
-// Round rounds a duration to milliseconds if it is less than a second, otherwise to seconds.
+// Round rounds a duration to milliseconds if it is shorter than a second, and otherwise to seconds.
 func Round(d time.Duration) time.Duration {
 	if d < time.Second {
 		return d.Round(time.Millisecond)
@@ -27,7 +27,7 @@ func Round(d time.Duration) time.Duration {
 	return d.Round(time.Second)
 }
 
-// FormatAge formats the age of a time. The time may be in the future if it comes from another clock.
+// FormatAge formats the age of a time. The time may be in the future if it was taken from another clock.
 func FormatAge(at, now time.Time) string {
 	if ahead := at.Sub(now); ahead >= time.Second {
 		return fmt.Sprintf("%v ahead of this machine's clock", Round(ahead))
@@ -54,16 +54,16 @@ func FormatTime(at time.Time) string { return at.Local().Format("2006-01-02 15:0
 
 const (
 	// columns is the line width if the stream is not a terminal. Long words, such as paths, are not broken and may
-	// exceed it.
+	// make a line wider.
 	columns = 80
-	// narrow is the minimum number of columns for wrapping a text.
+	// narrow is the minimum number of columns in which a text is wrapped.
 	narrow = 12
 )
 
-// words matches times and words, which are not broken.
+// words matches times and words, which must not be broken.
 var words = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+|\S+`)
 
-// Wrapped returns a lead followed by a text that is wrapped at 80 columns and indented by the width of the lead. If
+// Wrapped returns a lead followed by a text, which is wrapped at 80 columns and indented by the width of the lead. If
 // the lead is too wide, the text is not wrapped.
 func Wrapped(lead, text string) string { return wrapped(lead, text, columns) }
 
@@ -128,8 +128,8 @@ func width(text string) int {
 	}
 }
 
-// columnsOf returns the width of a terminal, but at most 160 because very long lines are hard to read, or 80 if the
-// file is not a terminal.
+// columnsOf returns the width of a terminal, or 80 if the file is not a terminal. The width is at most 160, because
+// very long lines are hard to read.
 func columnsOf(file *os.File) int {
 	if file == nil {
 		return columns

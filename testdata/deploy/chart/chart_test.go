@@ -36,12 +36,12 @@ func path(parts ...string) string {
 	return filepath.Join(append([]string{cluster.Checkout(), "deploy"}, parts...)...)
 }
 
-// helm runs helm and passes the values on standard input.
+// helm runs helm, which reads the values from standard input.
 func helm(values string, args ...string) (printed, complaint string, err error) {
 	return run("helm", values, args...)
 }
 
-// run is like helm but runs the given program: helm or helm3/helm.
+// run is like helm but runs the given program, which is helm or helm3/helm.
 func run(program, values string, args ...string) (printed, complaint string, err error) {
 	command := exec.Command(cluster.Tool(program), append(args, "--values=-")...)
 	var out, complaints bytes.Buffer
@@ -61,7 +61,7 @@ func rendered(t *testing.T, values, release, namespace string) map[string]docume
 
 type document = map[string]any
 
-// objects returns the objects that a chart renders, by kind and name.
+// objects returns the objects that a chart renders, keyed by kind and name.
 func objects(t *testing.T, chart, values, release, namespace string) map[string]document {
 	t.Helper()
 	rendered, complaint, err := helm(values, "template", release, chart, "--namespace="+namespace)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// parent returns a chart that depends on this one and passes values to it.
+// parent returns a chart that depends on this chart and passes values to it.
 func parent(t *testing.T, values string) string {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "shop")

@@ -15,7 +15,7 @@ import (
 )
 
 // frozen returns the immutable fields of all objects. The API server rejects an upgrade that changes an immutable
-// field, and if an upgrade drops an object, its data is lost.
+// field, and an upgrade that drops an object loses the object's data.
 func frozen(all map[string]document) map[string]document {
 	found := map[string]document{}
 	for id, object := range all {

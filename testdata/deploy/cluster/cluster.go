@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// token authenticates all programs and tests as a single user with all permissions.
+// token authenticates all programs and tests as the same user, who has all permissions.
 const token = "test-deploy"
 
 // Cluster is a running Kubernetes control plane.
@@ -38,7 +38,7 @@ type Cluster struct {
 	running []*exec.Cmd
 }
 
-// Start starts a control plane and waits until the API server is ready. All files are in a temporary directory, which
+// Start starts a control plane and waits until the API server is ready. All files are in a temporary directory that
 // Stop removes.
 func Start(ctx context.Context) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "control-plane-")
@@ -70,8 +70,8 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.startControllers(ports[4], ports[5])
 }
 
-// Stop stops the programs and removes their files. Unless logs is nil, Stop writes the last lines of each program's
-// log to logs.
+// Stop stops the programs and removes their files. If logs is not nil, Stop writes the last lines of each program's
+// log to it.
 func (c *Cluster) Stop(logs io.Writer) {
 	for _, command := range c.running {
 		_ = command.Process.Kill() // the process may have exited already
@@ -125,9 +125,8 @@ func (c *Cluster) awaitServer(ctx context.Context) (err error) {
 	return fmt.Errorf("the API server did not become ready within %s: %w", Patience, err)
 }
 
-// controllers lists the controllers that the stories need. The node controllers are not included, because no node
-// sends heartbeats here. The controllers have the names that were used before Kubernetes 1.28 and are still accepted
-// by later versions.
+// controllers lists the controllers that the stories need. The node controllers are omitted, because no node sends
+// heartbeats here. The list uses the names from before Kubernetes 1.28, which later versions still accept.
 const controllers = "statefulset,job,cronjob,disruption,endpointslice,serviceaccount,root-ca-cert-publisher,pvc-protection," +
 	"persistentvolume-binder,garbagecollector,namespace,podgc"
 
@@ -141,7 +140,7 @@ func (c *Cluster) startControllers(manager, scheduler int) error {
 			fmt.Sprintf("--secure-port=%d", scheduler), "--leader-elect=false"))
 }
 
-// startProgram starts a program that runs until Stop.
+// startProgram starts a program that runs until Stop is called.
 func (c *Cluster) startProgram(program string, args ...string) error {
 	log, err := os.Create(c.log(program))
 	if err != nil {
@@ -193,12 +192,12 @@ func (c *Cluster) writeKubeconfig() error {
 	}, c.Kubeconfig)
 }
 
-// Kubectl runs kubectl and returns its output, even if it fails.
+// Kubectl runs kubectl and returns its output, even if kubectl fails.
 func (c *Cluster) Kubectl(args ...string) (string, error) {
 	return c.tool("kubectl", args...)
 }
 
-// Helm runs helm and returns its output, even if it fails.
+// Helm runs helm and returns its output, even if helm fails.
 func (c *Cluster) Helm(args ...string) (string, error) {
 	return c.tool("helm", args...)
 }

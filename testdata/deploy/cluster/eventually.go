@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Patience limits every wait in a test.
+// Patience limits how long a test waits.
 const Patience = 5 * time.Minute
 
-// Eventually waits until try succeeds.
+// Eventually calls try until it succeeds.
 func Eventually(t testing.TB, what string, try func() error) {
 	t.Helper()
 	var err error

@@ -13,13 +13,13 @@ import (
 	"strings"
 )
 
-// Checkout returns the root of the project.
+// Checkout returns the root directory of the project.
 func Checkout() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "../../..")
 }
 
-// tools returns the directory with the programs built by Build.
+// tools returns the directory with the programs that Build has built.
 func tools() string { return filepath.Join(Checkout(), "bin", "test-deploy") }
 
 // which returns the Kubernetes version to build and run. The environment variable KUBERNETES is either "newest" (the
@@ -30,7 +30,7 @@ func which() string { return cmp.Or(os.Getenv("KUBERNETES"), "newest") }
 var ofKubernetes = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"}
 
 // stamp returns linker flags that set the version of the Kubernetes programs to the version in their module. The
-// order of the flags is fixed because Go relinks the programs if the order changes.
+// order of the flags must not change, because Go would relink the programs.
 func stamp() (string, error) {
 	module := filepath.Join(Checkout(), "testdata/kubernetes", which(), "go.mod")
 	content, err := os.ReadFile(module)
@@ -42,7 +42,7 @@ func stamp() (string, error) {
 		return "", fmt.Errorf("%s does not require k8s.io/kubernetes", module)
 	}
 	flags := "-s -w"
-	for _, stamped := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} { // older API servers report client-go's version
+	for _, stamped := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} { // older API servers report the version of client-go
 		flags += fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s -X %[1]s.gitTreeState=clean",
 			stamped, version[1], version[2], version[3])
 	}
@@ -50,7 +50,7 @@ func stamp() (string, error) {
 }
 
 // Build builds Kubernetes, helm, runc, an S3 server, the scripted sidecar, the project's image and its release files.
-// Kubernetes and helm have separate modules because their dependencies would affect the versions of other programs.
+// Kubernetes and helm have separate modules, because their dependencies would affect the versions in other programs.
 //
 // The first build takes 15 minutes on two cores, and later builds take seconds. If TEST_DEPLOY_BUILT is set, Build
 // does nothing: the programs and the image must already be in bin/test-deploy and bin/image.
@@ -73,7 +73,7 @@ func Build() error {
 	)
 }
 
-// buildKubernetes builds Kubernetes without the cloud providers that older versions include.
+// buildKubernetes builds Kubernetes without the cloud providers that older versions contain.
 func buildKubernetes() error {
 	version, err := stamp()
 	if err != nil {
@@ -91,7 +91,7 @@ func BuildHelm() error {
 	return build("testdata/helm", "0", "-ldflags", "-s -w", "helm.sh/helm/v4/cmd/helm")
 }
 
-// BuildHelm3 builds helm 3, which is still in wide use, as helm3/helm.
+// BuildHelm3 builds helm 3, which is still widely used, as helm3/helm.
 func BuildHelm3() error {
 	return run(".", []string{"CGO_ENABLED=0", "GOBIN=" + filepath.Dir(Tool("helm3/helm"))}, "go", "install", "-p", "2", "helm.sh/helm/v3/cmd/helm@v3.21.4")
 }
@@ -129,7 +129,7 @@ func Released() []string {
 // Published returns the directory with the release files for this machine's platform.
 func Published() string { return filepath.Join(tools(), "dist") }
 
-// Tool returns the path of a program built by Build.
+// Tool returns the path of a program that Build has built.
 func Tool(name string) string {
 	if slices.Contains(ofKubernetes, name) {
 		return filepath.Join(tools(), which(), name)

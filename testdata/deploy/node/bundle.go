@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// bundle writes the runc bundle of a container and returns its directory. The configuration follows the manifest:
+// bundle writes the runc bundle for a container and returns its directory. The configuration follows the manifest:
 // user, read-only root, capabilities, mounts, environment, arguments and the pod's network.
 func (n *Node) bundle(ctx context.Context, pod *corev1.Pod, container *corev1.Container, folders map[string]string) (string, error) {
 	image, err := n.imageOf(container)
@@ -59,7 +59,7 @@ func (n *Node) bundle(ctx context.Context, pod *corev1.Pod, container *corev1.Co
 	return folder, os.WriteFile(filepath.Join(folder, "config.json"), text, 0o600)
 }
 
-// rootfs mounts a writable layer over the image's files so that runc can create mount points.
+// rootfs mounts a writable layer over the files of the image, which allows runc to create mount points.
 func (n *Node) rootfs(image *Image, folder string) error {
 	var err error
 	for _, dir := range []string{"upper", "work", "rootfs"} {
@@ -71,7 +71,8 @@ func (n *Node) rootfs(image *Image, folder string) error {
 	return overlay(image.Root, folder)
 }
 
-// files writes the files that a kubelet gives every container: /etc/hosts, /etc/resolv.conf and the termination log.
+// files writes the files that a kubelet provides to every container: /etc/hosts, /etc/resolv.conf and the termination
+// log.
 func (n *Node) files(pod *corev1.Pod, folder string) error {
 	hosts := "127.0.0.1 localhost\n" + pod.Status.PodIP + " " + pod.Name + "\n"
 	for _, alias := range pod.Spec.HostAliases {
@@ -102,7 +103,7 @@ func process(pod *corev1.Pod, container *corev1.Container, image *Image, variabl
 	return &specs.Process{
 		Args: arguments, Env: environment, Cwd: "/",
 		User: specs.User{UID: uint32(*context.RunAsUser), GID: uint32(*context.RunAsGroup), AdditionalGids: []uint32{uint32(*context.FSGroup)}},
-		// The Pod Security Standard in the namespace requires containers to drop all capabilities.
+		// The namespace's Pod Security Standard requires that containers drop all capabilities.
 		Capabilities:    &specs.LinuxCapabilities{},
 		NoNewPrivileges: !*container.SecurityContext.AllowPrivilegeEscalation,
 	}
@@ -144,7 +145,7 @@ func limits(container *corev1.Container) *specs.LinuxResources {
 	return resources
 }
 
-// apiServer is a name in the API server's certificate. A real kubelet uses an IP address instead of a name.
+// apiServer is a host name in the API server's certificate. A real kubelet uses an IP address instead of a host name.
 const apiServer = "kubernetes.default.svc"
 
 // environment returns the container's environment variables: the API server's address, the variables from ConfigMaps
@@ -216,7 +217,8 @@ func fieldOrText(pod *corev1.Pod, variable corev1.EnvVar) (string, error) {
 
 var reference = regexp.MustCompile(`\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)`)
 
-// expand replaces $(NAME) like Kubernetes: $$ becomes a dollar sign, and unknown variables are not replaced.
+// expand replaces $(NAME) in the same way as Kubernetes: $$ becomes a dollar sign, and unknown variables are not
+// replaced.
 func expand(text string, known map[string]string) string {
 	return reference.ReplaceAllStringFunc(text, func(found string) string {
 		if found == "$$" {

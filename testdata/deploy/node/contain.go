@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// containedBy is the environment variable with which Contain passes its process ID to the copy.
+// containedBy is the environment variable in which Contain passes its process ID to the copy.
 const containedBy = "TEST_DEPLOY_CONTAINED_BY"
 
-// Contain runs do in a copy of this process with separate PID and mount namespaces. When the copy exits for any
-// reason, the kernel kills its processes and removes its mounts and network namespaces. Contain also removes
-// temporary files. Without root, do runs in this process. Contain returns the exit status for TestMain.
+// Contain runs do in a copy of this process that has its own PID and mount namespaces, and returns the exit status
+// for TestMain. When the copy exits for any reason, the kernel kills its processes and removes its mounts and network
+// namespaces. Contain also removes temporary files. Without root, Contain runs do in this process.
 func Contain(do func() int) int {
 	switch {
 	case !Root():
@@ -39,7 +39,7 @@ func Contain(do func() int) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(folder) }() // the next run removes anything left behind
+	defer func() { _ = os.RemoveAll(folder) }() // the next run removes anything that is left behind
 	copied := exec.Command("/proc/self/exe")
 	copied.Args, copied.Stdout, copied.Stderr = os.Args, os.Stdout, os.Stderr
 	copied.Env = append(os.Environ(), fmt.Sprintf("%s=%d", containedBy, os.Getpid()), "TMPDIR="+folder)
@@ -51,7 +51,7 @@ func Contain(do func() int) int {
 	return copied.ProcessState.ExitCode()
 }
 
-// Outside runs do only in the original process. Call Outside before Contain.
+// Outside runs do only in the original process, not in its copy. Call Outside before Contain.
 func Outside(do func() error) error {
 	if os.Getenv(containedBy) != "" {
 		return nil
@@ -69,7 +69,7 @@ func ownMounts() error {
 	)
 }
 
-// left is the prefix of the names of a run's control group and directory. The process ID follows the prefix.
+// left is the prefix of the names of a run's control group and directory, and is followed by the process ID.
 const left = "test-deploy-"
 
 // group returns the name of this run's control group.
@@ -85,7 +85,7 @@ func ownFolder() (string, error) {
 	return folder, os.Chmod(folder, 0o755)
 }
 
-// sweep removes everything that earlier runs left behind and the control groups of this run.
+// sweep removes everything that earlier runs left behind, and the control groups of this run.
 func sweep() {
 	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), left+"[0-9]*"))
 	for _, folder := range folders {
@@ -111,7 +111,7 @@ func lives(pid int) bool { return unix.Kill(pid, 0) == nil }
 func removeGroup(group string) {
 	members, _ := filepath.Glob(group + "/*")
 	for _, member := range members {
-		_ = os.Remove(member) // a container's group, or a file that belongs to the kernel and cannot be removed
+		_ = os.Remove(member) // the group of a container, or a file that belongs to the kernel and cannot be removed
 	}
 	_ = os.Remove(group)
 }

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// leave creates the same kinds of objects as a story and waits until it is killed.
+// leave creates the same kinds of objects as a story, and then waits until it is killed.
 func leave(folder string) int {
 	started := exec.Command("sleep", "infinity")
 	started.Stdout = os.Stdout

@@ -37,7 +37,7 @@ type container struct {
 	status corev1.ContainerStatus
 }
 
-// keep runs the container and restarts it until ctx is done. A container in a Job runs only once.
+// keep runs the container and restarts it until ctx is done. If the container belongs to a Job, it runs only once.
 func (c *container) keep(ctx context.Context, folders map[string]string) {
 	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
 		began := time.Now()
@@ -58,7 +58,7 @@ func (c *container) keep(ctx context.Context, folders map[string]string) {
 	}
 }
 
-// once runs the container until it exits and returns its final state.
+// once runs the container until it exits, and returns its final state.
 func (c *container) once(ctx context.Context, folders map[string]string) *corev1.ContainerStateTerminated {
 	began := metav1.Now()
 	ended := &corev1.ContainerStateTerminated{StartedAt: began, ExitCode: 128, Reason: "StartError"}
@@ -91,16 +91,16 @@ func (c *container) once(ctx context.Context, folders map[string]string) *corev1
 	return c.last(ended, err, folder)
 }
 
-// last reads the container's exit status and termination message and deletes the container.
+// last reads the container's exit status and termination message, and deletes the container.
 func (c *container) last(ended *corev1.ContainerStateTerminated, err error, folder string) *corev1.ContainerStateTerminated {
 	var exited *exec.ExitError
 	ended.ExitCode, ended.Reason, ended.FinishedAt = 0, "Completed", metav1.Now()
 	if errors.As(err, &exited) {
 		ended.ExitCode, ended.Reason = int32(exited.ExitCode()), "Error"
 	}
-	words, _ := os.ReadFile(filepath.Join(folder, "termination-log")) // the file may be missing
+	words, _ := os.ReadFile(filepath.Join(folder, "termination-log")) // the file may not exist
 	ended.Message = string(bytes.TrimSpace(words))
-	_ = exec.Command(c.node.runc, "--root", c.node.State(), "delete", "--force", c.id).Run() // the container may be gone
+	_ = exec.Command(c.node.runc, "--root", c.node.State(), "delete", "--force", c.id).Run() // the container may no longer exist
 	return ended
 }
 
@@ -140,7 +140,7 @@ func (c *container) signal(name string) {
 	_ = exec.Command(c.node.runc, "--root", c.node.State(), "kill", c.id, name).Run() // the container may have exited
 }
 
-// stop sends SIGTERM, and SIGKILL after the grace period. stop returns when ended is closed.
+// stop sends SIGTERM, followed by SIGKILL after the grace period, and returns when ended is closed.
 func (c *container) stop(grace time.Duration, ended <-chan struct{}) {
 	if grace > 0 {
 		c.signal("TERM")
@@ -180,7 +180,7 @@ func (c *container) probe(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// ask runs the probe at its configured interval and calls report when it reaches its success or failure threshold.
+// ask runs the probe at its configured interval, and calls report when the success or failure threshold is reached.
 func (c *container) ask(ctx context.Context, probe *corev1.Probe, report func(bool)) {
 	client := c.node.prober(time.Duration(probe.TimeoutSeconds) * time.Second)
 	wait := time.Duration(probe.InitialDelaySeconds) * time.Second

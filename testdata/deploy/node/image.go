@@ -19,9 +19,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Image is an unpacked container image.
+// An Image is an unpacked container image.
 type Image struct {
-	Root   string // directory with the image's files
+	Root   string // directory with the files of the image
 	Config v1.Config
 }
 
@@ -122,14 +122,14 @@ func copyTo(path string, content io.Reader) error {
 	return errors.Join(err, file.Close())
 }
 
-// shelf holds a node's images by repository name.
+// shelf holds a node's images, keyed by repository name.
 type shelf struct {
 	mu       sync.Mutex
 	images   map[string]*Image
-	registry string // registry to pull from, or empty
+	registry string // registry from which to pull, or empty
 }
 
-// PullFrom lets the node pull images from a registry at HOST:PORT on loopback.
+// PullFrom allows the node to pull images from a registry at HOST:PORT on loopback.
 func (n *Node) PullFrom(registry string) {
 	n.shelf.mu.Lock()
 	defer n.shelf.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// Timeouts of kubectl streams, as in the kubelet.
+// Timeouts of kubectl streams, which are the same as in the kubelet.
 const (
 	idle     = 4 * time.Hour
 	creation = 30 * time.Second
@@ -66,7 +66,7 @@ func (m *Machines) servePorts(w http.ResponseWriter, r *http.Request) {
 	portforward.ServePortForward(w, r, n, r.PathValue("pod"), "", options, idle, creation, portforward.SupportedProtocols)
 }
 
-// ExecInContainer implements remotecommand.Executor: it runs a command in a container. Terminals are not supported.
+// ExecInContainer implements remotecommand.Executor by running a command in a container. Terminals are not supported.
 func (n *Node) ExecInContainer(ctx context.Context, pod, _, container string, args []string, in io.Reader, out, trouble io.WriteCloser,
 	terminal bool, _ <-chan remotecommand.TerminalSize, _ time.Duration,
 ) error {
@@ -102,7 +102,7 @@ func (n *Node) inContainer(ctx context.Context, pod *corev1.Pod, container strin
 	return exec.CommandContext(ctx, n.runc, append([]string{"--root", n.State(), "exec", string(pod.UID) + "-" + container}, args...)...)
 }
 
-// PortForward implements portforward.PortForwarder: it connects a stream to a port in a pod's network.
+// PortForward implements portforward.PortForwarder by connecting a stream to a port in a pod's network.
 func (n *Node) PortForward(_ context.Context, pod, _ string, port int32, stream io.ReadWriteCloser) error {
 	found, err := n.named(pod)
 	if err != nil {
@@ -111,7 +111,7 @@ func (n *Node) PortForward(_ context.Context, pod, _ string, port int32, stream 
 	return connect(n.sandboxName(found), "127.0.0.1:"+strconv.Itoa(int(port)), stream)
 }
 
-// Exec runs a command in a container and returns its output. The error contains the command's stderr.
+// Exec runs a command in a container and returns its output. The error contains the standard error of the command.
 func (n *Node) Exec(pod *corev1.Pod, container string, args ...string) (string, error) {
 	var out, trouble strings.Builder
 	command := n.inContainer(context.Background(), pod, container, args)
@@ -127,7 +127,7 @@ func (n *Node) Kill(pod *corev1.Pod, container string) error {
 	return exec.Command(n.runc, "--root", n.State(), "kill", string(pod.UID)+"-"+container, "KILL").Run()
 }
 
-// Cut disconnects a pod from the network until Mend is called. The pod's probes also fail.
+// Cut disconnects a pod from the network until Mend is called. While a pod is disconnected, its probes fail as well.
 func (n *Node) Cut(pod *corev1.Pod) error {
 	return n.network.wire(pod.Status.PodIP, netlink.LinkSetDown)
 }

@@ -18,7 +18,7 @@ import (
 const class = "folders"
 
 // Machines manages the cluster's Node objects, their StorageClass, and the kubelet API that all nodes share. A Node
-// returned by Start serves requests for the pods of its namespace.
+// that Start returns serves requests for the pods in its namespace.
 type Machines struct {
 	client  kubernetes.Interface
 	kubelet int32 // port
@@ -52,7 +52,7 @@ func (m *Machines) offerStorage(ctx context.Context) error {
 	return err
 }
 
-// Offer adds count machines named NAME-0, NAME-1 and so on, each in a different zone, with the given taints.
+// Offer adds count machines named NAME-0, NAME-1 and so on, each in a different zone and with the given taints.
 func (m *Machines) Offer(ctx context.Context, name string, count int, taints ...corev1.Taint) (err error) {
 	for i := range count {
 		err = errors.Join(err, m.offerOne(ctx, name, i, taints))
@@ -88,7 +88,7 @@ func ready(status corev1.ConditionStatus) corev1.NodeCondition {
 	return corev1.NodeCondition{Type: corev1.NodeReady, Status: status, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}
 }
 
-// add registers a node for requests about its namespace.
+// add registers a node, which then receives the requests for its namespace.
 func (m *Machines) add(n *Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,8 +104,8 @@ func (m *Machines) of(namespace string) (*Node, error) {
 	return nil, fmt.Errorf("no node runs the pods of namespace %s", namespace)
 }
 
-// Lose switches off a machine permanently: the containers exit, and the machine no longer reports to the API server.
-// Lose also marks the node unreachable and deletes its pods, because the node controllers that normally do so are not
+// Lose permanently switches off a machine: its containers exit, and it no longer reports to the API server. Lose also
+// marks the node as unreachable and deletes its pods, because the node controllers that normally do so are not
 // running here.
 func (n *Node) Lose(ctx context.Context, machine string) error {
 	n.mu.Lock()
@@ -136,7 +136,7 @@ func (n *Node) Lose(ctx context.Context, machine string) error {
 	return err
 }
 
-// off reports whether a pod's machine is switched off.
+// off reports whether a pod's machine has been switched off.
 func (n *Node) off(pod *corev1.Pod) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -93,8 +93,8 @@ func (n *Node) resolve(ctx context.Context, name string) (ips []string) {
 	return ips
 }
 
-// endpoints returns the ready endpoints of a Service. If the Service publishes addresses that are not ready, the
-// controller marks all its endpoints as ready.
+// endpoints returns the ready endpoints of a Service. If a Service publishes addresses that are not ready, the
+// controller marks all of its endpoints as ready.
 func (n *Node) endpoints(ctx context.Context, namespace, service string) (found []discoveryv1.Endpoint) {
 	slices, err := n.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: discoveryv1.LabelServiceName + "=" + service,
@@ -112,7 +112,7 @@ func (n *Node) endpoints(ctx context.Context, namespace, service string) (found 
 	return found
 }
 
-// pointers returns the names that an address resolves to. etcd looks up these names if a certificate has a wildcard.
+// pointers returns the names for an address, which etcd looks up if a certificate contains a wildcard.
 func (n *Node) pointers(name string) (found []string) {
 	parts := strings.Split(strings.TrimSuffix(name, ".in-addr.arpa."), ".")
 	slices.Reverse(parts)
@@ -131,7 +131,7 @@ func (n *Node) pointers(name string) (found []string) {
 	return found
 }
 
-// Dial connects to a Service or a pod like a client in the namespace.
+// Dial connects to a Service or a pod, as a client in the namespace would.
 func (n *Node) Dial(ctx context.Context, namespace, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// network is a bridge in a network namespace that assigns an address to each pod. Pods cannot reach the host, and the
-// host's network is not changed.
+// A network is a bridge in a network namespace, which assigns an address to each pod. Pods cannot reach the host, and
+// the host's network is not changed.
 type network struct {
-	name string // name of the network namespace with the bridge
+	name string // name of the network namespace that contains the bridge
 	used map[byte]bool
 }
 
@@ -45,7 +45,7 @@ func newNetwork(name string) (*network, error) {
 	return &network{name: name, used: map[byte]bool{0: true, 1: true, 255: true}}, err
 }
 
-// sandbox creates a pod's network namespace and connects it to the bridge.
+// sandbox creates a network namespace for a pod and connects it to the bridge.
 func (n *network) sandbox(name string) (ip string, err error) {
 	host, err := netns.GetFromName(n.name)
 	if err != nil {
@@ -96,7 +96,7 @@ func (n *network) wire(ip string, change func(netlink.Link) error) error {
 
 func (n *network) close() { _ = netns.DeleteNamed(n.name) }
 
-// unplug removes a network namespace together with its link.
+// unplug removes a network namespace and its link.
 func unplug(name string) { _ = netns.DeleteNamed(name) }
 
 // dial connects to a pod's address from the network namespace of the nodes.
@@ -212,8 +212,8 @@ func plug(name string) error {
 // Root reports whether this process may create namespaces.
 func Root() bool { return os.Getuid() == 0 }
 
-// Forward forwards a port of the nodes' address to an address of the host until the test ends, and returns the nodes'
-// address. Pods can reach the nodes' address, but not the host.
+// Forward forwards a port of the nodes' address to an address of the host until the end of the test, and returns the
+// nodes' address. Pods can reach the nodes' address but not the host.
 func (n *Node) Forward(t testing.TB, port, to string) (address string) {
 	t.Helper()
 	var listener net.Listener
@@ -242,7 +242,7 @@ func (n *Node) Forward(t testing.TB, port, to string) (address string) {
 	return resolver
 }
 
-// join copies data in both directions until one side is closed, and then closes both.
+// join copies data in both directions until one side is closed, and then closes both sides.
 func join(one, other io.ReadWriteCloser) {
 	defer one.Close()
 	defer other.Close()
@@ -256,14 +256,14 @@ func join(one, other io.ReadWriteCloser) {
 	<-ended
 }
 
-// Gateway is the address at which pods can reach a server that Serve has started.
+// Gateway is the address at which pods can reach a server started by Serve.
 const Gateway = resolver
 
 // patience limits how long a program may take to start on a busy machine.
 const patience = 2 * time.Minute
 
-// Serve starts a program that listens on a port of Gateway, and waits until it is listening. The program runs until
-// the test ends.
+// Serve starts a program that listens on a port of Gateway, waits until it is listening, and lets it run until the
+// end of the test.
 func (n *Node) Serve(t testing.TB, port string, command *exec.Cmd) {
 	t.Helper()
 	require.NoError(t, n.network.within(command.Start))

@@ -27,7 +27,7 @@ import (
 // tick is the interval between checks.
 const tick = 250 * time.Millisecond
 
-// Node runs the pods of one namespace. Machines.Start creates one.
+// A Node runs the pods of one namespace. Machines.Start creates one.
 type Node struct {
 	client    kubernetes.Interface
 	runc      string
@@ -41,16 +41,16 @@ type Node struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]*corev1.Pod // as last read from the API server
-	lost map[string]bool           // names of the machines that are switched off
+	lost map[string]bool           // names of the machines that have been switched off
 }
 
 // Option configures a Node.
 type Option func(*Node)
 
-// SmallDisks gives every volume its own file system of the given size.
+// SmallDisks gives every volume a file system of its own with the given size.
 func SmallDisks(bytes int64) Option { return func(n *Node) { n.disks = bytes } }
 
-// Start runs the pods of a namespace until the test ends. Start must be called as root, within Contain.
+// Start runs the pods of a namespace until the end of the test. Start must be called as root, within Contain.
 func (m *Machines) Start(t testing.TB, namespace, runc string, images map[string]*Image, options ...Option) *Node {
 	t.Helper()
 	n := &Node{
@@ -153,11 +153,11 @@ func (n *Node) cgroup(pod *corev1.Pod, container *corev1.Container) string {
 	return filepath.Join("/", group(), string(pod.UID)+"-"+container.Name)
 }
 
-// State returns runc's state directory.
+// State returns the path of runc's state directory.
 func (n *Node) State() string { return filepath.Join(n.dir, "runc") }
 
-// LogFile returns the file with the output of a container. Restarted containers and later pods with the same name
-// append to the file.
+// LogFile returns the path of the file that contains a container's output. Restarted containers and later pods with
+// the same name append to the same file.
 func (n *Node) LogFile(namespace, pod, container string) string {
 	return filepath.Join(n.dir, "logs", namespace+"_"+pod+"_"+container+".log")
 }

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// work runs a pod until it is deleted, and returns when it has been removed. ctx is the node's context.
+// work runs a pod until the pod is deleted, and returns when it has been removed. ctx is the context of the node.
 func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 	wanted, unwanted := context.WithCancel(ctx)
 	defer unwanted()
@@ -48,8 +48,8 @@ func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 	n.finish(pod)
 }
 
-// prepare waits until all volumes of the pod are available and connects the pod to the network. prepare returns false
-// if the pod is deleted in the meantime.
+// prepare waits until all volumes of the pod are available, and then connects the pod to the network. If the pod is
+// deleted in the meantime, prepare returns false.
 func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (folders map[string]string, ok bool) {
 	for last := ""; n.wanted(ctx, pod); sleep(ctx, tick) {
 		var err error
@@ -84,7 +84,7 @@ func (n *Node) mountAll(ctx context.Context, pod *corev1.Pod) (map[string]string
 	return folders, nil
 }
 
-// refresh updates the files of Secrets and ConfigMaps. Projected volumes are not updated, because each update would
+// refresh updates the files from Secrets and ConfigMaps. Projected volumes are not updated, because each update would
 // create a new token.
 func (n *Node) refresh(ctx context.Context, pod *corev1.Pod) {
 	for i := range pod.Spec.Volumes {
@@ -110,7 +110,7 @@ func (n *Node) containersOf(pod *corev1.Pod) (all []*container) {
 	return all
 }
 
-// wanted reports whether the pod exists, is not being deleted, and runs on a machine that is on.
+// wanted reports whether the pod exists, is not being deleted, and runs on a machine that has not been switched off.
 func (n *Node) wanted(ctx context.Context, pod *corev1.Pod) bool {
 	if ctx.Err() != nil || n.off(pod) {
 		return false
@@ -119,7 +119,7 @@ func (n *Node) wanted(ctx context.Context, pod *corev1.Pod) bool {
 	return ok && latest.DeletionTimestamp == nil
 }
 
-// graceOf returns the pod's grace period, or 0 if the test has ended or the machine is off.
+// graceOf returns the pod's grace period, or 0 if the test has ended or the machine has been switched off.
 func (n *Node) graceOf(ctx context.Context, pod *corev1.Pod) time.Duration {
 	if ctx.Err() != nil || n.off(pod) {
 		return 0
@@ -131,7 +131,7 @@ func (n *Node) graceOf(ctx context.Context, pod *corev1.Pod) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// report updates the pod's status in the API server if it has changed.
+// report updates the pod's status in the API server if the status has changed.
 func (n *Node) report(ctx context.Context, pod *corev1.Pod, containers []*container) {
 	latest, err := n.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if err != nil || latest.UID != pod.UID {
@@ -190,7 +190,8 @@ func setCondition(status *corev1.PodStatus, kind corev1.PodConditionType, value 
 	status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind, Status: value, LastTransitionTime: metav1.Now()})
 }
 
-// finish removes the pod's resources. Unless the pod's machine is off, finish also deletes the pod in the API server.
+// finish removes the pod's resources. Unless the pod's machine has been switched off, finish also deletes the pod in
+// the API server.
 func (n *Node) finish(pod *corev1.Pod) {
 	unplug(n.sandboxName(pod))
 	_ = os.RemoveAll(n.podDir(pod)) // anything left behind is in the test's temporary directory

@@ -14,8 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// provision creates a PersistentVolume for every claim that does not have one. A controller binds the volume to the
-// claim.
+// provision creates a PersistentVolume for each claim that has none. A controller binds the volume to the claim.
 func (n *Node) provision(ctx context.Context) {
 	claims, err := n.client.CoreV1().PersistentVolumeClaims(n.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -49,8 +48,8 @@ func (n *Node) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return err
 }
 
-// makeDisk creates a volume's directory. makeDisk may be called more than once before a claim is bound, but only the
-// first call mounts a file system.
+// makeDisk creates the directory of a volume. makeDisk may be called more than once before a claim is bound, but only
+// the first call mounts a file system.
 func (n *Node) makeDisk(folder string) error {
 	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
 		return err
@@ -72,7 +71,7 @@ func (n *Node) removeDisks() {
 	}
 }
 
-// bound returns the directory of a claim's volume.
+// bound returns the directory of the volume that is bound to a claim.
 func (n *Node) bound(ctx context.Context, namespace, name string) (string, error) {
 	claim, err := n.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -88,7 +87,8 @@ func (n *Node) bound(ctx context.Context, namespace, name string) (string, error
 	return volume.Spec.HostPath.Path, nil
 }
 
-// mount creates or updates a volume and returns the directory to mount. The error names the missing object.
+// mount creates or updates a volume and returns the directory to mount. If an object is missing, the error contains
+// its name.
 func (n *Node) mount(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (folder string, err error) {
 	folder = filepath.Join(n.podDir(pod), "volumes", volume.Name)
 	if claim := volume.PersistentVolumeClaim; claim != nil {
@@ -111,7 +111,7 @@ func (n *Node) mount(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume
 	return folder, n.publish(pod, folder, files, mode)
 }
 
-// content returns the files of a ConfigMap, Secret or projected volume.
+// content returns the files of a ConfigMap, a Secret or a projected volume.
 func (n *Node) content(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (files map[string][]byte, mode int32, err error) {
 	switch {
 	case volume.ConfigMap != nil:
@@ -205,7 +205,7 @@ func (n *Node) publish(pod *corev1.Pod, folder string, files map[string][]byte, 
 			return err
 		}
 	}
-	previous, _ := os.Readlink(filepath.Join(folder, "..data")) // missing on the first call
+	previous, _ := os.Readlink(filepath.Join(folder, "..data")) // missing in the first call
 	next := filepath.Join(folder, "..data_tmp")
 	if err := os.Symlink(filepath.Base(latest), next); err != nil {
 		return err

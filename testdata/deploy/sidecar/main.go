@@ -1,7 +1,7 @@
 // Command sidecar implements the part of etcd-backup-restore's API that the wrapper uses. Every initialization
-// succeeds without a validation, and the command does not make any backups. Like the real sidecar, the command fails
-// without POD_NAME and POD_NAMESPACE, or if it cannot write to its home directory. The command has the same flags for
-// TLS and for the connection to etcd as the real sidecar.
+// succeeds without a validation, and no backups are made. Like the real sidecar, this command fails without POD_NAME
+// and POD_NAMESPACE, or if it cannot write to its home directory. The flags for TLS and for the connection to etcd
+// are the same as those of the real sidecar.
 package main
 
 import (

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// flags maps the names of command-line flags to their values.
+// flags contains the values of command-line flags, keyed by name.
 type flags map[string]string
 
 func arguments() flags {
@@ -29,7 +29,7 @@ func arguments() flags {
 	return args
 }
 
-// reachEtcd sends requests to etcd's configured address until one succeeds, and logs the success.
+// reachEtcd sends requests to etcd's configured address until one succeeds, which it logs.
 func (f flags) reachEtcd() {
 	for last := ""; ; time.Sleep(time.Second) {
 		err := f.askEtcd()

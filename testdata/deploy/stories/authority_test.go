@@ -19,7 +19,7 @@ import (
 func TestCARotation_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	former, latter := w.withCertificates(), newAuthority(t)
-	latter.issued = 1000 // serial numbers must differ from those of the old authority
+	latter.issued = 1000 // the serial numbers must differ from those of the old authority
 	w.identity.RootCAs.AddCert(latter.certificate)
 	var shown atomic.Pointer[tls.Certificate]
 	shown.Store(&w.identity.Certificates[0])
@@ -53,7 +53,7 @@ func TestCARotation_duringWrites(t *testing.T) {
 	assert.Empty(t, writes.failed, "no write failed during the rotation")
 }
 
-// leaves returns the certificates and keys in Secrets by the file names used in docs/operations.md.
+// leaves returns the certificates and keys in Secrets under the file names that docs/operations.md uses.
 func leaves(secrets map[string]map[string]string) map[string]string {
 	files := map[string]string{}
 	for name, secret := range secrets {

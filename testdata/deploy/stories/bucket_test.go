@@ -47,7 +47,7 @@ func (w *world) offerBucket() (folder string) {
 	return filepath.Join(data, "my-bucket")
 }
 
-// newWorldWithBucket starts a story with an S3 server and a Secret for its credentials.
+// newWorldWithBucket starts a story with an S3 server and a Secret that contains its credentials.
 func newWorldWithBucket(t *testing.T, options ...node.Option) *world {
 	t.Helper()
 	w := newWorld(t, options...)
@@ -75,7 +75,7 @@ func (w *world) backups(member string) (list listed, err error) {
 	return list, err
 }
 
-// awaitVerified waits until a backup has passed its test restore.
+// awaitVerified waits until a backup has passed its restore test.
 func (w *world) awaitVerified(member string) {
 	w.t.Helper()
 	cluster.Eventually(w.t, "a backup is verified", func() error {
@@ -95,7 +95,7 @@ func (w *world) awaitVerified(member string) {
 	})
 }
 
-// checkBackups stops the writer and checks that all acknowledged writes are in the cluster and in its backups.
+// checkBackups stops the writer and requires that all acknowledged writes are in the cluster and in its backups.
 func (w *world) checkBackups(member string, writes *writer) {
 	w.t.Helper()
 	w.check(writes)
@@ -131,7 +131,8 @@ func (w *world) exported(member string) (keys map[string]bool) {
 	return keysOf(w.t, file)
 }
 
-// keysOf returns all keys in a snapshot. The "key" bucket in a snapshot has a row for each revision of each key.
+// keysOf returns all keys in a snapshot. In a snapshot, the "key" bucket contains a row for each revision of each
+// key.
 func keysOf(t *testing.T, file string) map[string]bool {
 	t.Helper()
 	database, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// authority signs certificates, like a cert-manager issuer.
+// An authority signs certificates, like an issuer of cert-manager.
 type authority struct {
 	t           *testing.T
 	certificate *x509.Certificate
@@ -40,7 +40,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// issue returns the content of a kubernetes.io/tls Secret.
+// issue returns the content of a Secret of type kubernetes.io/tls.
 func (a *authority) issue(name string, dnsNames ...string) map[string]string {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -68,7 +68,7 @@ func text(kind string, der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
-// identity returns a client's TLS configuration.
+// identity returns the TLS configuration of a client.
 func (a *authority) identity() *tls.Config {
 	a.t.Helper()
 	files := a.issue("etcd-main-client")

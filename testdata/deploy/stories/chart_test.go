@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// Chart values for one member with backups on a volume, three members with backups in a bucket, and the same with
-// sidecars.
+// Chart values for one member with backups on a volume, for three members with backups in a bucket, and for the same
+// with sidecars.
 const (
 	one               = "{}"
 	oneWithSidecar    = "sidecar: {enabled: true}"
@@ -33,7 +33,7 @@ func (w *world) upgrade(values ...string) (said string, err error) {
 	return w.Helm(append([]string{"upgrade", "--install", "--reset-values", w.release, "deploy/chart", "-n", w.namespace}, w.files(values)...)...)
 }
 
-// rendered writes the rendered objects to a file and returns the file's path.
+// rendered writes the rendered objects to a file and returns its path.
 func (w *world) rendered(values ...string) (file string) {
 	w.t.Helper()
 	out, err := w.Helm(append([]string{"template", w.release, "deploy/chart", "-n", w.namespace}, w.files(values)...)...)
@@ -56,8 +56,8 @@ func (w *world) file(name, content string) string {
 	return path
 }
 
-// strictly applies the rendered objects. strictly fails on unknown fields and violations of the Pod Security
-// Standard.
+// strictly applies the rendered objects, and fails the test if there are unknown fields or violations of the Pod
+// Security Standard.
 func (w *world) strictly(values ...string) {
 	w.t.Helper()
 	out, err := w.Kubectl("apply", "--server-side", "--validate=strict", "-n", w.namespace, "-f", w.rendered(values...))
@@ -65,7 +65,7 @@ func (w *world) strictly(values ...string) {
 	require.NotContains(w.t, out, "Warning")
 }
 
-// checkout returns a path in the project.
+// checkout returns the path of a file in the project.
 func checkout(path ...string) string {
 	return filepath.Join(append([]string{cluster.Checkout()}, path...)...)
 }

@@ -85,7 +85,7 @@ func TestLostVolume_TLS(t *testing.T) {
 }
 
 // comesBack deletes the pod and the volume of a member while clients are writing, and waits until the replacement is
-// a voting member.
+// a voter.
 func (w *world) comesBack(member string, loses func()) {
 	w.t.Helper()
 	writes := w.startWriter()
@@ -157,8 +157,8 @@ func TestOneMember_restoreToATime(t *testing.T) {
 	w.checkBackups("etcd-main-0", w.startWriter())
 }
 
-// mistake overwrites the key that greeted reads. mistake waits until both values have been backed up, and returns the
-// chart values that restore the first one.
+// mistake overwrites the key that greeted reads, and waits until both values have been backed up. mistake returns the
+// chart values that restore the first value.
 func (w *world) mistake() (values string) {
 	w.t.Helper()
 	w.greet()
@@ -208,7 +208,7 @@ func (w *world) clusterID() uint64 {
 	return w.get("greeting").Header.ClusterId
 }
 
-// loseVolume deletes a pod and its claim, like an administrator after the permanent loss of a node.
+// loseVolume deletes a pod and its claim, as an administrator does after a node has been lost permanently.
 func (w *world) loseVolume(name string) {
 	w.t.Helper()
 	gone := w.pods()[name].UID

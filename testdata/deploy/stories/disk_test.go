@@ -33,7 +33,7 @@ func TestFullDisk_memberReturns(t *testing.T) {
 	w.check(writes)
 }
 
-// A full volume on one of three members must not affect the other members.
+// A full volume of one of three members must not affect the other members.
 func TestFullDisk_clientsAreNotDelayed(t *testing.T) {
 	w := newWorldWithBucket(t, node.SmallDisks(disk))
 	w.apply(three)
@@ -56,7 +56,7 @@ func (w *world) fillDisk(member string) (makeRoom func()) {
 	return func() { require.NoError(w.t, os.Remove(ballast)) }
 }
 
-// writeUntilItEnds writes the same large key until the member exits. The repeated writes fill etcd's log quickly.
+// writeUntilItEnds writes the same large key until the member exits, which quickly fills etcd's log.
 func (w *world) writeUntilItEnds(member string) {
 	w.t.Helper()
 	client, large := w.etcd(), string(make([]byte, 1<<20))

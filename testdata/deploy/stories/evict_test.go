@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// evict requests an eviction from the API server, like kubectl drain.
+// evict asks the API server to evict a pod, as kubectl drain does.
 func (w *world) evict(pod string) error {
 	return w.Client.PolicyV1().Evictions(w.namespace).Evict(context.Background(), &policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: w.namespace},

@@ -46,7 +46,7 @@ func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 }
 
-// readableFor35 is the setting in docs/upgrade.md for users who may want to return to etcd 3.5.
+// readableFor35 is the setting that docs/upgrade.md recommends to users who may want to return to etcd 3.5.
 const readableFor35 = `dataVersion: "3.5"`
 
 // The story follows the migration in docs/upgrade.md, in which the sidecar first takes a full snapshot.

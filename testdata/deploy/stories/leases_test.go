@@ -16,7 +16,7 @@ import (
 
 const leasing = "leases: true\n"
 
-// lease waits until a lease satisfies a condition and returns the lease.
+// lease waits until a Lease satisfies a condition, and returns the Lease.
 func (w *world) lease(name string, is func(*coordinationv1.Lease) bool) (found *coordinationv1.Lease) {
 	w.t.Helper()
 	cluster.Eventually(w.t, "the lease "+name+" is renewed", func() (err error) {

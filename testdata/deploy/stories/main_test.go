@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// All stories share the control plane, the machines and the image, but each has its own namespace.
+// All stories share the control plane, the machines and the image, but each has a namespace of its own.
 var (
 	shared   *cluster.Cluster
 	machines *node.Machines

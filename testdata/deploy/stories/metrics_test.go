@@ -24,7 +24,7 @@ var (
 	sample = regexp.MustCompile(`(?m)^[a-z0-9_]+`)
 )
 
-// watched returns the metrics used by the alert rules and the dashboard.
+// watched returns the metrics that the alert rules and the dashboard use.
 func watched(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -40,7 +40,7 @@ func watched(t *testing.T) map[string]bool {
 	return names
 }
 
-// awaitMetrics scrapes all members, as the PodMonitor does, until every watched metric has been seen.
+// awaitMetrics scrapes all members, as a PodMonitor would, until each of the metrics has been found.
 func (w *world) awaitMetrics() {
 	w.t.Helper()
 	wanted := watched(w.t)

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// members returns the pods of the StatefulSet by name.
+// members returns the pods of the StatefulSet, keyed by name.
 func (w *world) members() (map[string]*corev1.Pod, error) {
 	list, err := w.Client.CoreV1().Pods(w.namespace).List(context.Background(), metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/component=etcd-statefulset,app.kubernetes.io/part-of=" + w.release,

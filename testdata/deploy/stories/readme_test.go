@@ -19,13 +19,13 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// Placeholder names in the README, except the bucket's name.
+// Names in the README that are placeholders, except the name of the bucket.
 const (
 	theirRegistry = "registry.example.org"
 	theirBucket   = "my-bucket"
 )
 
-// deployCommands returns the unchanged commands of the README.
+// deployCommands returns the commands in the README without any changes.
 func deployCommands(t *testing.T) string {
 	t.Helper()
 	readme, err := os.ReadFile(filepath.Join(cluster.Checkout(), "README.md"))
@@ -41,7 +41,7 @@ func deployCommands(t *testing.T) string {
 func TestReadme_threeMembersWithBackups(t *testing.T) {
 	needsRoot(t)
 	t.Parallel()
-	w := &world{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main", image: wrapper} // The README's commands create the namespace.
+	w := &world{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main", image: wrapper} // The namespace is created by the commands in the README.
 	t.Cleanup(w.end)
 	w.run()
 	w.offerBucket()

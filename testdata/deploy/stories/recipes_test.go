@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// shell prepares commands to run in a directory with the environment of a cluster administrator.
+// shell prepares commands that run in a directory, with the environment of a cluster administrator.
 func (w *world) shell(ctx context.Context, folder, commands string) *exec.Cmd {
 	w.t.Helper()
 	command := exec.CommandContext(ctx, "bash", "-euvc", commands)
@@ -26,11 +26,12 @@ func (w *world) shell(ctx context.Context, folder, commands string) *exec.Cmd {
 // given returns the chart values as a file with the name that the pages use.
 func given(values string) map[string]string { return map[string]string{"my-etcd.yaml": values} }
 
-// recipes matches the code blocks of a page.
+// recipes matches the code blocks on a page.
 var recipes = regexp.MustCompile(`(?m)(?:^ {4}.*\n)+`)
 
-// recipe runs the code block of a page that contains a text, in a directory with the given files and the project's
-// deploy directory. recipe replaces the namespace, and replaces the first string of each pair in own with the second.
+// recipe runs the code block on a page that contains a text, in a directory with the given files and the project's
+// deploy directory. Before that, recipe replaces the namespace, and replaces the first string of each pair in own
+// with the second.
 func (w *world) recipe(page, with string, files map[string]string, own ...string) (said string) {
 	w.t.Helper()
 	content, err := os.ReadFile(checkout(page))

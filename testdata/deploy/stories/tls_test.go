@@ -15,10 +15,10 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// tlsSecrets makes members mount the Secrets that withCertificates creates.
+// tlsSecrets makes the members mount the Secrets that withCertificates creates.
 const tlsSecrets = "tls: {source: secrets}"
 
-// secrets returns the contents of the three Secrets by the names that the chart uses with cert-manager.
+// secrets returns the contents of the three Secrets, keyed by the names that the chart uses with cert-manager.
 func (w *world) secrets(a *authority) map[string]map[string]string {
 	domain := "etcd-main-peer." + w.namespace + ".svc"
 	return map[string]map[string]string{
@@ -102,7 +102,7 @@ func (w *world) renewAll(ca *authority) {
 	}
 }
 
-// unharmed checks that no container has restarted and that all members are ready.
+// unharmed requires that no container has been restarted and that all members are ready.
 func (w *world) unharmed() {
 	w.t.Helper()
 	for name, pod := range w.pods() {

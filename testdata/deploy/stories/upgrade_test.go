@@ -33,7 +33,7 @@ func TestEarlierCharts_upgradeAndRollback(t *testing.T) {
 	}
 }
 
-// awaitImage waits until three members are ready with an image.
+// awaitImage waits until three members with the given image are ready.
 func (w *world) awaitImage(image string) {
 	w.t.Helper()
 	w.awaitReady(3)

@@ -23,7 +23,7 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// world is a namespace in the cluster with a node that runs its pods.
+// A world is a namespace in the cluster together with a node that runs its pods.
 type world struct {
 	*cluster.Cluster
 	t         *testing.T
@@ -32,12 +32,12 @@ type world struct {
 	release   string      // name of the Helm release
 	image     *node.Image // image of the members, which some stories replace
 
-	identity *tls.Config // TLS configuration of clients; nil without TLS
+	identity *tls.Config // TLS configuration for clients; nil without TLS
 }
 
 var stories atomic.Int32
 
-// newNamespace starts a story without pods that runs in parallel with other stories.
+// newNamespace starts a story that has no pods and runs in parallel with other stories.
 func newNamespace(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
@@ -62,7 +62,7 @@ func needsRoot(t *testing.T) {
 	}
 }
 
-// run starts the node for the pods.
+// run starts the node that runs the pods.
 func (w *world) run(options ...node.Option) {
 	w.t.Helper()
 	images := map[string]*node.Image{"etcd-wrapper": w.image, sidecarImage: scriptedSidecar(w.t)}
@@ -158,7 +158,7 @@ func (w *world) get(key string, options ...clientv3.OpOption) (reply *clientv3.G
 	return reply
 }
 
-// exec runs a command of etcd-wrapper in a pod, like kubectl exec, and returns its output.
+// exec runs a command of etcd-wrapper in a pod, as kubectl exec does, and returns its output.
 func (w *world) exec(pod string, args ...string) string {
 	w.t.Helper()
 	out, err := w.tryExec(pod, args...)
@@ -166,7 +166,7 @@ func (w *world) exec(pod string, args ...string) string {
 	return out
 }
 
-// tryExec is like exec for a command that may fail.
+// tryExec is like exec, but for commands that may fail.
 func (w *world) tryExec(pod string, args ...string) (string, error) {
 	found := w.pods()[pod]
 	if found == nil {
@@ -196,7 +196,7 @@ func (w *world) voters() (names []string) {
 
 var errNotYet = errors.New("not yet")
 
-// contains returns an error that names the first part missing from the text.
+// contains returns an error that names the first part that the text does not contain.
 func contains(text string, parts ...string) error {
 	for _, part := range parts {
 		if !strings.Contains(text, part) {

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// writer writes one key after another and records the acknowledged ones.
+// A writer writes one key after another and records which writes are acknowledged.
 type writer struct {
 	stop    context.CancelFunc
 	ended   chan struct{}
@@ -54,7 +54,7 @@ func (w *world) startWriter() *writer {
 	return writes
 }
 
-// allIn checks that all acknowledged writes are among the keys.
+// allIn requires that the keys include all acknowledged writes.
 func (w *writer) allIn(t *testing.T, keys map[string]bool) {
 	t.Helper()
 	require.NotEmpty(t, w.written)
@@ -63,7 +63,7 @@ func (w *writer) allIn(t *testing.T, keys map[string]bool) {
 	}
 }
 
-// check stops the writer and checks that all acknowledged writes are in the cluster.
+// check stops the writer and requires that all acknowledged writes are in the cluster.
 func (w *world) check(writes *writer) {
 	w.t.Helper()
 	select {
@@ -82,7 +82,7 @@ func (w *world) check(writes *writer) {
 	w.t.Logf("%d writes were acknowledged, all are there; the longest time between two was %s", len(writes.written), writes.longest.Round(time.Millisecond))
 }
 
-// lastWritten returns options that read only the last written key.
+// lastWritten returns options for reading only the key that was written last.
 func lastWritten() []clientv3.OpOption {
 	return append(clientv3.WithLastRev(), clientv3.WithPrefix())
 }

@@ -1,4 +1,4 @@
-// Command shim stands in for etcd in etcd's own tests. The shim writes etcd's flags and environment variables to a
+// Command shim replaces etcd in etcd's own tests. The shim writes etcd's flags and environment variables to a
 // configuration file and executes etcd-wrapper from its own directory. For gateways and proxies, which etcd-wrapper
 // does not implement, the shim executes plain etcd from the same directory.
 package main
@@ -53,7 +53,7 @@ func main() {
 		"--etcd-wrapper-port="+strconv.Itoa(port(given)), "--log-level="+level(given))
 }
 
-// parse parses the flags of etcd's main.
+// parse parses the flags of etcd's main function.
 func parse(args []string) *flag.FlagSet {
 	set := flag.NewFlagSet("etcd", flag.ExitOnError)
 	embed.NewConfig().AddFlags(set)
@@ -68,7 +68,7 @@ func parse(args []string) *flag.FlagSet {
 	return set
 }
 
-// nested maps flags to the configuration keys that have a different name.
+// nested maps flags to the configuration keys whose names are different.
 var nested = map[string]string{
 	"cert-file":                          "client-transport-security/cert-file",
 	"key-file":                           "client-transport-security/key-file",
@@ -103,7 +103,7 @@ var nested = map[string]string{
 	"discovery-password":                 "discovery-config/client/auth/password",
 }
 
-// configuration returns the settings as a configuration file.
+// configuration returns the settings in the form of a configuration file.
 func configuration(given *flag.FlagSet) map[string]any {
 	config := map[string]any{}
 	given.Visit(func(f *flag.Flag) {
@@ -122,7 +122,7 @@ func configuration(given *flag.FlagSet) map[string]any {
 	return config
 }
 
-// value returns the value of a flag as it appears in YAML.
+// value returns the value of a flag in YAML.
 func value(given *flag.FlagSet, f *flag.Flag) any {
 	switch typed := f.Value.(type) {
 	case *flags.StringsValue:
@@ -153,8 +153,8 @@ func put(into map[string]any, path []string, value any) {
 	put(section, path[1:], value)
 }
 
-// port returns the port of the wrapper's own server, which is the client port of the test minus below, if there is
-// one.
+// port returns the port of the wrapper's own server, which is the client port of the test, if there is one, minus
+// below.
 func port(given *flag.FlagSet) int {
 	first, _, _ := strings.Cut(given.Lookup("listen-client-urls").Value.String(), ",")
 	u, err := url.Parse(first)

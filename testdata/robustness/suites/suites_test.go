@@ -1,4 +1,4 @@
-// Package suites runs etcd's own end-to-end tests with plain etcd and with etcd-wrapper and compares the results.
+// Package suites runs etcd's own end-to-end tests with plain etcd and with etcd-wrapper, and compares the results.
 package suites
 
 import (
@@ -43,7 +43,7 @@ var different = map[string]string{
 	"TestEtcdListenMetricsURLsWithMissingClientTLSInfo": "its data directory has certificates in it: what is no etcd's is not taken for a new member's",
 }
 
-// TestEtcdSuites_passAsWithPlainEtcd runs etcd's own tests with both plain etcd and etcd-wrapper.
+// TestEtcdSuites_passAsWithPlainEtcd runs etcd's own tests with plain etcd and with etcd-wrapper.
 func TestEtcdSuites_passAsWithPlainEtcd(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("skipped: only root makes networks and processes of a test's own")
@@ -81,8 +81,8 @@ func (s suite) compare(t *testing.T, test, plain, ours string) (withPlain, withO
 	return withPlain, withOurs
 }
 
-// binaries returns two directories with the layout that etcd's tests expect: one with plain etcd, and one with
-// etcd-wrapper instead of etcd.
+// binaries returns two directories with the layout that etcd's tests expect: one contains plain etcd, and the other
+// contains etcd-wrapper in place of etcd.
 func binaries(t *testing.T) (plain, ours string) {
 	t.Helper()
 	plain, ours = t.TempDir(), t.TempDir()
@@ -103,7 +103,7 @@ func build(t *testing.T, path, of string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// suite is the compiled test binary of a package in etcd's tests with its working directory.
+// A suite is the compiled test binary of a package of etcd's tests with its working directory.
 type suite struct{ program, directory string }
 
 func compiled(t *testing.T, name string) suite {
@@ -129,7 +129,7 @@ func (s suite) tests(t *testing.T) []string {
 	return names
 }
 
-// outcome is the result of a test.
+// An outcome is the result of a test.
 type outcome string
 
 const (
@@ -138,8 +138,8 @@ const (
 	skipped outcome = "skipped"
 )
 
-// tries is the maximum number of times that a test runs with each program, because some of etcd's tests are flaky on
-// a busy machine.
+// tries is the maximum number of times that a test is run with each program, because some of etcd's tests are flaky
+// on a busy machine.
 const tries = 3
 
 func (s suite) attempt(test, binaries string) (ended outcome, output string) {
@@ -152,7 +152,7 @@ func (s suite) attempt(test, binaries string) (ended outcome, output string) {
 }
 
 // patience returns the timeout of a test. etcd's longest test takes two minutes on an idle machine. Tests with a
-// known difference have a shorter timeout because they may hang.
+// known difference have a shorter timeout, because they may hang.
 func patience(test string) string {
 	if different[test] != "" {
 		return "1m"
