@@ -128,8 +128,8 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	w.Run(ctx)
 }
 
-// supersede reports that another generation has superseded this one. After the run has ended, supersede does nothing
-// because the next run must not receive the reason.
+// supersede reports that another generation has superseded this one. After the end of the run, supersede does
+// nothing, because the next run must not receive the reason.
 func (b *Backups) supersede(run context.Context, reason error) {
 	if run.Err() != nil {
 		return
@@ -177,7 +177,7 @@ var errStopping = errors.New("etcd is stopping")
 
 // End stops the writer so that etcd can be closed. End returns an error if a request to the store is still pending
 // when ctx is done. When End returns, the writer no longer reads from etcd, even if End returns an error. Maintenance
-// tasks may outlive End.
+// tasks may still be running when End returns.
 func (b *Backups) End(ctx context.Context) error {
 	r := b.running.Load()
 	if r == nil {

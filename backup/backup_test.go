@@ -164,14 +164,14 @@ func (s *subject) end(t *testing.T) {
 	require.NoError(t, s.End(soon(t)))
 }
 
-// stop ends the backups and closes etcd.
+// stop stops the backups and closes etcd.
 func (s *subject) stop(t *testing.T) {
 	t.Helper()
 	s.end(t)
 	s.etcd.Server.Stop()
 }
 
-// nextRun ends the backups and prepares the backups of the next run.
+// nextRun stops the backups and prepares the backups of the next run.
 func (s *subject) nextRun(t *testing.T) {
 	t.Helper()
 	s.end(t)

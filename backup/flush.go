@@ -300,9 +300,9 @@ func (s *spoolFlush) mismatch(manifest format.Manifest) error {
 		errMismatch, manifest.Position.Revision, manifest.Cluster, s.archive, max(0, s.head.Revision()))
 }
 
-// preserve moves the spool aside if its generation has ended or part of it is unreadable. A spool that belongs to
-// another store is left in place. If the generation has not ended and the whole spool is readable, preserve returns
-// the given error, because an operator must decide what to do.
+// preserve moves the spool aside if the generation has ended or part of the spool is unreadable. A spool that belongs
+// to another store is left in place. If the generation has not ended and the whole spool is readable, preserve
+// returns the given error, because an operator must decide what to do.
 func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why error) error {
 	generation, ended, err := s.generation(ctx, from)
 	switch {

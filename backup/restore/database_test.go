@@ -190,7 +190,7 @@ func (m moment) bucketOf(name string) (found *format.Bucket) {
 	return found
 }
 
-// leasesOf returns the leases of a rebuilt database, with their TTLs.
+// leasesOf returns the leases of a rebuilt database and their TTLs.
 func leasesOf(t *testing.T, path string) map[int64]int64 {
 	found := map[int64]int64{}
 	inDatabase(t, path, func(tx *bolt.Tx) {

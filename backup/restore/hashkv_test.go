@@ -80,7 +80,7 @@ func (e *etcd) compare(t *rapid.T) {
 	at := rapid.Int64Range(max(1, e.FirstRev()), e.Rev()).Draw(t, "at")
 	for _, stored := range e.HashStorage().Hashes() {
 		if stored.Revision == at {
-			return // etcd returns the stored hash of the compaction, which includes deleted rows
+			return // etcd returns the hash stored by the compaction, which also covers deleted rows
 		}
 	}
 	said, _, err := e.HashStorage().HashByRev(at)

@@ -147,10 +147,10 @@ func (c *chain) interval() time.Duration {
 }
 
 // captureUpTo queues a segment with rows up to a revision, or with all rows if beyond is set. more reports whether
-// rows remain. Without changes, captureUpTo queues a segment only if empty is set.
+// rows remain. If there are no changes, captureUpTo queues a segment only if empty is set.
 func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err error) {
 	applied := c.options.Etcd.AppliedIndex() // read before the transaction, so that later changes are read again
-	request := c.options.Ack.Requests()      // also read before the transaction, which then contains everything that the replies depend on
+	request := c.options.Ack.Requests()      // also read before the transaction, so that the transaction contains everything that the replies depend on
 	draft, err := c.buildSegment(revision, beyond, c.shouldReadBuckets(applied))
 	if err != nil {
 		return false, err
@@ -483,7 +483,7 @@ func (c *chain) compare(end format.Start) (relation.Rows, error) {
 }
 
 // compareSegment compares the rows of a segment with etcd's, because the last revision alone may be identical in two
-// copies of the data. Rows that etcd has compacted count as equal.
+// copies of the data. Rows that etcd has compacted are assumed to be equal.
 func (c *chain) compareSegment(with format.Manifest) (relation.Rows, error) {
 	digests := format.Continue(with.Before, with.Position)
 	for more := true; more; {

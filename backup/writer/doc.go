@@ -47,8 +47,8 @@
 // # Example
 //
 // etcd is at revision 10, and the end of the chain in the store is position 11.0. When a client puts a key, the owner
-// captures revision 11 into the spool within one interval, and the tail of the chain moves to 12.0. A job then
-// uploads segment 11.0, with one of these results:
+// captures revision 11 into the spool within one interval, and the tail of the chain moves to 12.0. A job uploads
+// segment 11.0, and one of the following happens:
 //
 //   - The upload succeeds. The chain in the store ends at 12.0, and Facts.Revision is 11.
 //   - The store does not respond. The segment remains in the spool, the failure is reported as a problem together

@@ -114,8 +114,8 @@ func (d *driver) wait(what func()) {
 	<-done
 }
 
-// call runs a request in the goroutine of Run and waits for the response, or returns an error if Run or ctx ends
-// first.
+// call runs a request in the goroutine of Run and waits for the response, or returns an error if Run returns or ctx
+// is done first.
 func call[T any](ctx context.Context, d *driver, request func(answer chan<- T)) (answer T, err error) {
 	answers, events := make(chan T, 1), d.events
 	for {
@@ -132,7 +132,8 @@ func call[T any](ctx context.Context, d *driver, request func(answer chan<- T)) 
 	}
 }
 
-// do runs a function in the goroutine of Run and waits for it, or returns an error if Run or ctx ends first.
+// do runs a function in the goroutine of Run and waits for the function to return, or returns an error if Run returns
+// or ctx is done first.
 func (d *driver) do(ctx context.Context, what func()) error {
 	_, err := call(ctx, d, func(done chan<- struct{}) { what(); close(done) })
 	return err
@@ -176,7 +177,7 @@ type timing struct {
 	fullPatience time.Duration // time that FullNow waits for a problem to be resolved
 	retry        time.Duration // initial wait after a failure
 	check        time.Duration // interval between checks that stored objects still exist
-	overdue      time.Duration // time beyond two intervals after which an unstored revision counts as a problem
+	overdue      time.Duration // time in addition to two intervals after which an unstored revision is reported as a problem
 }
 
 var defaultTiming = timing{

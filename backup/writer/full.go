@@ -67,8 +67,8 @@ const (
 	// maxUnchangedAge is the age at which the full snapshot of an unchanged database is repeated. The limit is below
 	// one day because the alert for missing snapshots fires after a day.
 	maxUnchangedAge = 23 * time.Hour
-	// restFactor limits the time spent on full snapshots after gaps. Frequent compactions at the current revision
-	// would otherwise cause one full snapshot after another.
+	// restFactor limits the time spent on full snapshots after gaps. Without this limit, frequent compactions at the
+	// current revision would cause one full snapshot after another.
 	restFactor = 10
 	// maxFullRetry is the maximum wait before a failed full snapshot is retried unless the store requests a longer
 	// one.
@@ -191,8 +191,8 @@ func (f *snapshots) isReady() bool {
 }
 
 // open opens a read transaction, which takes as long as a commit in etcd. If there is a chain, open captures changes
-// up to the revision of the transaction. The full snapshot then belongs to the chain because a segment ends at its
-// revision. Otherwise the full snapshot starts a chain.
+// up to the revision of the transaction, so that a segment ends there and the full snapshot belongs to the chain. If
+// there is no chain, the full snapshot starts one.
 func (f *snapshots) open(m *full) (*capture.Snapshot, error) {
 	opens := f.isIn(opening)
 	if f.making != m || !opens && (!f.isWriter() || f.chain.tail == nil) {
@@ -440,8 +440,8 @@ func (f *snapshots) leaveChain(why error) {
 	f.due = append(f.due, slices.DeleteFunc(m.requests, func(r fullRequest) bool { return r.answer == nil })...)
 }
 
-// backoff returns how long to wait before a failed full snapshot is retried, which is at least the given time. The
-// wait grows with the duration of the attempt so that a large database is not copied or uploaded all the time.
+// backoff returns how long to wait before a failed full snapshot is retried. The result is at least the given time.
+// The wait grows with the duration of the attempt so that a large database is not copied or uploaded all the time.
 func (f *snapshots) backoff(wait time.Duration) time.Duration {
 	problem := f.health.problems[opFull]
 	if f.making.tried.IsZero() || f.health.flushing || problem == nil {

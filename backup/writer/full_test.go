@@ -35,7 +35,7 @@ func TestFullSnapshot_unchangedDatabaseOnceADay(t *testing.T) {
 		s.Helper()
 		s.eventually(func(f Facts) bool { return f.NextFullSnapshot.Unix() > wall.Load() }, "the next full snapshot is scheduled")
 		s.eventually(func(f Facts) bool { return f.Fulls == fulls }, what)
-		// Flush before the next full hour of the clock, which is less than 3,600 s away.
+		// Flush before the clock advances by another hour.
 		require.NoError(t, s.Flush(t.Context()), "the writer knows that nothing has changed")
 	}
 	isDone(1, "the first full snapshot")

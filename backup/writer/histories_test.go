@@ -499,8 +499,7 @@ func (s *stand) named(name string) string {
 	return name
 }
 
-// known returns the writer's facts. In a multi-member cluster, which has more than one writer, known returns the zero
-// value.
+// known returns the writer's facts, or the zero value for a multi-member cluster, which has more than one writer.
 func (s *stand) known() (is Facts) {
 	if s.Writer != nil {
 		is = s.Facts()

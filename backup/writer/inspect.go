@@ -230,8 +230,8 @@ func (w *Writer) setHead(head archive.Head) {
 }
 
 // handleLostSegments starts a new chain if a segment between the newest full snapshot and the end of the chain is
-// missing, because later revisions cannot be restored then. If the end itself is missing, its rows are captured
-// again.
+// missing, because revisions after a missing segment cannot be restored. If the end itself is missing, its rows are
+// captured again.
 func (w *Writer) handleLostSegments(head archive.Head) {
 	lost := w.remote.lost
 	w.remote.checkpoint, w.remote.checkpointAt = w.remote.lastStored(), time.Now()
@@ -321,7 +321,7 @@ type inspection struct {
 	queued      format.Position // position of the oldest queued segment, which may already be stored; zero if there is none
 
 	event     Event // set if the head does not matter; the reason is the error returned by run
-	successor int   // number of the generation that superseded this one, for the event succeeded
+	successor int   // number of the generation that superseded this one; used by the event succeeded
 }
 
 // run reads the head of the chain. If the cluster and generation are unknown, run reads them first.
@@ -415,7 +415,8 @@ func (i *inspection) resolveGeneration(ctx context.Context) (err error) {
 }
 
 // findGeneration returns the generation that etcd's data belongs to. If canCreate is set, an unused store is
-// initialized. Otherwise the result is store.ErrNotFound for a store that is unused or still being initialized.
+// initialized. If canCreate is not set, findGeneration returns store.ErrNotFound for a store that is unused or still
+// being initialized.
 func (i *inspection) findGeneration(ctx context.Context) (generation archive.Generation, err error) {
 	cluster, err := i.Archive.Cluster(ctx)
 	if errors.Is(err, store.ErrNotFound) && i.canCreate {
@@ -490,7 +491,7 @@ func (i *inspection) manifest(cluster, owner string) archive.Cluster {
 
 // verifyList checks that the listing contains all known objects. If a store lists an object late or loses a page of
 // the listing, the writer must not start a new chain or move the chain back to an older position. Objects that belong
-// to another cluster count as missing.
+// to another cluster are treated as missing.
 func (i *inspection) verifyList(ctx context.Context, known *storeView) error {
 	head, last := i.head, cmp.Or(known.lastStored(), i.queued)
 	err, object := error(store.ErrNotFound), ""

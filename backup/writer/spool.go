@@ -386,8 +386,8 @@ func (u *uploads) start() {
 }
 
 // finish handles the result of an upload. If another member has stored a segment at the same position, the next
-// inspection finds the new end of the chain. Rows captured by both members count as stored. The small buckets are
-// captured again because the other member may have read older ones.
+// inspection finds the new end of the chain. Rows captured by both members are considered stored. The small buckets
+// are captured again because the other member may have read older ones.
 func (u *uploads) finish(segment Spooled, err error) {
 	started := u.health.requestedAt
 	u.health.requestedAt = time.Time{}

@@ -118,14 +118,14 @@ type Archive struct {
 	store store.Store
 }
 
-// Chain is a full snapshot and the deltas before the next full snapshot, according to their names.
+// Chain is a full snapshot and the deltas before the next full snapshot, judging by the object names.
 type Chain struct {
 	Full   Object
 	Deltas []Object // ordered by last revision; concurrent sidecars may create overlapping deltas
 }
 
-// LastConnected returns the last object that follows the full snapshot without a gap, according to the names, or the
-// full snapshot itself if no delta follows.
+// LastConnected returns the last object that, judging by the object names, follows the full snapshot without a gap,
+// or the full snapshot itself if no delta follows.
 func (c Chain) LastConnected() Object {
 	reached := c.Full
 	for _, delta := range byFirst(c.Deltas) {
@@ -197,7 +197,7 @@ func (a *Archive) FullSnapshots(to archive.Target) (fulls []Object, err error) {
 	}
 }
 
-// isBefore reports whether a full snapshot is no newer than the target, according to its name.
+// isBefore reports whether a full snapshot is no newer than the target, judging by the object name.
 func (o Object) isBefore(to archive.Target) bool {
 	switch {
 	case to.Revision > 0:

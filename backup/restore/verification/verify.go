@@ -94,8 +94,8 @@ func describeAlternative(ctx context.Context, a *archive.Archive, path archive.P
 	}
 }
 
-// isBackupFault reports whether an error is about the backup. A missing object counts unless the backup was deleted
-// in the meantime: deletions remove the manifest first.
+// isBackupFault reports whether an error is about the backup. A missing object is a fault unless the manifest is
+// missing too, which means that the backup was deleted in the meantime.
 func isBackupFault(ctx context.Context, a *archive.Archive, path archive.Path, err error) bool {
 	for _, about := range []error{errDiffers, restore.ErrDamaged, format.ErrDamaged, format.ErrUntrusted, archive.ErrHole, archive.ErrForeign} {
 		if errors.Is(err, about) {

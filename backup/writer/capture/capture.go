@@ -34,8 +34,8 @@ import (
 // full snapshot contains all current keys.
 var ErrCompacted = errors.New("etcd was compacted")
 
-// ErrClosed is returned if etcd closed or replaced its database during a read, which it does when it stops or
-// installs a snapshot from the leader. The read can be retried.
+// ErrClosed is returned if etcd closed its database during a read because etcd is stopping, or replaced its database
+// with a snapshot from the leader. The read can be retried.
 var ErrClosed = errors.New("the etcd database was closed during the read")
 
 // A Reader reads etcd's database. Its methods are safe for concurrent use.

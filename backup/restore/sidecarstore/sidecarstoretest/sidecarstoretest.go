@@ -1,4 +1,4 @@
-// Package sidecarstoretest writes backups like etcd-backup-restore, for tests.
+// Package sidecarstoretest helps tests write backups in the format of etcd-backup-restore.
 package sidecarstoretest
 
 import (
