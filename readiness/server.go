@@ -44,7 +44,7 @@ const (
 	maxConnections = 256
 )
 
-// Phase contains what the server needs to know about the state of the lifecycle.
+// Phase is the part of the lifecycle's state that the server uses.
 type Phase struct {
 	State   string    // name of the state
 	Since   time.Time // time at which the state was entered

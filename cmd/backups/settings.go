@@ -2,10 +2,10 @@
 // exports, copies, prunes and restores the backups in a store. Package main parses the command line and maps errors
 // to exit statuses.
 //
-// A command takes Settings and returns a result that knows how to print itself, possibly together with an error. No
-// command overwrites existing files or objects, and a failed command leaves no files behind. Copy writes only to a
-// location that it has marked as a copy, and only while the store and the copy have the same history. The package
-// does not make backups: `backup now` sends a request to the running wrapper, which handles it in local.go.
+// A command takes Settings and returns a result that can print itself, possibly together with an error. No command
+// overwrites existing files or objects, and a failed command leaves no files behind. Copy writes only to a location
+// that it has marked as a copy, and only while the store and the copy have the same history. The package does not
+// make backups: `backup now` sends a request to the running wrapper, which handles it in local.go.
 package backups
 
 import (

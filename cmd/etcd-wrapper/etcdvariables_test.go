@@ -52,7 +52,7 @@ func TestEtcdVariables_namedWithWhatReplacesThem(t *testing.T) {
 	assert.NotContains(t, log.String(), "secret", "values stay private")
 }
 
-// etcd accepts any known key without a value, so the test does not need to know their types.
+// etcd accepts any valid key without a value, so the test does not depend on the types of the keys.
 func TestReplacement_isAKeyThatEtcdKnows(t *testing.T) {
 	flags := flag.NewFlagSet("etcd", flag.ContinueOnError)
 	embed.NewConfig().AddFlags(flags)

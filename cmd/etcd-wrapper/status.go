@@ -171,7 +171,7 @@ func ended(now, before status.Document) *state.Defragmentation {
 	return is
 }
 
-// executeCluster shows the status of all members that the wrapper on this host knows.
+// executeCluster shows the status of all members that the wrapper on this host reports.
 func (c *statusCommand) executeCluster(s streams) exitcode.Code {
 	fail := func(err error, code exitcode.Code) exitcode.Code {
 		return s.logError("cannot show the status of the cluster", err, code)
