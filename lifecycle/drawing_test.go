@@ -68,7 +68,7 @@ func TestDocumentedStates_matchTheTable(t *testing.T) {
 		assert.NotEmpty(t, rows[i][1], "say what happens in %s", state.Name)
 		assert.Equal(t, state.Deadline, rows[i][2], "what bounds %s, in the table of states of docs/*.md", state.Name)
 	}
-	promise := fmt.Sprintf("Shutting down takes at most %g s before etcd is started, and at most %g s afterwards", AbortBudget.Seconds(), StopBudget.Seconds())
+	promise := fmt.Sprintf("Shutdown takes at most %g s before etcd is started, otherwise %g s", AbortBudget.Seconds(), StopBudget.Seconds())
 	assert.Contains(t, readPage(t, "../README.md"), promise, "what README.md promises of a stop")
 }
 

@@ -414,7 +414,7 @@ func (r *runner) report(from State, event Event, facts Facts, decision statemach
 	if decision.To == Refused {
 		r.rejected = rejection(row.On, reason, facts.Err)
 	}
-	if event != Elapsed { // keep the reason for waiting while a request is repeated
+	if event != Elapsed { // a retry keeps the earlier reason for waiting
 		r.reason = reason
 	}
 	r.changeProgress(func(p *Progress) {

@@ -108,22 +108,22 @@ const pause = "up to 30s"
 
 // States describes the states in the order in which a run reaches them.
 var States = []statemachine.StateInfo{
-	{Name: Resume, Meaning: "check whether an earlier run was interrupted", Bound: statemachine.ByCalls, Deadline: "limited by the disk"},
+	{Name: Resume, Meaning: "check whether an earlier run was interrupted", Bound: statemachine.ByCalls, Deadline: "none: depends on disk speed"},
 	{Name: Examine, Meaning: "validate the data directory and read its cluster and revision", Bound: statemachine.ByCalls, Deadline: "none: validating a large database can take a while"},
 	{Name: Decide, Meaning: "decide what to do with the volume", Bound: statemachine.ByCalls, Deadline: "immediate"},
 	{Name: AskPeers, Meaning: "ask the other members how they list this member and whether it can be replaced", Bound: statemachine.ByCalls, Deadline: "a few seconds per request, " + pause + " between requests"},
-	{Name: GiveWay, Meaning: "preserve the data before the other members' data replaces it", Bound: statemachine.ByCalls, Deadline: "limited by the disk"},
+	{Name: GiveWay, Meaning: "preserve the data before the other members' data replaces it", Bound: statemachine.ByCalls, Deadline: "none: depends on disk speed"},
 	{Name: Leave, Meaning: "remove this member's old identity from the cluster", Bound: statemachine.ByCalls, Deadline: "10s for the request"},
 	{Name: Enter, Meaning: "add this member to the cluster", Bound: statemachine.ByCalls, Deadline: "10s for the request"},
 	{Name: AskStore, Meaning: "upload queued segments and read the cluster and contents of the store", Bound: statemachine.ByCalls, Deadline: "2m per queued segment, 2m for the request, " + pause + " between requests"},
 	{Name: Flush, Meaning: "upload the revisions that only the volume has", Bound: statemachine.ByCalls, Deadline: "2m"},
-	{Name: MakeRoom, Meaning: "report the expected data loss and check the free space", Bound: statemachine.ByCalls, Deadline: "limited by the disk"},
+	{Name: MakeRoom, Meaning: "report the expected data loss and check the free space", Bound: statemachine.ByCalls, Deadline: "none: depends on disk speed"},
 	{Name: Build, Meaning: "fetch the backup and build a data directory next to the old one", Bound: statemachine.ByCalls, Deadline: "none while data is arriving; a request fails after a minute without data"},
 	{Name: Prove, Meaning: "run a full validation of the built data directory", Bound: statemachine.ByCalls, Deadline: "none"},
 	{Name: Claim, Meaning: "reserve revisions and create the next generation in the store", Bound: statemachine.ByCalls, Deadline: "2m for the request, " + pause + " between requests"},
 	{Name: Adopt, Meaning: "create a generation for the volume's data in the adopted store", Bound: statemachine.ByCalls, Deadline: "2m for the request, " + pause + " between requests"},
-	{Name: SetAside, Meaning: "preserve the old data directory", Bound: statemachine.ByCalls, Deadline: "limited by the disk"},
-	{Name: Install, Meaning: "rename the restored data directory and record the restore", Bound: statemachine.ByCalls, Deadline: "limited by the disk"},
+	{Name: SetAside, Meaning: "preserve the old data directory", Bound: statemachine.ByCalls, Deadline: "none: depends on disk speed"},
+	{Name: Install, Meaning: "rename the restored data directory and record the restore", Bound: statemachine.ByCalls, Deadline: "none: depends on disk speed"},
 	{Name: Ready, Meaning: "etcd may open the data directory", Bound: statemachine.AtEnd, Deadline: "final"},
 	{Name: Refused, Meaning: "etcd may not open the data directory; nothing was deleted", Bound: statemachine.AtEnd, Deadline: "final"},
 }

@@ -316,7 +316,7 @@ func (f StoredFull) rejectReason() error {
 	return nil
 }
 
-// A Link is the end of the sequence before a full snapshot that starts a new chain. The full snapshot is ignored
+// A Link ties a full snapshot that starts a new chain to the end of the previous chain. The full snapshot is ignored
 // until an empty segment at the position of the link names the snapshot. A generation that has ended has no such
 // position, so no chain can start in it.
 type Link struct {

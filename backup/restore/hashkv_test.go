@@ -24,7 +24,7 @@ func key(t *rapid.T) []byte { return fmt.Appendf(nil, "key-%d", rapid.IntRange(0
 // table generates the number of keys per pass; 1 requires one pass per key.
 func table(t *rapid.T) int { return rapid.SampledFrom([]int{1, 2, 3, tableSize}).Draw(t, "table") }
 
-// change changes a key at random.
+// change makes a random change to a key: it deletes the key or puts a value, with or without a lease.
 func (e *etcd) change(t *rapid.T, w mvcc.WriteView, key []byte) {
 	switch rapid.IntRange(0, 9).Draw(t, "change") {
 	case 0, 1, 2:

@@ -122,7 +122,7 @@ func (i *rowWriter) row(row format.Row) error {
 }
 
 const (
-	batchSize = 256 << 10 // bytes of rows per batch, unless a single row is larger
+	batchSize = 256 << 10 // maximum size of a batch in bytes; a larger row gets its own batch
 	maxQueued = 4         // maximum number of batches between the reader and the inserter
 )
 
@@ -253,7 +253,7 @@ func lastRow(keys *bolt.Bucket) (int64, error) {
 	return revision, nil
 }
 
-// checkLastRevision returns ErrDamaged if the last row has a different revision. A revision of 0 means unknown.
+// checkLastRevision returns ErrDamaged if the last row is not at the given revision. A revision of 0 means unknown.
 func checkLastRevision(tx *bolt.Tx, revision int64) error {
 	keys := tx.Bucket(schema.Key.Name())
 	if revision == 0 || keys == nil {

@@ -19,13 +19,13 @@ import (
 // DefaultTerminationPath is Kubernetes' default terminationMessagePath.
 const DefaultTerminationPath = "/dev/termination-log"
 
-// StartEtcd holds the flags of `start-etcd`. The first nine flags have the same names, types, defaults and meaning as
+// StartEtcd holds the flags of `start-etcd`. The first nine flags have the same names, types, defaults and meanings as
 // in gardener/etcd-wrapper, so the operator's pods work unchanged.
 type StartEtcd struct {
 	WrapperPort      Port          `name:"etcd-wrapper-port" group:"The wrapper's own server" default:"9095" help:"Port that the wrapper's own server listens on."`
 	SidecarTLS       bool          `name:"backup-restore-tls-enabled" group:"The sidecar" negatable:"" help:"Use HTTPS to connect to the sidecar."`
 	SidecarHostPort  string        `name:"backup-restore-host-port" group:"The sidecar" default:":8080" help:"Address (host:port) of the sidecar, without a scheme. An empty host means localhost."`
-	SidecarCAPath    string        `name:"backup-restore-ca-cert-bundle-path" group:"The sidecar" placeholder:"PATH" help:"CA bundle that verifies the sidecar's certificate. Required with TLS."`
+	SidecarCAPath    string        `name:"backup-restore-ca-cert-bundle-path" group:"The sidecar" placeholder:"PATH" help:"CA bundle for verifying the sidecar's certificate. Required if TLS is enabled."`
 	EtcdServerName   string        `name:"etcd-server-name" group:"etcd" help:"Host name in etcd's server certificate. Accepted for compatibility: readiness is checked inside the process."`
 	EtcdClientPort   Port          `name:"etcd-client-port" group:"etcd" default:"2379" help:"etcd's client port. Accepted for compatibility."`
 	EtcdCertPath     string        `name:"etcd-client-cert-path" group:"etcd" placeholder:"PATH" help:"Client certificate for etcd. If set, etcd is expected to serve TLS."`
@@ -35,9 +35,9 @@ type StartEtcd struct {
 	VolumeDir        string    `name:"volume-dir" group:"Files" default:"/var/etcd/data" help:"Directory of the data volume. It contains the exit record exit_code and, with --standalone, the data directory new.etcd."`
 	StoredConfigPath string    `name:"stored-config-path" group:"Files" default:"${home}/etcd.conf.yaml" help:"Store a copy of etcd's configuration in this file. etcdctl reads the endpoint and the certificates from it."`
 	Standalone       bool      `name:"standalone" group:"Without a sidecar" help:"Run without a sidecar. The wrapper validates the data directory itself."`
-	EtcdConfigFile   string    `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration file. The default is a single member on loopback."`
+	EtcdConfigFile   string    `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration file. Defaults to a single member on loopback."`
 	RootPasswordFile string    `name:"root-password-file" group:"etcd" placeholder:"PATH" help:"With --standalone: in a new cluster, create the root user with the password in this file and enable authentication. A cluster that has keys or users is not changed."`
-	EtcdDataVersion  string    `name:"etcd-data-version" group:"etcd" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd version that must be able to read the data: 3.5 or 3.6. The default is 3.5 with a sidecar and 3.6 with --standalone."`
+	EtcdDataVersion  string    `name:"etcd-data-version" group:"etcd" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd version that must be able to read the data: 3.5 or 3.6. Defaults to 3.5 with a sidecar and to 3.6 with --standalone."`
 	DefragThreshold  Threshold `name:"defrag-threshold" group:"etcd" default:"free=45%,min=100Mi,pause=15s" placeholder:"WHEN" help:"Defragment the database when at least this percentage and at least min bytes are free, unless the expected pause for clients exceeds pause. never disables defragmentation."`
 
 	Kubernetes []string `name:"kubernetes" group:"etcd" enum:"events,leases,replicas" placeholder:"WHAT,..." help:"Use the Kubernetes API in a pod. events: post Events on the pod about restores, rejected data, alarms, defragmentation and conditions. leases (with --standalone): renew the leases of the member and its backups, which the operator's tools read. replicas (with --standalone): leave the cluster when this member stops because its StatefulSet was scaled down."`
@@ -128,7 +128,7 @@ type Recovery struct {
 	RestoreTo *Target `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"Restore this state once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z. Requires --restore-id."`
 	RestoreID string  `name:"restore-id" group:"Backups" placeholder:"NAME" help:"Name of the restore. A restore with the same name runs only once."`
 
-	ClusterName string `name:"cluster-name" group:"Backups" placeholder:"NAMESPACE/NAME" help:"Name of the store's owner. A member without data rejects a store that has another owner. The default is POD_NAMESPACE/initial-cluster-token."`
+	ClusterName string `name:"cluster-name" group:"Backups" placeholder:"NAMESPACE/NAME" help:"Name of the store's owner. A member without data rejects a store that has another owner. Defaults to POD_NAMESPACE/initial-cluster-token."`
 	Adopt       string `name:"adopt" group:"Backups" placeholder:"ID" help:"Take over the store of the cluster with this ID, once. Data that does not belong to the store, or is a copy, starts a new generation; an empty volume is restored from the store. ID/N takes over again and ends generation N."`
 }
 

@@ -105,7 +105,7 @@ func (c *backupPruneCommand) execute(s streams) exitcode.Code {
 type backupExportCommand struct {
 	storeCommand `embed:""`
 	To           commandline.Target     `name:"to" env:"-" default:"latest" help:"Export this state: latest, revision:N, time:2026-11-22T12:00:00Z or time:-15m."`
-	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. The default is the newest one that contains the state."`
+	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. Defaults to the newest one that contains the requested state."`
 	acceptFlags  `embed:""`
 	File         string `arg:"" name:"file" help:"File to create. It must not exist. Put -- before a name that starts with a dash."`
 }
@@ -154,7 +154,7 @@ type backupGetCommand struct {
 	storeCommand `embed:""`
 	Accept       []string               `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups made by etcd-backup-restore, which are never signed, even if --backup-trusted-keys is set."`
 	At           commandline.Target     `name:"at" env:"-" default:"latest" help:"Read this state: latest, revision:N, time:2026-11-22T12:00:00Z, time:\"2026-11-22 12:00\" or time:-15m."`
-	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. The default is the newest one that contains the state."`
+	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. Defaults to the newest one that contains the requested state."`
 	Prefix       bool                   `name:"prefix" env:"-" help:"Print all keys that start with KEY."`
 	Script       bool                   `name:"script" env:"-" help:"Print shell commands that write the keys again, without their leases."`
 	Key          string                 `arg:"" name:"key" help:"Key to read. Put -- before a key that starts with a dash."`
@@ -261,8 +261,8 @@ func (c *backupNowCommand) execute(s streams) exitcode.Code {
 type backupVerifyCommand struct {
 	storeCommand             `embed:""`
 	commandline.SigningFlags `embed:""`
-	To                       *commandline.Target    `name:"to" env:"-" placeholder:"TARGET" help:"Restore this state: latest, revision:N or time:T. The default is the newest full snapshot without later segments."`
-	Generation               commandline.Generation `name:"generation" env:"-" help:"Use this generation. The default is the newest one, or with --to the newest one that contains the state."`
+	To                       *commandline.Target    `name:"to" env:"-" placeholder:"TARGET" help:"Restore this state: latest, revision:N or time:T. Defaults to the newest full snapshot; later segments are not applied."`
+	Generation               commandline.Generation `name:"generation" env:"-" help:"Use this generation. Defaults to the newest one or, if --to is set, the newest one that contains the requested state."`
 }
 
 func (c *backupVerifyCommand) execute(s streams) exitcode.Code {

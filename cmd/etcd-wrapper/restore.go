@@ -24,8 +24,8 @@ type restoreCommand struct {
 	acceptFlags    `embed:""`
 	Snapshot       string `name:"snapshot" env:"-" placeholder:"FILE" help:"Restore from this stock etcd snapshot instead of a store."`
 	DataDir        string `name:"data-dir" env:"-" required:"" placeholder:"DIR" help:"Data directory to create. It must be empty or not exist."`
-	EtcdConfigFile string `name:"etcd-config-file" env:"-" placeholder:"PATH" help:"Read etcd's configuration from this file. The default is a single member on loopback."`
-	Token          string `name:"token" env:"-" help:"Token of the restored cluster. Members that restore the same revision separately need the same token, which no other cluster may have used. The default is a random token."`
+	EtcdConfigFile string `name:"etcd-config-file" env:"-" placeholder:"PATH" help:"Read etcd's configuration from this file. Defaults to a single member on loopback."`
+	Token          string `name:"token" env:"-" help:"Token of the restored cluster. Members that restore the same revision separately need the same token, which no other cluster may have used. Defaults to a random token."`
 }
 
 func (c *restoreCommand) execute(s streams) exitcode.Code {

@@ -67,7 +67,7 @@ func statusLines(d status.Document, now time.Time) []line {
 	return l.all
 }
 
-// join joins two texts with a separator unless one of them is empty.
+// join returns two strings joined by a separator, or the other string if one is empty.
 func join(a, separator, b string) string {
 	if a == "" || b == "" {
 		return a + b
