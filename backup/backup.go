@@ -2,8 +2,8 @@
 // The writer (package writer) stores changes. Maintenance tasks test restores, list the backups and delete backups
 // that are no longer needed.
 //
-// Backups never delay etcd's clients: only the goroutines of this package wait for the store. Each run has its own
-// Backups.
+// Unless Options.Ack is set, backups never delay etcd's clients: only this package's goroutines wait for the store.
+// Each run has its own Backups.
 package backup
 
 import (
@@ -34,14 +34,12 @@ type Options struct {
 	Interval   time.Duration // --backup-interval
 	Schedule   Schedule
 	Policy     retention.Policy
-	SpoolDir   string // directory on the volume that is used only for the spool
+	SpoolDir   string // directory on the volume; used only for the spool
 	SpoolLimit int64  // bytes
-	// Verify tests in a separate process whether a path can be restored. Verify returns an error if the test could
-	// not run.
+	// Verify runs a restore test of a path in a separate process. It returns an error if the test could not run.
 	Verify func(ctx context.Context, path archive.Path) (archive.Result, error)
-	// ScratchDir is the directory that Verify restores to. A command restores to a directory with the same name
-	// followed by a dash and a suffix. Files left behind by a killed process are removed the next time the process
-	// starts.
+	// ScratchDir is the directory that Verify restores to. Commands use directories with the same name plus a dash
+	// and a suffix. Files left behind by a killed process are removed the next time the process starts.
 	ScratchDir string
 
 	Gate writer.Gate
@@ -91,8 +89,8 @@ func New(options Options) *Backups {
 	}
 }
 
-// Begin starts backing up etcd and must be called only when etcd is ready. The backups continue until End is called.
-// An unused store is initialized for the given owner (NAMESPACE/NAME).
+// Begin starts backing up etcd and must not be called before etcd is ready. Backups continue until End is called. An
+// unused store is initialized for the given owner (NAMESPACE/NAME).
 func (b *Backups) Begin(etcd writer.Etcd, dataDir, owner string) {
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{etcd: etcd, dir: dataDir, owner: owner, stop: stop, opened: make(chan struct{}), done: make(chan struct{})}
@@ -122,21 +120,21 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	}
 	b.unable.Store(nil)
 	r.writer.Store(w)
-	// End does not wait for the maintenance tasks, because the tasks do not read from etcd and the process of a
-	// restore test can take seconds to exit after it is killed.
+	// End does not wait for the maintenance tasks, because they do not read from etcd, and a restore test process can
+	// take seconds to exit after it is killed.
 	go newTasks(b, w, r.etcd.Identity().MemberID).run(ctx)
 	w.Run(ctx)
 }
 
-// supersede reports that another generation has superseded this one. After the end of the run, supersede does
-// nothing, because the next run must not receive the reason.
+// supersede reports that another generation has superseded this one. After the run has ended, supersede does nothing,
+// so that the next run does not receive the reason.
 func (b *Backups) supersede(run context.Context, reason error) {
 	if run.Err() != nil {
 		return
 	}
 	select {
 	case b.superseded <- reason:
-	default: // the value from an earlier run has not been received yet
+	default: // an earlier run's reason has not been received yet
 	}
 }
 
@@ -165,7 +163,7 @@ func (b *Backups) writerOptions(etcd writer.Etcd, dataDir, owner string) writer.
 	}
 }
 
-// nextFull returns the time of the next scheduled full snapshot, including the offset for the given cluster.
+// nextFull returns the time of the next scheduled full snapshot, including the cluster's offset.
 func (b *Backups) nextFull(cluster string, after time.Time) time.Time {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(cluster)) // never returns an error
@@ -203,18 +201,18 @@ func (b *Backups) currentWriter() *writer.Writer {
 	return nil
 }
 
-// Superseded returns a channel that receives an error, worded for users, after another cluster was restored from this
-// cluster's backups. The caller must then close etcd, because later writes would not be backed up.
+// Superseded returns a channel that receives an error, worded for users, when another cluster has been restored from
+// this cluster's backups. The caller must then close etcd, because later writes would not be backed up.
 func (b *Backups) Superseded() <-chan error { return b.superseded }
 
 // Ack returns the gate for --backup-ack=stored, or nil if the flag has another value.
 func (b *Backups) Ack() *ack.Gate { return b.options.Ack }
 
-// confirmLimit is the maximum time that a change may wait for the store before the member becomes unready.
+// confirmLimit limits how long a change may wait for the store before the member becomes unready.
 const confirmLimit = 2 * time.Second
 
-// Unconfirmed returns the reason why clients are waiting for the store, or an empty string if the gate is open and no
-// change has been waiting for confirmLimit or longer.
+// Unconfirmed returns why clients are waiting for the store, or an empty string if the gate is open and no change has
+// been waiting for confirmLimit or longer.
 func (b *Backups) Unconfirmed() string {
 	if b.options.Ack == nil {
 		return ""

@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// hangGrace is the time after its deadline at which a call is considered hung.
+	// hangGrace is the time that a call may run past its deadline before it is considered hung.
 	hangGrace = 500 * time.Millisecond
-	// recoveryLimit is the maximum time that Flush waits for a failing store to recover. The limit is short because a
-	// broken store must not delay the shutdown of the pod.
+	// recoveryLimit is the maximum time that Flush waits for a failing store to recover. It is short so that a broken
+	// store does not delay pod shutdown.
 	recoveryLimit = 3 * time.Second
 )
 
@@ -59,7 +59,7 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 	}
 }
 
-// flushClosed uploads the rest of the database after etcd has closed it.
+// flushClosed uploads the remaining changes after etcd has closed the database.
 func (b *Backups) flushClosed(ctx context.Context, r *running, database string) error {
 	identity := r.etcd.Identity()
 	identity.Members = r.etcd.Members()
@@ -125,7 +125,7 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 const (
 	// segmentTimeout is the timeout for uploading one segment. Segments are small.
 	segmentTimeout = 2 * time.Minute
-	// maxConflicts is the number of attempts to store a segment if other members keep storing segments at the same
+	// maxConflicts limits the attempts to store a segment when other members keep storing segments at the same
 	// position.
 	maxConflicts = 10
 )
@@ -143,9 +143,9 @@ type spoolFlush struct {
 	writable int           // generation verified to be writable by this process; 0 if none
 }
 
-// FlushSpool uploads the spool left by an earlier run and clears the spool. data identifies the data on the volume
-// and is unknown if there is no usable data. reach is the last revision of the data on the volume. If the newest
-// segment belongs to other data or ends at or before reach, FlushSpool leaves the spool to the writer.
+// FlushSpool uploads the spool left by an earlier run and clears the spool. data identifies the data on the volume,
+// if there is any usable data. reach is the last revision of the data on the volume. If the newest segment belongs to
+// other data or ends at or before reach, FlushSpool leaves the spool to the writer.
 //
 // FlushSpool must be called before Begin. FlushSpool can be called again after an error such as store.ErrUnavailable.
 // If a segment takes longer than two minutes to upload, FlushSpool returns context.DeadlineExceeded. FlushSpool
@@ -156,7 +156,7 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 		return data.Known() && (last.Cluster != data.Cluster || last.Generation != data.Generation || last.End <= reach)
 	}
 	if last, known := writer.LastSpooled(b.options.SpoolDir, b.options.Keys); known && inData(last) {
-		return nil // do not read the whole spool on every start
+		return nil // avoid reading the whole spool on every start
 	}
 	waiting, torn, err := writer.OpenSpool(b.options.SpoolDir, b.options.SpoolLimit, b.options.Keys)
 	if err != nil {
@@ -301,8 +301,8 @@ func (s *spoolFlush) mismatch(manifest format.Manifest) error {
 }
 
 // preserve moves the spool aside if the generation has ended or part of the spool is unreadable. A spool that belongs
-// to another store is left in place. If the generation has not ended and the whole spool is readable, preserve
-// returns the given error, because an operator must decide what to do.
+// to another store is left in place. Otherwise, preserve returns the given error, because an operator must decide
+// what to do.
 func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why error) error {
 	generation, ended, err := s.generation(ctx, from)
 	switch {

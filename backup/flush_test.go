@@ -124,7 +124,8 @@ func TestFlush_waitsForAnUploadInProgress(t *testing.T) {
 	require.Equal(t, int64(12), s.stored(t))
 }
 
-// Flush must not wait for a killed restore test, because its process can take seconds to exit on a busy machine.
+// Flush must not wait for a killed restore test, because the test's process can take seconds to exit on a busy
+// machine.
 func TestFlush_doesNotWaitForARestoreTest(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	begun, release := make(chan struct{}), make(chan struct{})
@@ -142,7 +143,7 @@ func TestFlush_leavesTheRestToTheOtherMembers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.closedBehind(t, func() {})
 	require.NoError(t, s.Flush(soon(t), s.database()))
-	older := s.dir + ".older" // copy of the volume of the member that is stopped first
+	older := s.dir + ".older" // copy of the volume of the first member to stop
 	require.NoError(t, os.CopyFS(older, os.DirFS(s.dir)))
 
 	s.etcd = etcdtest.Start(t, s.dir)

@@ -398,8 +398,8 @@ func (p *past) requireLeases(tx *bolt.Tx) {
 	}
 }
 
-// killable is the store of a process that can be killed. After a kill, requests are not executed and no responses are
-// returned.
+// killable is the store of a process that can be killed. After a kill, requests are not executed and return no
+// response.
 type killable struct {
 	store.Store
 	dead, happens atomic.Bool
@@ -407,7 +407,7 @@ type killable struct {
 
 var errKilled = errors.New("killed")
 
-// kill kills the process. If happens is set, the request in flight is still executed.
+// kill kills the process. If happens is set, the in-flight request is still executed.
 func (s *killable) kill(happens bool) {
 	s.happens.Store(happens)
 	s.dead.Store(true)

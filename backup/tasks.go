@@ -31,7 +31,7 @@ const (
 	longestRetry = time.Minute
 )
 
-// errBlocked is returned if a safety check prevents deletions. The prune task does not retry early after errBlocked.
+// errBlocked is returned if a safety check prevents deletions. After errBlocked, the prune task does not retry early.
 var errBlocked = errors.New("not deleting any backups because a safety check failed")
 
 // tasks runs the maintenance tasks. Only the goroutine that calls run may use a tasks value.
@@ -42,7 +42,7 @@ type tasks struct {
 
 	listedFulls int64 // number of full snapshots that the writer had stored when a listing was last requested
 	due         map[string]time.Time
-	listing     *StoreContents            // nil if there is no listing or the listing does not include the result of a newer test
+	listing     *StoreContents            // nil if there is no listing or if it is older than the last test result
 	testedFull  string                    // last full snapshot tested by this process, even if the result could not be read back
 	failing     map[string]*facts.Problem // failing tasks by name
 
@@ -111,12 +111,12 @@ func (c *tasks) runTasks(ctx context.Context) {
 	}
 	if shipped.Fulls != c.listedFulls {
 		c.listedFulls = shipped.Fulls
-		c.due["list"], c.due["reserve"] = time.Time{}, time.Time{} // both are needed again if the store was emptied
+		c.due["list"], c.due["reserve"] = time.Time{}, time.Time{} // the store may have been emptied
 	}
 	for _, task := range allTasks() {
 		switch {
 		case task.writerOnly && shipped.Role != facts.Writer:
-			c.recordResult(task.name, nil, 0) // another member runs the task now
+			c.recordResult(task.name, nil, 0) // another member now runs the task
 		case ctx.Err() == nil && !time.Now().Before(c.due[task.name]):
 			c.runTask(ctx, task)
 		}
@@ -208,7 +208,7 @@ func (c *tasks) list(ctx context.Context) error {
 		}
 		for _, test := range restoreTests {
 			listed.addResult(&test)
-			if test.At.Before(listed.At) { // otherwise a clock was wrong
+			if test.At.Before(listed.At) { // false if a clock was wrong
 				c.due["restore test"] = archive.MaxTime(c.due["restore test"], test.At.Add(daily))
 			}
 		}
@@ -427,8 +427,8 @@ func (c *tasks) reserve(ctx context.Context) error {
 const (
 	// mergeTimeout is the timeout for one merge.
 	mergeTimeout = 15 * time.Minute
-	// mergeBatch is the number of new segments that triggers a merge. Fewer segments are merged every idleMergeEvery,
-	// because each merge lists the store.
+	// mergeBatch is the number of new segments that triggers a merge. Smaller batches are merged only every
+	// idleMergeEvery, because each merge lists the store.
 	mergeBatch     = 60
 	idleMergeEvery = 30 * time.Minute
 )
@@ -458,11 +458,11 @@ func (c *tasks) merge(ctx context.Context) error {
 }
 
 const (
-	// maxDrift is the drift between the wall clock and the monotonic clock above which the wall clock is considered
-	// to have jumped.
+	// maxDrift is the maximum drift between the wall clock and the monotonic clock. Any larger drift is considered a
+	// jump of the wall clock.
 	maxDrift = time.Minute
-	// afterJump is the time for which deletions are suspended after a jump, because new backups may look old if the
-	// clock is wrong.
+	// afterJump is the duration for which deletions are suspended after a jump. If the clock is wrong, new backups
+	// may look old.
 	afterJump = time.Hour
 )
 
@@ -478,8 +478,8 @@ type clock struct {
 
 func newClock(now func() time.Time) clock { return clock{now: now, first: now(), started: time.Now()} }
 
-// check returns the reason why backups must not be deleted now, or an empty string if the wall clock has not jumped
-// within the last hour.
+// check returns why backups must not be deleted now, or an empty string if the wall clock has not jumped within the
+// last hour.
 func (c *clock) check() string {
 	drift := c.now().Round(0).Sub(c.first.Round(0)) - time.Since(c.started)
 	if jump := drift - c.drift; jump.Abs() > maxDrift {

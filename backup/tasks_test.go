@@ -150,8 +150,8 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	t.Helper()
 	t.Parallel()
 	in := memory.New()
-	in.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) }                       // objects are old enough to be merged immediately
-	in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/minute/", Err: memory.ErrDenied}) // a merged object would contain the segment
+	in.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) }                       // make objects old enough to be merged
+	in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/minute/", Err: memory.ErrDenied}) // or a merged object would contain the segment
 	s = newSubjectIn(t, in, archive.Verified)
 	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	var objects []archive.Object

@@ -125,10 +125,10 @@ func Compare(data Data, store Store, adopt bool) Result {
 	return j
 }
 
-// Newer returns the highest revision that the cluster of the data is known to have reached, or 0 if unknown, and an
-// error that describes what the data is missing, or nil if nothing is missing. Members keep the reservation ahead of
-// the revisions that they acknowledge, so the reservation counts even if nothing else is left of the generation.
-// store is the URL of the store.
+// Newer returns the highest revision that the data's cluster is known to have reached, or 0 if unknown. The error
+// describes what the data is missing; it is nil if nothing is missing. Members keep the reservation ahead of the
+// revisions that they acknowledge, so the reservation counts even if nothing else is left of the generation. store is
+// the URL of the store.
 func (j Result) Newer(data Data, s Store, store string) (reached int64, newer error) {
 	switch j.Relation { //nolint:exhaustive // the others are not of one history with the store
 	case Succeeded:

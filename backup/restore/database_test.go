@@ -180,7 +180,7 @@ func leased(t *testing.T) (h *history, id int64) {
 	return h, int64(h.leases[0])
 }
 
-// bucketOf returns the content of a small bucket at the moment.
+// bucketOf returns the content of a small bucket at moment m.
 func (m moment) bucketOf(name string) (found *format.Bucket) {
 	for _, bucket := range m.buckets {
 		if bucket.Name == name {

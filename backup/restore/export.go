@@ -148,7 +148,7 @@ func Inspect(path string) {
 	debug.SetMaxStack(inspectionStack)
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, PreLoadFreelist: true})
 	if err == nil {
-		_ = db.Close() // the database was only read
+		_ = db.Close() // the database is only read, so a close error is harmless
 	}
 }
 

@@ -57,7 +57,7 @@ func hashKV(ctx context.Context, path string, q HashRequest, tableSize int) (has
 	if err != nil {
 		return 0, fmt.Errorf("cannot open database %s: %w", path, err)
 	}
-	defer db.Close() // the database was only read
+	defer db.Close() // the database is only read, so a close error is harmless
 	err = recoverPanic(func() error {
 		return db.View(func(tx *bolt.Tx) error {
 			if err := q.checkComplete(tx); err != nil {
@@ -196,7 +196,7 @@ func (r row) replace(newest map[fingerprint]int, key fingerprint, kept *bits) {
 	kept.set(r.ordinal)
 }
 
-// bits contains one bit for each row, indexed by ordinal.
+// bits contains one bit per row, indexed by the row's ordinal.
 type bits []uint64
 
 func (b *bits) set(i int) {

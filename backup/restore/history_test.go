@@ -212,7 +212,7 @@ func returning(source Source, reading archive.Reading) Source {
 	return source
 }
 
-// between returns the rows with revisions greater than from, up to to.
+// between returns the rows with revisions in (from, to].
 func (h *history) between(from, to int64) (rows []format.Row) {
 	for _, row := range h.rows {
 		if at := mvcc.BytesToRev(row.Key).Main; from < at && at <= to {

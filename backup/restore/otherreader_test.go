@@ -58,8 +58,8 @@ func readOtherwise(t *testing.T, directory string, revision int64, options ...st
 	return state, ""
 }
 
-// keptHistory is an etcd history that is stored in a folder in the wrapper's format, and the keys that etcd returned
-// at each revision.
+// keptHistory is an etcd history that is stored in a folder in the wrapper's format, along with the keys that etcd
+// returned at each revision.
 type keptHistory struct {
 	*history
 	directory string

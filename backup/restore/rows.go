@@ -240,7 +240,7 @@ func lastRevision(tx *bolt.Tx) (int64, error) {
 	return max(last, revisionIn(meta, schema.ScheduledCompactKeyName), revisionIn(meta, schema.FinishedCompactKeyName)), err
 }
 
-// lastRow returns the revision of the last row, or 1 if there are no rows, like etcd.
+// lastRow returns the revision of the last row, or 1 if there are no rows, as etcd does.
 func lastRow(keys *bolt.Bucket) (int64, error) {
 	last, _ := keys.Cursor().Last()
 	if last == nil {

@@ -21,7 +21,7 @@ type chain struct {
 	health   *health
 	spool    *Spool
 	reader   *capture.Reader
-	revision int64 // etcd's revision as last observed
+	revision int64 // last observed revision of etcd
 	unstored lag
 
 	tail      *format.Start   // start of the next segment; nil if unknown
@@ -37,13 +37,13 @@ type chain struct {
 	captured time.Time // time of the last capture
 	examined time.Time // time of the last check for changes; zero makes the next flush check again
 	urgent   bool      // capture without waiting for the interval
-	gapSince time.Time // time when compaction was found to have passed the tail; zero if it has not
-	lagSince time.Time // time when this member's small buckets were found to be older than those in the chain; zero if they are not
+	gapSince time.Time // when a compaction was found to have passed the tail; zero if none has
+	lagSince time.Time // when this member's small buckets were found older than the chain's; zero if not
 }
 
 // complete describes a capture of all of etcd's changes, including changes without a revision.
 type complete struct {
-	request uint64 // last request in Options.Ack that the capture satisfies
+	request uint64 // last Options.Ack request that the capture satisfies
 	end     format.Position
 }
 
@@ -197,7 +197,7 @@ func (c *chain) captureThrough(revision int64) error {
 type segmentBuilder struct {
 	*format.SegmentBuilder
 	upTo      int64
-	markers   []format.Marker // markers that still have to be added
+	markers   []format.Marker // markers yet to be added
 	compacted int64
 	small     []*format.Bucket // all small buckets; nil if they were not read
 	applied   uint64           // raft index after reading the small buckets; 0 if they were not read
@@ -261,8 +261,8 @@ func (d *segmentBuilder) mark(revision int64) error {
 	return nil
 }
 
-// shouldReadBuckets reports whether to read the small buckets. Reading them blocks etcd's readers, so it must not
-// take more than one percent of the time: with a million leases, the buckets are read every few seconds. The buckets
+// shouldReadBuckets reports whether to read the small buckets. Reading the buckets blocks etcd's readers, so at most
+// one percent of the time is spent on it: with a million leases, the buckets are read every few seconds. The buckets
 // are always read if a caller is waiting, because etcd replies to a client before it reports the request as applied.
 func (c *chain) shouldReadBuckets(applied uint64) bool {
 	return !c.isStale(applied) && (c.urgent || c.isAsked() || c.small.applied != applied && time.Now().After(c.small.notUntil))
@@ -352,7 +352,7 @@ func (c *chain) isStale(applied uint64) bool {
 	return outdated && (!c.core.Facts.leads || lag < c.pace.ahead)
 }
 
-// reset clears the tail. The database is captured again from another position, and pending flushes wait for that
+// reset clears the tail. The database is then captured again from the new tail, and pending flushes wait for that
 // capture.
 func (c *chain) reset() {
 	c.tail, c.markers, c.gapSince, c.examined = nil, nil, time.Time{}, time.Time{}
@@ -460,8 +460,8 @@ func (c *chain) compareHead(head archive.Head) (relation.Rows, error) {
 }
 
 // compare compares the last rows of a chain with etcd's. The result is NotCompared if the chain has no digest of the
-// rows, or if the rows differ but etcd may have compacted some of them. A chain without rows equals data without
-// rows, and cannot be compared with other data because every history starts without rows.
+// rows, or if the rows differ but etcd may have compacted some of them. A chain without rows matches data without
+// rows. It cannot be compared with data that has rows, because every history starts without rows.
 func (c *chain) compare(end format.Start) (relation.Rows, error) {
 	if end.Last == (format.Digest{}) {
 		if end.Position.Revision == format.After(1).Revision && c.options.Etcd.Revision() == 1 {

@@ -52,7 +52,7 @@ func (s *stand) requireUntouched(sentence ...string) {
 	assert.Equal(s, facts.Waiting, s.Facts().Role)
 }
 
-// other stores a segment of rows like another member would.
+// other stores a segment of rows as another member would.
 func (s *stand) other(rows ...format.Row) {
 	s.Helper()
 	object := segment(s.T, keys, s.head().Start, format.Source{Member: "1"}, rows...)
@@ -98,7 +98,7 @@ func (s *stand) write(count int, value string) {
 	}
 }
 
-// Two members are running, and one member's volume is a copy of the other member's volume.
+// Two members are running, and one member's volume is a copy of the other's.
 func TestVolumeCopy_firstUploadContinues(t *testing.T) {
 	s := newStand(t)
 	s.write(5, "first")
@@ -187,7 +187,7 @@ func (s *stand) founded(store *memory.Store, cluster string) archive.Generation 
 	return generation
 }
 
-// restored creates a new generation like a restore of the first generation would.
+// restored creates a new generation as a restore of the first generation would.
 func (s *stand) restored() {
 	s.Helper()
 	next := archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 1, Session: "theirs", Created: time.Now()}
@@ -329,7 +329,7 @@ func TestLostIdentity_isWrittenAgain(t *testing.T) {
 	for name, stores := range map[string]bool{"by an idle member": false, "by one that stores all the time": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t)
-			if stores { // only check the owner often
+			if stores { // check nothing but the owner often
 				s.options.Interval = 10 * time.Millisecond
 				s.run(func(s *Writer) { s.pace.verifyOwner = time.Second })
 			} else {

@@ -16,14 +16,14 @@ import (
 // snapshotCopy is a copy of the database in the spool.
 type snapshotCopy struct {
 	path     string
-	sealed   bool // the file contains the object to upload instead of the plain database
+	sealed   bool // the file contains the sealed object instead of the plain database
 	database format.Body
 	held     time.Duration
 	hash     *format.Hash
 	size     int64        // bytes
 	sent     atomic.Int64 // number of bytes sent by the current attempt
 
-	stored   *archive.Full // full snapshot whose data is uploaded; nil if there is none
+	stored   *archive.Full // full snapshot whose data has been uploaded; nil if there is none
 	storedAt time.Time
 }
 

@@ -14,8 +14,8 @@
 //
 // # Structure
 //
-// The writer is a state machine with an explicit table (table.go). The goroutine of Run owns the state machine and
-// all other state. The owner never waits for the store: requests run in jobs, and the owner handles their results
+// The writer is a state machine with an explicit table (table.go). Run's goroutine (the owner) owns the state machine
+// and all other state. The owner never waits for the store: requests run in jobs, and the owner handles their results
 // (driver.go). At most one request for the chain runs at a time. Each part of the state belongs to one type, and only
 // the methods of that type modify it:
 //
@@ -78,8 +78,8 @@
 //
 // If Options.Ack is set, clients wait for the store (package ack). A reply that starts waiting wakes the owner, which
 // captures changes immediately if no segment is queued. Changes made during an upload go into the next segment.
-// Before and after each step, the owner confirms the stored revision, and the last request made before a complete
-// capture that is stored. Failed uploads are retried within a second.
+// Before and after each step, the owner tells the gate which revision is stored and which waiting requests are
+// covered by a stored capture. Failed uploads are retried within a second.
 //
 // # Limits
 //

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// driver runs the state machine and the jobs of a writer. All parts of the writer share one driver. Only the
-// goroutine of Run may use the driver, except for the methods call and wait.
+// driver runs the state machine and the jobs of a writer. All parts of the writer share one driver. Only Run's
+// goroutine may use the driver, except for the methods call and wait.
 type driver struct {
 	options Options
 	pace    timing
@@ -23,11 +23,11 @@ type driver struct {
 	work   map[Action]func(payload)
 	posted []report // events posted while the current event is handled
 
-	events   chan func() // functions to run in the goroutine of Run
+	events   chan func() // functions to run in Run's goroutine
 	ended    chan struct{}
 	jobs     int  // number of running jobs
 	again    bool // more work can be done immediately
-	stopping bool // the context of Run is done
+	stopping bool // Run's context is done
 }
 
 // report is an event with its payload.
@@ -88,8 +88,8 @@ func (d *driver) isRefused() bool { return d.isIn(foreign, ended) }
 // isWriter reports whether this member extends the chain.
 func (d *driver) isWriter() bool { return !d.isRefused() && d.core.Facts.isWriter() }
 
-// job runs work in a new goroutine, where it may block until the time limit. The function returned by work runs in
-// the goroutine of Run.
+// job runs work in a new goroutine, where it may block until the time limit. The function that work returns runs in
+// Run's goroutine.
 func (d *driver) job(limit time.Duration, work func(context.Context) (done func())) {
 	d.jobs++
 	go func() {
@@ -103,8 +103,8 @@ func (d *driver) job(limit time.Duration, work func(context.Context) (done func(
 	}()
 }
 
-// wait runs a function in the goroutine of Run and waits for it to return. Only jobs may call wait, because Run
-// outlives its jobs.
+// wait runs a function in Run's goroutine and waits for it to return. Only jobs may call wait, because Run outlives
+// its jobs.
 func (d *driver) wait(what func()) {
 	done := make(chan struct{})
 	d.events <- func() {
@@ -114,8 +114,8 @@ func (d *driver) wait(what func()) {
 	<-done
 }
 
-// call runs a request in the goroutine of Run and waits for the response, or returns an error if Run returns or ctx
-// is done first.
+// call runs a request in Run's goroutine and waits for the response, or returns an error if Run returns or ctx is
+// done first.
 func call[T any](ctx context.Context, d *driver, request func(answer chan<- T)) (answer T, err error) {
 	answers, events := make(chan T, 1), d.events
 	for {
@@ -132,8 +132,8 @@ func call[T any](ctx context.Context, d *driver, request func(answer chan<- T)) 
 	}
 }
 
-// do runs a function in the goroutine of Run and waits for the function to return, or returns an error if Run returns
-// or ctx is done first.
+// do runs a function in Run's goroutine and waits for it to return, or returns an error if Run returns or ctx is done
+// first.
 func (d *driver) do(ctx context.Context, what func()) error {
 	_, err := call(ctx, d, func(done chan<- struct{}) { what(); close(done) })
 	return err
@@ -166,18 +166,18 @@ type timing struct {
 	tick         time.Duration // interval between observations of etcd's revision, and thus between time markers
 	gap          time.Duration // time for another member to upload its spool before a gap ends the chain
 	rest         time.Duration // minimum time after a full snapshot before a gap causes another one; see restFactor
-	ahead        time.Duration // time for a new leader to apply earlier acknowledged writes
+	ahead        time.Duration // time for a new leader to apply writes acknowledged before its election
 	foreignStore time.Duration // interval between inspections of a store to which this member must not write
 	watch        time.Duration // minimum interval between inspections by a member that is not the leader
 	emptyStore   time.Duration // interval between inspections of a store without a chain
-	headValid    time.Duration // time for which the end of the chain is considered known
+	headValid    time.Duration // how long the end of the chain is considered known after it was read
 	verifyOwner  time.Duration // interval between checks that the store still belongs to this cluster
 	successor    time.Duration // interval between checks for a successor of the generation
 	heartbeat    time.Duration // interval between heartbeats (empty segments) of an idle writer
-	fullPatience time.Duration // time that FullNow waits for a problem to be resolved
+	fullPatience time.Duration // how long FullNow waits for a problem to be resolved
 	retry        time.Duration // initial wait after a failure
 	check        time.Duration // interval between checks that stored objects still exist
-	overdue      time.Duration // time in addition to two intervals after which an unstored revision is reported as a problem
+	overdue      time.Duration // a revision not stored within two intervals plus this time is reported as a problem
 }
 
 var defaultTiming = timing{

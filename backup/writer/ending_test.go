@@ -28,7 +28,7 @@ func (s *stand) newest() (archive.Generation, archive.Head) {
 	return newest, head
 }
 
-// succeed ends the newest generation like a restore would.
+// succeed ends the newest generation as a restore would.
 func (s *stand) succeed() {
 	s.Helper()
 	a := s.backups()

@@ -28,7 +28,7 @@ type snapshots struct {
 	brokenSince time.Time // time when the chain could no longer be extended; zero if there is a chain
 
 	newest   *archive.Full // newest full snapshot made by this process; nil if there is none
-	replaced string        // error of the last damaged full snapshot that was replaced
+	replaced string        // error from the last damaged full snapshot that was replaced
 	stored   int64         // number of full snapshots stored by this process
 	uploaded int64         // bytes
 }
@@ -44,7 +44,7 @@ type full struct {
 	since       time.Time
 	copy        *snapshotCopy // nil until the database is in the spool
 	storing     bool
-	tried       time.Time // monotonic start of the last attempt to copy or upload the database; zero if there is none
+	tried       time.Time // monotonic start time of the last attempt to copy or upload the database; zero if none
 	loggedAt    time.Time // time of the last progress message
 	cancel      context.CancelCauseFunc
 }
@@ -130,7 +130,7 @@ func (f *snapshots) start() {
 	})
 }
 
-// run runs work in a job, and then done unless the full snapshot has been canceled.
+// run runs work in a job, and then calls done unless the full snapshot has been canceled.
 func (f *snapshots) run(m *full, work func(context.Context) error, done func(error)) {
 	ctx, cancel := context.WithCancelCause(f.ctx)
 	m.cancel = cancel
@@ -149,7 +149,7 @@ func (f *snapshots) run(m *full, work func(context.Context) error, done func(err
 
 // requestScheduled requests a full snapshot if one is due on the schedule.
 func (f *snapshots) requestScheduled() {
-	now := f.options.Now().Round(0) // drop the monotonic reading, to notice if the clock was set back
+	now := f.options.Now().Round(0) // drop the monotonic reading to detect a clock that was set back
 	if due := f.options.Schedule(f.remote.generation.Cluster, now); due.Before(f.next) {
 		f.next = due // the clock was set back
 	}
@@ -169,7 +169,7 @@ func (f *snapshots) isCurrent(now time.Time) bool {
 		now.Sub(newest.Time) < maxUnchangedAge && f.chain.last.Compare(newest.Next) < 0 && f.chain.isUnchanged()
 }
 
-// scheduleNext schedules the next full snapshot after the given time. The time may be in the future if a clock was
+// scheduleNext schedules the next full snapshot after the given time. That time may be in the future if a clock was
 // ahead.
 func (f *snapshots) scheduleNext(last time.Time) {
 	now := f.options.Now()
@@ -379,7 +379,8 @@ func (f *snapshots) finish() {
 }
 
 // checkStart returns an error if a full snapshot must not start a chain. While the full snapshot was being made,
-// another member may have started a chain or extended the previous one. Only the writer may end an extended chain.
+// another member may have started a chain or extended the previous one. If the chain was extended, only the writer
+// may end it.
 func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousEnd format.Position) error {
 	head, err := f.options.Archive.Head(ctx, made.Generation)
 	switch {
@@ -440,8 +441,8 @@ func (f *snapshots) leaveChain(why error) {
 	f.due = append(f.due, slices.DeleteFunc(m.requests, func(r fullRequest) bool { return r.answer == nil })...)
 }
 
-// backoff returns how long to wait before a failed full snapshot is retried. The result is at least the given time.
-// The wait grows with the duration of the attempt so that a large database is not copied or uploaded all the time.
+// backoff returns how long to wait before a failed full snapshot is retried. The result is at least wait, and grows
+// with the duration of the attempt so that a large database is not constantly copied or uploaded.
 func (f *snapshots) backoff(wait time.Duration) time.Duration {
 	problem := f.health.problems[opFull]
 	if f.making.tried.IsZero() || f.health.flushing || problem == nil {

@@ -172,7 +172,7 @@ func TestFullSnapshot_sealedWithoutACopy(t *testing.T) {
 	s.requireWhole()
 }
 
-// onlyForSegments simulates a volume that only has room for segments.
+// onlyForSegments simulates a volume that has room only for segments.
 func onlyForSegments(size int64) error {
 	if size > maxSegment {
 		return ErrSpoolFull
@@ -260,7 +260,7 @@ func TestInspection_endsAfterAChainStarted(t *testing.T) {
 	})
 }
 
-// slowly delays full snapshots of a member until the returned function is called.
+// slowly delays a member's full snapshots until the returned function is called.
 func (c *cluster) slowly(member int) (stored func()) {
 	c.pauses[member].of = "/data"
 	return c.pauses[member].pause(false)

@@ -240,7 +240,7 @@ func kept(t *testing.T, from store.Store, target archive.Target) ([]format.Row, 
 	require.NoError(t, err)
 	information, err := file.Stat()
 	require.NoError(t, err)
-	require.NoError(t, file.Truncate(information.Size()-32)) // remove the digest that follows the database
+	require.NoError(t, file.Truncate(information.Size()-32)) // strip the trailing digest
 	require.NoError(t, file.Close())
 	found := etcdtest.Rows(t, name)
 	reading, err := a.Read(t.Context(), path, func(row format.Row) error {

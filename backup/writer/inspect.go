@@ -348,7 +348,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 	if i.verifyOwner && i.generation.Number != 0 {
 		err = i.checkOwner(ctx, i.Archive)
 		if errors.Is(err, store.ErrNotFound) {
-			i.generation, err = archive.Generation{}, nil // the generation must be created again
+			i.generation, err = archive.Generation{}, nil // the generation must be recreated
 		}
 	}
 	if err == nil && i.generation.Number == 0 {

@@ -46,7 +46,7 @@ type remote struct {
 	storedAt   time.Time       // time when head was last read or written
 	uploadedAt time.Time       // start of the first attempt of the last successful segment upload; zero if there is none
 	damagedEnd format.Position // minimum position of a new chain; zero if no end is damaged
-	seen       archive.Head    // end of the chain as last read, even if this member cannot continue there
+	seen       archive.Head    // end of the chain as last read, even if this member cannot continue from it
 	newerSince time.Time       // time when seen was found to be from a later leader; zero if it is not
 	aheadSince time.Time       // time when the chain was found to be ahead of this member; zero if it is not
 	link       *archive.Link   // link from the generation to a new chain; nil if the generation cannot have ended
@@ -102,8 +102,8 @@ func (r *remote) observeLeader() {
 
 // hasNewerLeader reports whether a later leader has written the end of the chain. Leases and users change without a
 // new revision, so a member without newer rows may have older leases and users than the chain. A member that was
-// paused considers itself the leader until it hears from the others. If the member's term remains older than that of
-// the chain, the data of this member was rolled back.
+// paused considers itself the leader until it hears from the other members. If the member's term remains older than
+// that of the chain, the data of this member was rolled back.
 func (r *remote) hasNewerLeader() bool {
 	etcd := r.options.Etcd
 	newer := etcd.Identity().Term < r.seen.Newest().Term && etcd.Revision() <= r.seen.Revision()
@@ -111,8 +111,8 @@ func (r *remote) hasNewerLeader() bool {
 }
 
 // recordIdentity records on the volume which cluster the data belongs to, which process last wrote the backups, and
-// where the chain ends. recordIdentity is called before anything is stored, so that the record is correct even if the
-// process is killed, and at the end of Run. While Run is active, recordIdentity does not write if only the end of the
+// where the chain ends. It is called at the end of Run, and also before anything is stored so that the record is
+// correct even if the process is killed. While Run is active, recordIdentity does not write if only the end of the
 // chain has changed.
 func (r *remote) recordIdentity() {
 	identity := archive.Identity{
@@ -262,7 +262,7 @@ func (h *health) canRequest() bool {
 
 func (h *health) delayRequests(wait time.Duration) { h.notBefore = time.Now().Add(wait) }
 
-// record records a failed operation. Repeated failures with the same text are logged only once.
+// record records a failed operation. Repeated failures with the same message are logged only once.
 func (h *health) record(about operation, text string, retries bool) *problem {
 	p := h.problems[about]
 	if p == nil {

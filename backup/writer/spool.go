@@ -32,7 +32,7 @@ type Spooled struct {
 
 	since  time.Time      // monotonic time when the first change was observed; zero for a segment from an earlier process
 	held   *format.Object // contents of a segment kept in memory; nil if the segment is a file
-	stored bool           // the segment is stored, but kept so that the next start can continue the chain without the store
+	stored bool           // stored, but kept so that the next start can continue the chain without the store
 }
 
 // Spool queues segments on the volume while the store is unreachable, and holds copies of the database for full
@@ -69,7 +69,7 @@ func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []err
 	return s, torn, err
 }
 
-// Entries returns the queued segments in order. The slice is valid until the next change of the spool.
+// Entries returns the queued segments in order. The slice is valid until the spool next changes.
 func (s *Spool) Entries() []Spooled {
 	if len(s.entries) > 0 && s.entries[0].stored {
 		return s.entries[1:]
@@ -86,7 +86,7 @@ func (s *Spool) Bytes() (sum int64) {
 }
 
 // Put adds a segment, or returns ErrSpoolFull if there is no room. A segment survives a power failure only if synced
-// is set. Without a sync, a segment that is removed soon may never reach the disk.
+// is set. Without a sync, a short-lived segment may never be written to disk.
 func (s *Spool) Put(object format.Object, synced bool) error {
 	if err := s.checkLimit(object.Size()); err != nil {
 		return err
@@ -212,8 +212,8 @@ func (s *Spool) drop(chosen func(Spooled) bool) (err error) {
 	return err
 }
 
-// Create creates a temporary file, for example for a full snapshot. The caller should remove the file; if the caller
-// does not, the next OpenSpool does.
+// Create creates a temporary file, for example for a full snapshot. The caller should remove the file; otherwise, the
+// next OpenSpool removes it.
 func (s *Spool) Create(name string) (*os.File, error) {
 	path := filepath.Join(s.dir, makingDir, name)
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
@@ -265,7 +265,7 @@ func LastSpooled(dir string, keys *format.Keys) (last format.Manifest, known boo
 	return last, err == nil
 }
 
-// open verifies the digests and the name of a segment. The offset of the returned file is 0.
+// open verifies the digests and the name of a segment. The returned file is positioned at its start.
 func (s *Spool) open(name string) (file *os.File, entry Spooled, err error) {
 	if file, err = os.Open(filepath.Join(s.dir, segmentsDir, name)); err != nil {
 		return nil, entry, err
@@ -430,14 +430,14 @@ type flush struct {
 	done     chan<- error
 }
 
-// add adds a flush and cancels all delays that only reduce the number of requests.
+// add adds a flush and cancels all delays whose only purpose is to reduce the number of requests.
 func (f *flushQueue) add(done chan<- error) {
 	f.waiting = append(f.waiting, flush{revision: f.options.Etcd.Revision(), at: time.Now(), done: done})
 	f.health.flushing, f.chain.urgent, f.health.notBefore = true, true, time.Time{}
 }
 
-// complete returns the results of all flushes that are done or cannot be done by this member. notWriter is the reason
-// why this member does not make backups, or nil if it does.
+// complete returns the results of all flushes that are done or cannot be done by this member. notWriter is why this
+// member is not making backups, or nil if it is.
 func (f *flushQueue) complete(notWriter error) {
 	waiting := f.waiting[:0]
 	for _, flush := range f.waiting {

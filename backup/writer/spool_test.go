@@ -24,7 +24,7 @@ func segmentAt(t *testing.T, start format.Start) format.Object {
 	return segment(t, keys, start, format.Source{}, formattest.Row(start.Position.Revision, 0, "value"))
 }
 
-// segment returns a segment of the given rows that starts at a position.
+// segment returns a segment with the given rows that starts at the given position.
 func segment(t *testing.T, by *format.Keys, start format.Start, source format.Source, rows ...format.Row) format.Object {
 	t.Helper()
 	builder, err := format.NewSegmentBuilder(by, start)

@@ -113,7 +113,7 @@ type memberState struct {
 	leads            bool // this member is the leader
 	tookOver         bool // this member took over because the leader was not uploading
 	refusesOverwrite bool // the store refuses to overwrite objects, so two members may write at the same time
-	closed           bool // etcd is closed and another member wrote the backups, so upload segments but start nothing
+	closed           bool // etcd is closed and another member wrote the backups, so only upload segments
 }
 
 // isWriter reports whether this member may extend the chain.

@@ -40,7 +40,7 @@ type Facts struct {
 type Writer struct {
 	facts atomic.Pointer[Facts]
 
-	// The remaining fields belong to the goroutine of Run.
+	// The remaining fields belong to Run's goroutine.
 
 	base
 	spool     *Spool
@@ -194,7 +194,7 @@ func (w *Writer) actions() map[Action]func(payload) {
 	}
 }
 
-// pause returns the time until etcd is observed again or changes are captured again.
+// pause returns the time until the next observation or capture.
 func (w *Writer) pause() time.Duration {
 	if w.again {
 		return 0
@@ -257,8 +257,8 @@ func (w *Writer) notWriterError() error {
 	}
 }
 
-// rejectRequests rejects pending requests for full snapshots and clears problems that only a writer can have, if
-// another member is the writer.
+// rejectRequests does nothing if this member may be the writer. Otherwise, it rejects pending requests for full
+// snapshots and clears problems that only a writer can have.
 func (w *Writer) rejectRequests() {
 	why := w.notWriterError()
 	if why == nil {
@@ -313,8 +313,8 @@ func (w *Writer) BeforeCompaction(ctx context.Context) {
 
 // FullNow makes a full snapshot and returns its manifest once it is stored. If a full snapshot is in progress,
 // FullNow makes another one afterwards. FullNow returns ErrNotWriter if another member is or becomes the writer. Any
-// other error describes a problem that has persisted for half a minute. FullNow still makes the full snapshot after
-// returning an error, and after ctx is done.
+// other error describes a problem that has persisted for half a minute. The full snapshot is still made even if
+// FullNow returns an error or ctx is done.
 func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, error) {
 	answer := make(chan fullResult, 1)
 	if err := w.do(ctx, func() { w.snapshots.due = append(w.snapshots.due, fullRequest{reason, answer}) }); err != nil {

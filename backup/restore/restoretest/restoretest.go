@@ -92,7 +92,7 @@ func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision in
 	source := Full(t, path, revision, size)
 	database, err := os.Open(path)
 	require.NoError(t, err)
-	defer database.Close() // the file was only read
+	defer database.Close() // the file is only read, so a close error is harmless
 	full, err := archivetest.PutFull(t.Context(), a, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: revision, Time: time.Now(), Reason: "for a measurement", Chain: format.Seed(cluster, 1, revision),
 	}, io.LimitReader(database, source.DatabaseBytes))
@@ -101,7 +101,7 @@ func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision in
 }
 
 // PutSegments stores segments of the given number of revisions up to the last revision, and merges the segments into
-// hourly segments, like the wrapper.
+// hourly segments, as the wrapper does.
 func PutSegments(t testing.TB, a *archive.Archive, start format.Start, last, each int64, size int) {
 	t.Helper()
 	for from := start.Position.Revision; from <= last; from = start.Position.Revision {

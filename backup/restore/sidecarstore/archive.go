@@ -103,8 +103,8 @@ func parse(stored store.Object) (object Object, ours bool) {
 	}, numbers[0] <= numbers[1]
 }
 
-// inSequence orders objects by last revision, like the sidecar. A full snapshot is placed after the deltas that end
-// at or before its revision.
+// inSequence orders objects by last revision, as the sidecar does. A full snapshot is placed after the deltas that
+// end at or before its revision.
 func inSequence(a, b Object) int {
 	rank := map[bool]int{true: 1}
 	return cmp.Or(cmp.Compare(a.Last, b.Last), rank[a.Full]-rank[b.Full], a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
@@ -113,7 +113,7 @@ func inSequence(a, b Object) int {
 // Archive is a listing of the sidecar's backups in a store. An Archive is safe for concurrent use.
 type Archive struct {
 	Chains []Chain  // oldest first
-	Stray  []Object // unusable deltas that are older than every full snapshot
+	Stray  []Object // deltas older than every full snapshot, and therefore unusable
 
 	store store.Store
 }
@@ -234,9 +234,9 @@ var (
 )
 
 // Snapshot opens a full snapshot as created by etcd: the database followed by its SHA-256, which the caller must
-// verify. Errors are restore.ErrDamaged, or errors from the context or the store. The reader needs little memory for
-// any content; the caller must limit the size of the output. The reader is not safe for concurrent use, is valid
-// until ctx is done, and must be closed.
+// verify. Errors are restore.ErrDamaged, or errors from the context or the store. The reader uses little memory
+// regardless of the content, but the caller must limit how much it reads. The reader is not safe for concurrent use,
+// is valid until ctx is done, and must be closed.
 func (a *Archive) Snapshot(ctx context.Context, full Object) (io.ReadCloser, error) {
 	return a.open(ctx, full)
 }
@@ -322,8 +322,9 @@ func (s storedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// maxEvent limits the JSON of an event in bytes, and therefore the memory that a delta needs. A value of up to 12 MB
-// fits. etcd accepts requests of 1.5 MB by default, and its documentation advises against more than 10 MB.
+// maxEvent limits the JSON of an event in bytes, and therefore the memory that a delta needs. This leaves room for a
+// value of up to 12 MB. etcd accepts requests of 1.5 MB by default, and its documentation advises against more than
+// 10 MB.
 const maxEvent = 16 << 20
 
 // event is an event in the sidecar's JSON format.

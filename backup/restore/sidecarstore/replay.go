@@ -79,7 +79,7 @@ func (r *replay) run() error {
 	}
 	for _, d := range r.open {
 		if broken := d.verify(); broken != nil {
-			return broken // damage may have caused the other errors
+			return broken // damage may have caused err
 		}
 	}
 	return err

@@ -191,7 +191,7 @@ func FuzzDelta(f *testing.F) {
 	f.Add([]byte(`[{"etcdEvent":{"type":1,"kv":{"key":"Zm9v","mod_revision":11}},"time":"2020-11-23T13:43:07Z"}]`), uint8(4))
 	f.Fuzz(func(t *testing.T, content []byte, how uint8) {
 		suffix := sidecarstoretest.Suffixes[how%4]
-		if how%8 >= 4 { // wraps the content like a sidecar
+		if how%8 >= 4 { // wraps the content as the sidecar does
 			content = sidecarstoretest.Compress(t, suffix, sidecarstoretest.WithDigest(content))
 		}
 		rows, err := readDelta(t, suffix, content)
@@ -247,7 +247,7 @@ func TestRows_equalEtcdsAfterRandomHistories(t *testing.T) {
 	}
 }
 
-// between returns the rows with revisions greater than after, up to last.
+// between returns the rows with revisions in (after, last].
 func between(rows []format.Row, after, last int64) (wanted []format.Row) {
 	for i, revision := range revisionsOf(rows) {
 		if revision > after && revision <= last {

@@ -46,7 +46,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	})
 	require.NoError(t, err)
 	w.stop = sync.OnceFunc(func() {
-		_ = w.client.Close() // close the client first, because etcd waits for its watches
+		_ = w.client.Close() // close the client first, because etcd waits for the client's watches
 		server.Close()
 	})
 	t.Cleanup(w.stop)
@@ -59,8 +59,8 @@ func (w *world) revision() int64 {
 	return answer.Header.Revision
 }
 
-// full takes a full snapshot like the sidecar, which reads the revision for the name before taking the snapshot,
-// while other clients are writing. full returns the revision that follows the revision in the name.
+// full takes a full snapshot as the sidecar does: it reads the revision for the name, and takes the snapshot after
+// other clients have written more. It returns the revision after the one in the name.
 func (w *world) full(meanwhile int) (first int64) {
 	last := w.revision()
 	w.write(meanwhile)
@@ -73,8 +73,8 @@ func (w *world) full(meanwhile int) (first int64) {
 	return last + 1
 }
 
-// watch starts a watch at a revision, like the sidecar. The returned function collects the events and stores them in
-// the given number of deltas.
+// watch starts a watch at a revision, as the sidecar does. The returned function collects the events and stores them
+// in the given number of deltas.
 func (w *world) watch(first int64) (keep func(deltas int)) {
 	watch := w.client.Watch(w.Context(), "", clientv3.WithPrefix(), clientv3.WithRev(first))
 	return func(deltas int) {
@@ -179,7 +179,7 @@ func (w *world) lease() clientv3.LeaseID {
 	return w.leases[w.random.IntN(len(w.leases))]
 }
 
-// revoke deletes all keys of a lease in a single transaction, like an expiry.
+// revoke deletes all keys of a lease in a single transaction, as an expiry does.
 func (w *world) revoke() {
 	_, err := w.client.Revoke(w.Context(), w.lease())
 	require.NoError(w, err)

@@ -66,7 +66,7 @@ func newResult(path archive.Path, outcome archive.Outcome) archive.Result {
 	}
 }
 
-// find returns the path of the job. The child process receives only the name of the full snapshot, so find reads the
+// find returns the path to restore. The child process receives only the name of the full snapshot, so find reads the
 // manifest.
 func (j Job) find(ctx context.Context, a *archive.Archive) (archive.Path, error) {
 	full, err := a.Full(ctx, j.Generation, j.Full)
@@ -151,7 +151,7 @@ func checkPages(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errDiffers, err)
 	}
-	defer db.Close() // the database was only read
+	defer db.Close() // the database is only read, so a close error is harmless
 	return db.View(func(tx *bolt.Tx) error {
 		var first []string
 		count := 0
@@ -167,9 +167,8 @@ func checkPages(ctx context.Context, path string) error {
 	})
 }
 
-// compare compares the hash of the database with etcd's newest hash that covers rows of the database, from a
-// compaction after the full snapshot or from the snapshot itself. compare returns etcd's hash, or nil if there is
-// none.
+// compare compares the database's hash with etcd's newest usable hash, which comes from a compaction after the full
+// snapshot or from the snapshot itself. It returns etcd's hash, or nil if there is none.
 func compare(ctx context.Context, database string, path archive.Path, compactions []format.Hash) (*format.Hash, error) {
 	recorded, atCompaction := path.Full.Hash, false
 	for _, compaction := range compactions {
@@ -194,7 +193,7 @@ func compare(ctx context.Context, database string, path archive.Path, compaction
 	return recorded, nil
 }
 
-// comparable reports whether the full snapshot still contains all rows of a hash that was computed after a
+// comparable reports whether the full snapshot contains all rows covered by a hash that was computed after the given
 // compaction.
 func comparable(full archive.Full, compacted int64) bool {
 	return full.Compacted == 0 || compacted >= full.Compacted

@@ -251,7 +251,7 @@ func withoutFreelist(t *testing.T, database []byte) []byte {
 
 const cluster = "cdf818194e3a8c32"
 
-// world contains an etcd and an archive.
+// world contains an etcd server and an archive.
 type world struct {
 	*archive.Archive
 	t      *testing.T

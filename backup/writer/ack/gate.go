@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Validity is the time after the start of an upload during which the store is known to belong to this cluster.
+// Validity is the period, from the start of an upload, during which the store is known to belong to this cluster.
 // Another cluster waits at least 90s after the last upload before it takes over a store, so a member that cannot
 // upload stops replying in time. An idle writer uploads every 40s.
 const Validity = time.Minute
@@ -21,9 +21,9 @@ type Gate struct {
 
 	mu       sync.Mutex
 	revision int64     // last stored revision; 0 while the gate is closed
-	until    time.Time // time until which the last upload is valid
-	requests uint64    // number of calls to WaitAll
-	complete uint64    // number of completed calls to WaitAll
+	until    time.Time // when the Validity of the last upload ends
+	requests uint64    // number of WaitAll calls
+	complete uint64    // number of WaitAll calls whose changes are stored
 	err      error     // why no more changes will be confirmed
 	changed  chan struct{}
 }
@@ -107,8 +107,9 @@ func (g *Gate) Requests() uint64 {
 	return g.requests
 }
 
-// Confirm sets the last stored revision and the last call to WaitAll that is complete. The revision decreases if the
-// store has lost revisions. uploaded is the start of the first attempt of the last successful upload.
+// Confirm sets the last stored revision and the number of WaitAll calls whose changes are stored. The revision
+// decreases if the store has lost revisions. uploaded is the start of the first attempt of the last successful
+// upload.
 func (g *Gate) Confirm(revision int64, request uint64, uploaded time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

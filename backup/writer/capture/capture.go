@@ -76,8 +76,8 @@ func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, e
 	return held, nil
 }
 
-// openTx opens a transaction between two writes. A transaction that is opened during a write may see the puts of the
-// write but not its deletions.
+// openTx opens a transaction between two writes. A transaction opened during a write might see the write's puts but
+// not its deletions.
 func openTx(database backend.Backend) backend.ReadTx {
 	if batch := database.BatchTx(); batch != nil { // nil for a closed database
 		batch.LockOutsideApply()
@@ -86,7 +86,7 @@ func openTx(database backend.Backend) backend.ReadTx {
 	return database.ConcurrentReadTx()
 }
 
-// current returns the database that etcd is using now.
+// current returns the database that etcd is currently using.
 func (r *Reader) current() (backend.Backend, error) {
 	database := r.database()
 	if closed := r.closed.Load(); closed != nil && *closed == database {
@@ -109,9 +109,9 @@ type Request struct {
 	From    int64 // first revision
 	UpTo    int64 // last revision; must not be in the future, because all of its rows must exist
 	Beyond  bool  // also read later revisions
-	Limit   int   // size in bytes after which no further revision is read
+	Limit   int   // size in bytes; no further revision is read once it is reached
 	Buckets bool  // also read the small buckets; requires Beyond, and has no effect if the limit is reached
-	Left    bool  // accept rows that remain after a compaction
+	Left    bool  // read the rows that are left after a compaction
 }
 
 // Rows is the result of a read transaction.
@@ -122,14 +122,14 @@ type Rows struct {
 	More      bool             // the limit was reached before UpTo
 	Compacted int64            // etcd's scheduled compaction; 0 if there is none
 	Buckets   []*format.Bucket // all small buckets, including empty ones; nil if they were not read
-	Held      time.Duration    // time for which the transaction was open
+	Held      time.Duration    // how long the transaction was open
 }
 
 // Number of revisions per lookup. A lookup takes less than a microsecond, and each row needs 48 bytes until it is
 // copied.
 const (
 	stride    = 256
-	maxStride = 1 << 16 // for gaps without rows after a revision bump
+	maxStride = 1 << 16 // for the gap that a revision bump leaves
 )
 
 // ReadRows reads the rows of a range of revisions. Revisions are never split. ReadRows returns ErrCompacted if the
@@ -170,7 +170,7 @@ func (r *Rows) read(tx backend.UnsafeReader, request Request) {
 		}
 		from = to
 	}
-	if request.Beyond && !r.More { // there are only a few later rows
+	if request.Beyond && !r.More { // no strides are needed because there are only a few later rows
 		r.take(tx, max(request.From, request.UpTo+1), math.MaxInt64, request.Limit)
 	}
 }
@@ -257,7 +257,7 @@ var bookkeeping = [][]byte{
 	schema.MetaConsistentIndexKeyName, schema.MetaTermKeyName, schema.ScheduledCompactKeyName, schema.FinishedCompactKeyName,
 }
 
-// Digest returns a digest of a small bucket. The digest ignores entries that are only bookkeeping.
+// Digest returns a digest of a small bucket. It ignores bookkeeping entries.
 func Digest(bucket *format.Bucket) format.Digest {
 	if bucket.Name != string(schema.Meta.Name()) {
 		return bucket.Digest()
@@ -340,7 +340,7 @@ func (s *Snapshot) Close() error {
 	return err
 }
 
-// Held returns the time for which the transaction was open. The snapshot must be closed.
+// Held returns how long the transaction was open. The snapshot must be closed.
 func (s *Snapshot) Held() time.Duration { return s.held }
 
 // WriteTo writes the database and closes the transaction. When writing to a file, WriteTo bypasses the page cache if
@@ -350,7 +350,7 @@ func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
 	file, _ := to.(*os.File)
 	written, err := s.snapshot.WriteTo(&paced{ctx: ctx, Writer: to, file: file})
 	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx) // bbolt only keeps the text of the error
+		err = context.Cause(ctx) // bbolt keeps only the error's text
 	}
 	if err != nil {
 		return fmt.Errorf("cannot copy the database at revision %d: %w", s.Revision, err)
@@ -378,7 +378,7 @@ func (p *paced) Write(b []byte) (int, error) {
 	return p.Writer.Write(b)
 }
 
-// ReadFrom implements io.ReaderFrom. bbolt passes its data pages as a section of the database file.
+// ReadFrom implements io.ReaderFrom. bbolt passes the data pages as a section of the database file.
 func (p *paced) ReadFrom(from io.Reader) (copied int64, err error) {
 	if limited, ok := from.(*io.LimitedReader); ok && p.file != nil {
 		copied, err = p.direct(limited)
@@ -395,7 +395,7 @@ type onlyWriter struct{ io.Writer }
 // lockTimeout is the timeout for opening a database that another process may have locked.
 const lockTimeout = time.Second
 
-// Identity describes a member. For a closed etcd, Identity describes the member at the time when etcd was closed.
+// Identity describes a member. For a closed etcd, it describes the member at the time of closing.
 type Identity struct {
 	MemberID, ClusterID string // etcd's IDs in hexadecimal
 	Leader              bool   // whether the member is the leader or, if closed, must upload its data
@@ -496,7 +496,7 @@ func (t *closedTx) RUnlock() { _ = t.Rollback() } // the transaction is read-onl
 // Close implements backend.Snapshot.
 func (t *closedTx) Close() error { return t.Rollback() }
 
-// readTx is the part of a bbolt read transaction that etcd's snapshot type implements as well.
+// readTx is the part of a bbolt read transaction that etcd's snapshot type also implements.
 type readTx interface {
 	Bucket(name []byte) *bolt.Bucket
 }

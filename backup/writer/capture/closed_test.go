@@ -24,8 +24,8 @@ func everything(t *testing.T, etcd writer.Etcd) capture.Rows {
 	return rows
 }
 
-// closed starts an etcd server, writes to it, and stops it, and returns the closed database, the rows before the
-// stop, and the path of the database file.
+// closed starts an etcd server, writes to it and stops it. It returns the closed database, the rows that etcd had
+// when it stopped, and the path of the database file.
 func closed(t *testing.T, write func(*clientv3.Client) error) (is *capture.Closed, before capture.Rows, path string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "new.etcd")

@@ -56,5 +56,5 @@ func openDirect(file int) (restore func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
-	return func() { _, _ = unix.FcntlInt(uintptr(file), unix.F_SETFL, flags) }, nil // the file is only closed after this
+	return func() { _, _ = unix.FcntlInt(uintptr(file), unix.F_SETFL, flags) }, nil // ignore errors; the file is closed next
 }

@@ -66,7 +66,7 @@ func Compress(t testing.TB, suffix string, content []byte) []byte {
 	return compressed.Bytes()
 }
 
-// UpTo returns the events of a watch up to a revision, like the sidecar.
+// UpTo returns the events of a watch up to a revision, as the sidecar receives them.
 func UpTo(t testing.TB, watch clientv3.WatchChan, last int64) (events []Event) {
 	t.Helper()
 	for answer := range watch {
