@@ -284,7 +284,7 @@ func replace(t *testing.T, path string, by ...string) {
 	require.NoError(t, os.WriteFile(path, all, 0o600))
 }
 
-// restores reads the full snapshot and segments needed to restore a revision.
+// restores reads the full snapshot and the segments that are needed to restore a revision.
 func (s *subject) restores(t *testing.T, keys *format.Keys, revision int64) error {
 	t.Helper()
 	from := archive.New(s.store, keys)

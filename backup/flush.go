@@ -183,7 +183,7 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 		}
 	}
 	if !s.matches {
-		return nil // the store has later revisions, but their rows may differ
+		return nil // the store already has later revisions, but its rows may differ
 	}
 	return waiting.Clear()
 }

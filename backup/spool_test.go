@@ -195,7 +195,7 @@ func short(positions ...string) string {
 	return strings.Join(positions, ", ")
 }
 
-// FlushSpool must not upload the spooled leases of a former leader if the new leader has changed a lease.
+// FlushSpool must not upload a former leader's spooled leases if the new leader has changed a lease.
 func TestFlushSpool_skipsOutdatedBuckets(t *testing.T) {
 	w := newWaiting(t)
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}

@@ -46,7 +46,7 @@ type tasks struct {
 	testedFull  string                    // last full snapshot tested by this process, even if the result could not be read back
 	failing     map[string]*facts.Problem // failing tasks by name
 
-	replaced map[string]time.Time // time of the last replacement full snapshot, by reason
+	replaced map[string]time.Time // when a full snapshot was last replaced, by reason
 
 	clock clock
 

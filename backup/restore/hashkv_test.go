@@ -207,7 +207,7 @@ func TestHashKV_rejectsOtherDatabases(t *testing.T) {
 	require.ErrorContains(t, err, "cannot open database")
 }
 
-// etcd is the key-value store of an etcd server that has no log and no clients.
+// etcd is etcd's key-value store without a log or clients.
 type etcd struct {
 	t      require.TestingT
 	dir    string

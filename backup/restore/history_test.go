@@ -33,7 +33,7 @@ type history struct {
 	client  *clientv3.Client
 	leases  []clientv3.LeaseID
 	rows    []format.Row
-	moments []moment // one for each revision at which etcd was observed
+	moments []moment // one for each observed revision
 	fulls   []full
 
 	compared int // number of compared hashes

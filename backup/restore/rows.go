@@ -24,7 +24,7 @@ import (
 var leaseBucket = string(schema.Lease.Name())
 
 const (
-	batchBytes = 2 << 20 // bytes of rows per transaction, which bbolt keeps in memory
+	batchBytes = 2 << 20 // row bytes per transaction; bbolt keeps a transaction in memory
 	// flushBytes is the number of row bytes after which the kernel is asked to start writing. A scratch database is
 	// written slowly, because the running etcd has priority. For all other databases, writing early shortens the
 	// final flush.
@@ -45,7 +45,7 @@ type rowWriter struct {
 
 	tx          *bolt.Tx
 	keys        *bolt.Bucket
-	firstNew    []byte // greater than all row keys in the full snapshot
+	firstNew    []byte // greater than every row key in the full snapshot
 	last        []byte // key of the newest row
 	rows, bytes int64  // size of the current transaction
 	unflushed   int64  // bytes

@@ -162,7 +162,7 @@ func TestAck_heartbeatIsDue(t *testing.T) {
 func TestAck_captureForAFullSnapshotIsNotComplete(t *testing.T) {
 	s := confirming(t).run()
 	s.requireConfirmed(s.stored(s.put("a", "1")))
-	s.end() // stop the writer because it might capture both writes
+	s.end() // stop the writer; otherwise, it might capture both writes
 	last := s.put("a", "2")
 	s.put("a", "3")
 	ctx, cancel := context.WithCancel(t.Context())

@@ -199,8 +199,8 @@ type segmentBuilder struct {
 	upTo      int64
 	markers   []format.Marker // markers yet to be added
 	compacted int64
-	small     []*format.Bucket // all small buckets; nil if they were not read
-	applied   uint64           // raft index after reading the small buckets; 0 if they were not read
+	small     []*format.Bucket // all small buckets; nil if not read
+	applied   uint64           // applied index after reading the small buckets; 0 if not read
 	more      bool
 }
 

@@ -21,7 +21,7 @@ type snapshotCopy struct {
 	held     time.Duration
 	hash     *format.Hash
 	size     int64        // bytes
-	sent     atomic.Int64 // number of bytes sent by the current attempt
+	sent     atomic.Int64 // bytes sent by the current attempt
 
 	stored   *archive.Full // full snapshot whose data has been uploaded; nil if there is none
 	storedAt time.Time

@@ -20,7 +20,7 @@ type snapshots struct {
 	base
 	room func(size int64) error // returns an error if the volume has no room for size bytes
 
-	making      *full // full snapshot in progress; nil if there is none
+	making      *full // full snapshot in progress, if any
 	due         []fullRequest
 	notBefore   time.Time // no full snapshot is started or uploaded before this time
 	next        time.Time // time of the next scheduled full snapshot; zero if there is none
@@ -42,7 +42,7 @@ type full struct {
 	orphaned    bool            // no segment will start at Next, so the full snapshot can no longer join the chain
 	doing       string
 	since       time.Time
-	copy        *snapshotCopy // nil until the database is in the spool
+	copy        *snapshotCopy // nil until the database has been copied into the spool
 	storing     bool
 	tried       time.Time // monotonic start time of the last attempt to copy or upload the database; zero if none
 	loggedAt    time.Time // time of the last progress message

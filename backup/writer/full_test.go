@@ -252,7 +252,7 @@ func TestInspection_endsAfterAChainStarted(t *testing.T) {
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "a segment is queued")
 	s.do(func() {
 		s.health.requestedAt = time.Now()
-		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // the inspection started while the store was empty
+		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // the inspection had started while the store was empty
 	})
 	s.do(func() {
 		assert.Equal(t, starting, s.core.State)

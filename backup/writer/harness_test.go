@@ -49,11 +49,11 @@ type stand struct {
 	*Writer
 	superseded chan error // receives the reason to close etcd
 	end        func()
-	delay      *pausing // store of a member in a cluster
+	delay      *pausing // the member's store in a cluster test
 	resume     func()   // resumes delay
 }
 
-// newHealth returns a health without a writer.
+// newHealth returns a health that no writer uses.
 func newHealth(interval time.Duration) *health {
 	return &health{driver: &driver{options: Options{Interval: interval, Now: time.Now}}}
 }
@@ -307,7 +307,7 @@ func (s *stand) requireOneChain() {
 	assert.Len(s, s.history().Chains, 1)
 }
 
-// waits returns the number of queued segments.
+// waits returns the number of segments waiting in the spool.
 func (s *stand) waits() int {
 	s.Helper()
 	var count int

@@ -73,7 +73,7 @@ func runHistory(t *testing.T, d *datadriven.TestData) string {
 
 // A history consists of an etcd server, a store, the writers, and the results so far.
 type history struct {
-	*cluster  // members of a multi-member cluster; nil if stand has the only writer
+	*cluster  // members of a multi-member cluster; nil if stand's writer is the only one
 	results   strings.Builder
 	puts      int
 	compacted int64          // revision of etcd's last compaction
@@ -83,7 +83,7 @@ type history struct {
 	uploads   int             // number of uploads at the last count
 	uploading <-chan struct{} // receives a value for each blocked upload
 	release   func()          // unblocks these uploads
-	past      Etcd            // etcd's state at an earlier time
+	past      Etcd            // saved state of etcd
 	keys      *format.Keys    // keys that sign the backups; nil for unsigned backups
 	stores    []*memory.Store // stores that have been replaced
 }

@@ -38,7 +38,7 @@ const both = -1
 type pausing struct {
 	store.Store
 	of     string                        // substring of the object names whose uploads are paused
-	after  bool                          // pause uploads before they return
+	after  bool                          // pause uploads after they take effect but before they return
 	gate   atomic.Pointer[chan struct{}] // nil unless paused
 	inside atomic.Int32                  // number of paused uploads
 	ended  <-chan struct{}               // closed when the test ends

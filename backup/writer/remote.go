@@ -232,7 +232,7 @@ const (
 type health struct {
 	*driver
 	spool    *Spool
-	problems [opCount]*problem // nil if the operation has no problem
+	problems [opCount]*problem // nil if the operation is not failing
 	failures int64             // number of failed requests to the store
 	flushing bool              // Flush is waiting, so this attempt may be the last one
 

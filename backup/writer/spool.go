@@ -44,7 +44,7 @@ type Spool struct {
 	keys    *format.Keys
 	space   func(dir string) (left, size int64, err error)
 	sync    func(dir string) error
-	entries []Spooled // in order; only the first segment may be stored
+	entries []Spooled // in order; only the first segment may already be stored
 }
 
 const (
@@ -355,7 +355,7 @@ type base struct {
 type uploads struct {
 	base
 	stored int64           // number of segments stored by this process
-	bytes  int64           // total size of the stored segments
+	bytes  int64           // total bytes of segments stored by this process
 	trying format.Position // position of the segment that was uploaded last
 	tried  time.Time       // start of the first attempt; even a failed attempt may have created the object
 }

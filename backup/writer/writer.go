@@ -26,9 +26,9 @@ type Facts struct {
 	facts.Backups // Store and the restorable window are not set; Revision is the last stored revision
 
 	EtcdRevision int64
-	Lag          time.Duration // age of the oldest revision that is not stored; 0 if there is none
+	Lag          time.Duration // age of the oldest revision that is not stored; 0 if all are stored
 	LastFull     *archive.Full // last full snapshot made by this process; nil if there is none
-	BrokenSince  time.Time     // time when the chain could no longer be extended; zero if there is a chain
+	BrokenSince  time.Time     // when it became impossible to extend the chain; zero if there is a chain
 
 	Segments int64 // number of segments stored by this process
 	Fulls    int64 // number of full snapshots stored by this process

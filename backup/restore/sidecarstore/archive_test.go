@@ -82,7 +82,7 @@ func TestFulls(t *testing.T) {
 		{archive.Target{}, []int64{30, 20, 10}},
 		{archive.Target{Revision: 29}, []int64{20, 10}},
 		{archive.Target{Revision: 20}, []int64{20, 10}},
-		{archive.Target{Time: time.Unix(2000, 999)}, []int64{10}}, // names have a resolution of one second
+		{archive.Target{Time: time.Unix(2000, 999)}, []int64{10}}, // times in names have a resolution of one second
 		{archive.Target{Time: time.Unix(2001, 0)}, []int64{20, 10}},
 	} {
 		fulls, err := kept.FullSnapshots(c.to)

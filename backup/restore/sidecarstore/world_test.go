@@ -89,7 +89,7 @@ func (w *world) deltas(first int64, events []sidecarstoretest.Event, many int) {
 			size = 1 + w.random.IntN(size)
 		}
 		for size < len(events) && events[size].EtcdEvent.Kv.ModRevision == events[size-1].EtcdEvent.Kv.ModRevision {
-			size++ // keep the events of a revision together
+			size++ // keep all events of a revision in the same delta
 		}
 		last := events[size-1].EtcdEvent.Kv.ModRevision
 		w.keep(sidecarstoretest.Name("Incr", first, last, w.tick(), w.suffix), sidecarstoretest.Delta(w, events[:size]...))
@@ -183,7 +183,7 @@ func (w *world) lease() clientv3.LeaseID {
 func (w *world) revoke() {
 	_, err := w.client.Revoke(w.Context(), w.lease())
 	require.NoError(w, err)
-	w.leases = nil // keys of the other leases remain
+	w.leases = nil // the keys attached to other leases remain
 }
 
 // rows returns the rows in a database.

@@ -21,7 +21,7 @@ import (
 type manners struct {
 	Status int
 	Heap   uint64 // highest sample in bytes
-	Nice   []int  // nice value of each thread at the end
+	Nice   []int  // final nice value of each thread
 	Idle   []bool // whether each thread has idle I/O priority
 }
 

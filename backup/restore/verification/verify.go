@@ -86,7 +86,7 @@ func describeAlternative(ctx context.Context, a *archive.Archive, path archive.P
 	case errors.Is(none, archive.ErrNotKept):
 		return fmt.Sprintf("; no other backup contains revision %d", path.Revision)
 	case none != nil:
-		return "" // the error is not about the stored objects
+		return "" // the stored objects did not cause the error
 	case lost > 0:
 		return fmt.Sprintf("; full snapshot %s restores only up to revision %d: %d revisions are lost", other.Full.Name(), other.Revision, lost)
 	default:

@@ -1,5 +1,5 @@
-// Package ack implements --backup-ack=stored: etcd's replies are delayed until the store has all changes that they
-// depend on.
+// Package ack implements --backup-ack=stored: each of etcd's replies is delayed until the store has all changes that
+// the reply depends on.
 package ack
 
 import (
@@ -13,8 +13,8 @@ import (
 // upload stops replying in time. An idle writer uploads every 40s.
 const Validity = time.Minute
 
-// A Gate delays replies until the store has the changes that they depend on. A new Gate is closed until the writer
-// calls Confirm. All methods are safe for concurrent use.
+// A Gate delays each reply until the store has the changes that the reply depends on. A new Gate is closed until the
+// writer calls Confirm. All methods are safe for concurrent use.
 type Gate struct {
 	wake chan struct{}    // receives a value when a reply starts waiting
 	wall func() time.Time // returns the wall-clock time, because the monotonic clock stops while the machine is suspended

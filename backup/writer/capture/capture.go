@@ -121,7 +121,7 @@ type Rows struct {
 	End       int64            // last revision with rows; From-1 if there are none
 	More      bool             // the limit was reached before UpTo
 	Compacted int64            // etcd's scheduled compaction; 0 if there is none
-	Buckets   []*format.Bucket // all small buckets, including empty ones; nil if they were not read
+	Buckets   []*format.Bucket // all small buckets, including empty ones; nil if not read
 	Held      time.Duration    // how long the transaction was open
 }
 

@@ -84,7 +84,7 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// large returns a database with rows of the given total size.
+// large returns a database whose rows have the given total size.
 func large(b *testing.B, size int) backend.Backend {
 	b.Helper()
 	database := empty(b)
