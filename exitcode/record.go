@@ -56,7 +56,7 @@ func (r *Record) Read() (Word, error) {
 	case Terminated, Interrupted:
 		return word, nil
 	default:
-		return "", fmt.Errorf("no clean exit record: %s has unknown content (%d bytes)", r.path, len(content))
+		return "", fmt.Errorf("no clean exit record: unrecognized content in %s (%d bytes)", r.path, len(content))
 	}
 }
 

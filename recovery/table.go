@@ -71,7 +71,7 @@ var written = statemachine.Entries{
 	{AskStore, Elapsed, always, AskStore, []Action{FlushSpool, AskTheStore}, "the pause is over"},
 
 	{Flush, Flushed, Several, AskPeers, askPeers, "the volume was uploaded; the restore starts once all members have uploaded theirs"},
-	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "the volume was uploaded as far as possible and will be preserved"},
+	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "as much of the volume's data as possible was uploaded; the volume will be preserved"},
 	{weighing, Missing, always, AskStore, []Action{PaceStore}, "an object in the store is missing, possibly because of a delayed listing or a merge; searching again before restoring an older backup"},
 	{statemachine.Group{MakeRoom, Build}, StoreSilent, always, AskStore, []Action{PaceStore}, "the store became unreachable; reading it and fetching the backup again"},
 	{statemachine.Group{MakeRoom, Build}, RoomLacking, always, Refused, nil, "the volume has no room for both the restored data and the old data, so the fetched data was removed"},
@@ -93,7 +93,7 @@ var written = statemachine.Entries{
 
 	{SetAside, Moved, always, Install, []Action{InstallData, Remember}, "the data directory was moved"},
 
-	{Install, Installed, StillAsked, Examine, []Action{ValidateVolume}, "an interrupted restore was completed, and another one is requested"},
+	{Install, Installed, StillAsked, Examine, []Action{ValidateVolume}, "an interrupted restore was completed, but another restore has been requested"},
 	{Install, Installed, always, Ready, nil, "the restored data is installed"},
 
 	{working, Broke, always, Refused, nil, "retrying recovery from this step"},

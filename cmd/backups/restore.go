@@ -31,7 +31,7 @@ type RestoreResult struct {
 // Print prints the result as text.
 func (r RestoreResult) Print(to io.Writer) error {
 	_, err := fmt.Fprintf(to, "%s contains revision %d from %s (%s) and continues at revision %d as the new cluster %s. Existing stores reject a new cluster: "+
-		"start it with a different --backup-store or with none. To restore a cluster from its own store, use start-etcd --restore-to instead.\n%s",
+		"start it with a different --backup-store or without one. To restore a cluster from its own store, use start-etcd --restore-to instead.\n%s",
 		r.DataDir, r.Revision, r.From, terminal.Size(r.Bytes), r.GoesOn, r.ClusterID, r.Gaps)
 	return err
 }

@@ -36,7 +36,7 @@ type StartEtcd struct {
 	StoredConfigPath string    `name:"stored-config-path" group:"Files" default:"${home}/etcd.conf.yaml" help:"Store a copy of etcd's configuration in this file. etcdctl reads the endpoint and the certificates from it."`
 	Standalone       bool      `name:"standalone" group:"Without a sidecar" help:"Run without a sidecar. The wrapper validates the data directory itself."`
 	EtcdConfigFile   string    `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration file. Defaults to a single member on loopback."`
-	RootPasswordFile string    `name:"root-password-file" group:"etcd" placeholder:"PATH" help:"With --standalone: in a new cluster, create the root user with the password in this file and enable authentication. A cluster that has keys or users is not changed."`
+	RootPasswordFile string    `name:"root-password-file" group:"etcd" placeholder:"PATH" help:"With --standalone: file with the password of the root user. A new cluster is created with this user and with authentication enabled; a cluster that already has keys or users is not changed."`
 	EtcdDataVersion  string    `name:"etcd-data-version" group:"etcd" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd version that must be able to read the data: 3.5 or 3.6. Defaults to 3.5 with a sidecar and to 3.6 with --standalone."`
 	DefragThreshold  Threshold `name:"defrag-threshold" group:"etcd" default:"free=45%,min=100Mi,pause=15s" placeholder:"WHEN" help:"Defragment the database when at least this percentage and at least min bytes are free, unless the expected pause for clients exceeds pause. never disables defragmentation."`
 

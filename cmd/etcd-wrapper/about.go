@@ -70,7 +70,7 @@ func (d *drawing) Decode(line *kong.DecodeContext) error {
 	}
 	name, format, _ := strings.Cut(what, ".")
 	if machines[name] == nil || formats[format] == nil {
-		return fmt.Errorf("%q is not lifecycle, recovery or backup followed by .dot, .svg, .mermaid or .json", what)
+		return fmt.Errorf("unknown diagram %q: must be lifecycle, recovery or backup, followed by .dot, .svg, .mermaid or .json", what)
 	}
 	*d = drawing(formats[format](machines[name]))
 	return nil

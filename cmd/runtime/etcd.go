@@ -206,8 +206,8 @@ func (r *Runtime) warnings(etcd *embed.Config) (warnings []string) {
 		warnings = append(warnings, "ignoring force-new-cluster, because an earlier start performed it; delete the setting from etcd's configuration (you can set it again after a start without it)")
 	}
 	if etcd.ClusterState == embed.ClusterStateFlagNew && r.lastRun.lost(etcd.Dir) {
-		warnings = append(warnings, fmt.Sprintf("the data directory %s is empty, but an earlier run on this volume served data from it: starting a new cluster "+
-			"unless a backup is restored; if you need the old data, stop etcd-wrapper, restore the data, and start it again", etcd.Dir))
+		warnings = append(warnings, fmt.Sprintf("the data directory %s is empty, but an earlier run on this volume served data from it; a new cluster will be "+
+			"created unless a backup is restored; to recover the old data, stop etcd-wrapper, restore the data, and start etcd-wrapper again", etcd.Dir))
 	}
 	held, err := r.volume.Contains(etcd.Dir)
 	if err != nil {

@@ -333,7 +333,7 @@ func (s Status) describe(self Self, membership Membership) string {
 	case s.Volume == Restores && self.Volume != Restores:
 		return "is about to restore the backup"
 	case self.Restore != "" && s.Restore != self.Restore:
-		return "does not request the same restore"
+		return "has not requested the same restore"
 	case self.Restore != "":
 		return ""
 	case s.Volume == Data:

@@ -168,7 +168,7 @@ func TestQuery_describesDifferentRestores(t *testing.T) {
 	all[2].Publish(Self{Volume: Restores, Restore: "back"})
 	c := all[0].Query(t.Context(), self)
 	assert.Equal(t, Unknown, c.Membership)
-	assert.EqualError(t, c.Missing, "m-1 does not request the same restore; m-2 is about to restore the backup")
+	assert.EqualError(t, c.Missing, "m-1 has not requested the same restore; m-2 is about to restore the backup")
 	all[1].Publish(self)
 	c = all[0].Query(t.Context(), self)
 	assert.Equal(t, Unknown, c.Membership, "m-2 will have the data")

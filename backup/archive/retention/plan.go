@@ -147,7 +147,7 @@ func (p Plan) old(g archive.GenerationContents, next time.Time) Item {
 	case !end.Before(p.From.Add(-slack)):
 		item.Why = "partly in the point-in-time window"
 	case !end.Before(p.requiredFrom()):
-		item.Why = "may contain the last full snapshot of an hour, day or week to keep"
+		item.Why = "may contain the last full snapshot of an hour, day or week that must be kept"
 	default:
 		item.Goes, item.Why = true, "older than the policy requires"
 	}
@@ -232,7 +232,7 @@ func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *
 	case base.Next.IsZero():
 		item.Why = notCovered
 	case full.Err != nil && !full.Stored.Before(p.requiredFrom()): // anyone may have created an object with this name
-		item.Why = "manifest cannot be verified; kept for the longest period of the policy"
+		item.Why = "manifest cannot be verified; kept for the policy's longest retention period"
 	case full.Name() == base.Name():
 		item.proof, item.Why = verified(full), "start of the point-in-time window"
 	case full.Err == nil && !isOlder(full, *base):
@@ -261,7 +261,7 @@ func tooOld(full archive.StoredFull) string {
 	case full.Result.Outcome == archive.Failed:
 		return "older than the point-in-time window; restore test failed"
 	default:
-		return "older than the point-in-time window; not the last full snapshot of an hour, day or week to keep"
+		return "older than the point-in-time window; not the last full snapshot of an hour, day or week that must be kept"
 	}
 }
 

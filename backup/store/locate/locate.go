@@ -149,7 +149,7 @@ func openFolder(parsed *url.URL) (store.Store, error) {
 
 func openS3(place wire.Place, keys url.Values) (store.Store, error) {
 	if place.Endpoint != nil && strings.Trim(place.Endpoint.Path, "/") != "" {
-		return nil, errors.New("key endpoint must not include a path or the bucket")
+		return nil, errors.New("key endpoint must not include a path or bucket name")
 	}
 	style := keys.Get("path-style")
 	if style != "" && style != "true" && style != "false" {

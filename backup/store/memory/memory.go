@@ -276,7 +276,7 @@ func (s *Store) failed(op Op, name string, err error) error {
 	case err == nil:
 		return nil
 	case op == List:
-		return fmt.Errorf("cannot list in %s: %w", s, err)
+		return fmt.Errorf("cannot list objects in %s: %w", s, err)
 	default:
 		return fmt.Errorf("cannot %s %s in %s: %w", op, name, s, err)
 	}

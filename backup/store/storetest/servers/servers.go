@@ -113,7 +113,7 @@ func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	require.FailNow(t, "the server does not respond", server.Path)
+	require.FailNow(t, "the server is not responding", server.Path)
 	return nil
 }
 
