@@ -1,5 +1,5 @@
-// Package pictures draws docs/pictures/NAME.svg from docs/pictures/NAME.d2 for `make pictures`. The package has a
-// module of its own, which keeps D2 out of the program's dependencies.
+// Package pictures draws docs/pictures/NAME.svg from docs/pictures/NAME.d2 for `make pictures`. It has its own module
+// to keep D2 out of the program's dependencies.
 package pictures
 
 import (
@@ -46,7 +46,7 @@ func TestPictures_matchTheirSources(t *testing.T) {
 	}
 }
 
-// draw renders a D2 text in two versions: with light colors, and with dark colors for readers who prefer a dark
+// draw renders a D2 source in two versions: with light colors, and with dark colors for readers who prefer a dark
 // theme.
 func draw(t *testing.T, text string) []byte {
 	t.Helper()

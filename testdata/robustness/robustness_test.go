@@ -1,5 +1,5 @@
 // Package robustness runs etcd's own robustness suite against etcd-wrapper members. The suite generates traffic,
-// replays the members' logs, and checks every response and watch event against these logs. The suite is in a separate
+// replays the members' logs, and checks every response and watch event against them. The suite is in a separate
 // module to keep its dependencies out of the program. `make test-robustness` runs the suite.
 package robustness
 
@@ -30,7 +30,7 @@ var rounds = flag.Int("rounds", 1, "how many clusters of each kind are put under
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// traffics lists traffic generators from etcd's suite.
+// traffics lists the traffic generators from etcd's suite.
 var traffics = []struct {
 	name    string
 	traffic traffic.Traffic
@@ -156,8 +156,8 @@ func highestRevision(reports []report.ClientReport) (highest int64) {
 	return highest
 }
 
-// persisted returns the requests of clients from the logs in several data directories. The members' own lease
-// requests, which have reserved IDs, are omitted.
+// persisted returns the requests of clients from the logs in several data directories. It omits the members' own
+// lease requests, which have reserved IDs.
 func (c *cluster) persisted(dirs ...string) (ofClients []model.EtcdRequest) {
 	c.Helper()
 	persisted, err := report.PersistedRequestsDirs(zap.NewNop(), dirs)

@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestLinearizability_singleMemberLosesItsVolume runs members with --backup-ack=stored that repeatedly lose their
+// TestLinearizability_singleMemberLosesItsVolume runs members that use --backup-ack=stored and repeatedly lose their
 // volumes. The backups are in a directory, or on an S3 server with a latency of 20 ms. Clients must not notice the
 // restores.
 func TestLinearizability_singleMemberLosesItsVolume(t *testing.T) {
@@ -58,7 +58,7 @@ var troublesOfOne = []trouble{
 	{"defragmentations by ourselves", defragmentOurselves},
 }
 
-// A restore describes a restore of a single member.
+// A restore describes one restore of a single member.
 type restore struct {
 	lost         string // data directory that the restore replaced
 	last, first  int64  // restored revision, and first revision after the restore; revisions in between do not exist
@@ -79,8 +79,8 @@ func (c *cluster) restore() {
 	c.restored = append(c.restored, r)
 }
 
-// joinLogs returns the persisted requests from all logs, except requests that were lost in a restore because they were
-// not in the store. joinLogs replaces restores, which etcd's model does not support, with compactions, and renumbers
+// joinLogs returns the persisted requests from all logs, except those that a restore lost because they had not
+// reached the store. It replaces restores, which etcd's model does not support, with compactions, and renumbers
 // revisions as if none had been skipped.
 func (c *cluster) joinLogs(reports []report.ClientReport) ([]report.ClientReport, []model.EtcdRequest) {
 	c.Helper()
@@ -112,7 +112,7 @@ func (c *cluster) until(revision int64, requests []model.EtcdRequest) []model.Et
 	return requests
 }
 
-// renumber converts a revision to the number that it would have if restores had not skipped any revisions.
+// renumber converts a revision to the number it would have if restores had not skipped any.
 func (c *cluster) renumber(revision int64) int64 {
 	for _, r := range slices.Backward(c.restored) {
 		if revision >= r.first {
@@ -131,8 +131,8 @@ func (c *cluster) renumbered(dataDir string) []model.EtcdRequest {
 	return requests
 }
 
-// readable returns a data directory with a log that etcd's suite can read, because the log starts at index 1 instead
-// of at the restored snapshot.
+// readable returns a data directory whose log starts at index 1 instead of at the restored snapshot, so that etcd's
+// suite can read it.
 func (c *cluster) readable(dataDir string) string {
 	c.Helper()
 	snapshots, err := wal.ValidSnapshotEntries(zap.NewNop(), datadir.ToWALDir(dataDir))

@@ -27,13 +27,13 @@ type cluster struct {
 	pods  []*harness.Pod
 	runs  []*harness.Run
 	links []proxy.Server // proxies to each member's peer URL
-	lost  []int          // members that have lost their volume, and therefore the beginning of the log
+	lost  []int          // members that have lost their volume, and with it the beginning of their log
 
 	began    time.Time // start of the traffic
 	restored []restore // restores of a single member
 }
 
-// A trouble is a failure that a cluster must withstand. When a trouble returns, all members are ready again.
+// A trouble is a failure that a cluster must withstand. cause returns once all members are ready again.
 type trouble struct {
 	name  string
 	cause func(*cluster)
@@ -104,7 +104,7 @@ func (c *cluster) link() {
 }
 
 // drain discards a proxy's reports about connections to a stopped member. A proxy stops accepting connections once it
-// has 16 reports that have not been read.
+// has 16 unread reports.
 func drain(link proxy.Server) {
 	for {
 		select {
@@ -115,7 +115,7 @@ func drain(link proxy.Server) {
 	}
 }
 
-// cutLink blocks the peer connections to and from a member for longer than an election takes.
+// cutLink blocks a member's peer connections in both directions for longer than an election takes.
 func cutLink(c *cluster) {
 	c.Helper()
 	i := rand.IntN(len(c.pods))
@@ -187,7 +187,7 @@ func (c *cluster) leader() (leads int) {
 	return leads
 }
 
-// wholeLogs returns the data directories of the members whose logs contain the beginning of the cluster.
+// wholeLogs returns the data directories of the members whose logs go back to the start of the cluster.
 func (c *cluster) wholeLogs() (dirs []string) {
 	for i, p := range c.pods {
 		if !slices.Contains(c.lost, i) {

@@ -21,7 +21,7 @@ import (
 
 const folder = "../../deploy/chart/files/"
 
-// pod is the beginning of a selector with a member's labels.
+// pod is the beginning of a selector that contains a member's labels.
 const pod = `{namespace="a", etcd="etcd-main", pod="etcd-main-0"`
 
 // series contains the input series for each alert in promtool's notation, with one sample per minute. The rules are
@@ -211,7 +211,7 @@ func answer(t *testing.T, load, expression string) []string {
 
 func last(line string) string { return regexp.MustCompile(`\d+$`).FindString(line) }
 
-// The test replaces variables with values, as Grafana does, because Prometheus cannot parse variables.
+// As Grafana does, the test replaces variables with values, because Prometheus cannot parse variables.
 func TestDashboard_expressions(t *testing.T) {
 	content, err := os.ReadFile(folder + "dashboard.json")
 	require.NoError(t, err)

@@ -17,11 +17,11 @@ import (
 	"etcd-wrapper/backup/store/storetest/servers"
 )
 
-// A cloud is a kind of object store with a local server for tests.
+// A cloud is a kind of object store that tests run on a local server.
 type cloud struct {
 	server      func(t *testing.T) *url.URL
 	bucket      func(t *testing.T, endpoint *url.URL, name string) // creates a bucket
-	url         string                                             // --backup-store URL for a bucket and an endpoint
+	url         string                                             // format of --backup-store URLs
 	credentials []string                                           // environment variables that the cloud's own tools use
 }
 
@@ -47,7 +47,7 @@ func onEachCloud(t *testing.T, test func(t *testing.T, c cloud)) {
 	}
 }
 
-// A service is a running server behind a proxy that injects faults.
+// A service is a running object store server behind a proxy that injects faults.
 type service struct {
 	cloud
 	endpoint *url.URL
@@ -65,7 +65,7 @@ func (s *service) another(t *testing.T) *service {
 	return &service{cloud: s.cloud, endpoint: s.endpoint, proxy: storetest.NewProxy(t, s.endpoint)}
 }
 
-// depot returns a depot for a bucket. The bucket does not have to exist yet.
+// depot returns a depot for a bucket. It creates the bucket if necessary.
 func (s *service) depot(bucket string) depot {
 	to := func(endpoint *url.URL) string { return fmt.Sprintf(s.url, bucket, url.QueryEscape(endpoint.String())) }
 	return depot{url: to(s.endpoint), through: to(s.proxy.Endpoint)}

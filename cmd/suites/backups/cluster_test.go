@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// cluster consists of three members that share a store, and of clients that write to the members.
+// cluster is three members that share a store, together with the clients that write to them.
 type cluster struct {
 	depot
 	t    *testing.T
@@ -81,7 +81,7 @@ func (c *cluster) acknowledged() int64 {
 	return c.acked
 }
 
-// awaitGrowth waits until the store contains a write that was made after awaitGrowth was called.
+// awaitGrowth waits until the store contains a write made after the call to awaitGrowth.
 func (c *cluster) awaitGrowth() {
 	c.t.Helper()
 	from := c.acknowledged()
@@ -121,7 +121,7 @@ func (c *cluster) pauseInUpload(run *harness.Run) (draft string) {
 	segments := filepath.Join(c.dir, "gen", "000001", "segment")
 	news := watchFolder(c.t, segments)
 	harness.Eventually(c.t, "it is paused in an upload", func() bool {
-		_, err := news.Read(make([]byte, 4096)) // blocks until a file is created
+		_, err := news.Read(make([]byte, 4096)) // blocks until a file has been created
 		require.NoError(c.t, err)
 		run.Signal(syscall.SIGSTOP)
 		awaitStopped(run)
@@ -136,7 +136,8 @@ func (c *cluster) pauseInUpload(run *harness.Run) (draft string) {
 	return draft
 }
 
-// requireOneChain stops all members and requires that the store contains a single chain with all acknowledged writes.
+// requireOneChain stops all members and requires that the store holds a single chain that contains every acknowledged
+// write.
 func (c *cluster) requireOneChain(stop ...*harness.Run) {
 	c.t.Helper()
 	for _, run := range stop {
@@ -154,7 +155,7 @@ func (c *cluster) requireOneChain(stop ...*harness.Run) {
 	}
 }
 
-// lead transfers leadership to a member.
+// lead transfers leadership to the given member.
 func (c *cluster) lead(member int) {
 	c.t.Helper()
 	wanted := memberID(c.pods[member])

@@ -21,12 +21,12 @@ import (
 	"etcd-wrapper/backup/store/locate"
 )
 
-// depot is a location that stores backups.
+// depot is a backup store used by a test.
 type depot struct {
 	url     string // --backup-store URL as used by the tests
-	through string // --backup-store URL as used by the program, if it connects through a proxy
+	through string // --backup-store URL passed to the program if it connects through a proxy
 
-	mount, dir string // directory and its parent, which the program must not create
+	mount, dir string // the store's directory, and its parent, which the program must not create
 }
 
 func newDepot(t *testing.T) depot {
@@ -51,7 +51,7 @@ func (d depot) archive(t *testing.T) *archive.Archive {
 	return archive.New(d.store(t), &format.Keys{})
 }
 
-// objects returns the sizes of all objects by name.
+// objects returns the size of every object, keyed by name.
 func (d depot) objects(t *testing.T) map[string]int64 {
 	t.Helper()
 	found := map[string]int64{}
@@ -62,7 +62,7 @@ func (d depot) objects(t *testing.T) map[string]int64 {
 	return found
 }
 
-// generation returns the only generation in the store.
+// generation returns the store's only generation.
 func (d depot) generation(t *testing.T) archive.GenerationContents {
 	t.Helper()
 	history, err := d.archive(t).History(t.Context())
@@ -71,7 +71,7 @@ func (d depot) generation(t *testing.T) archive.GenerationContents {
 	return history.Generations[0]
 }
 
-// head returns the last revision in the store; 0 if the store is empty.
+// head returns the latest revision in the store, or 0 if the store is empty.
 func (d depot) head(t *testing.T) int64 {
 	t.Helper()
 	head, err := d.archive(t).Head(t.Context(), 1)
@@ -126,7 +126,7 @@ func (d depot) requireDisjoint(t *testing.T, kept archive.GenerationContents) {
 	}
 }
 
-// A state maps keys to values.
+// A state maps each key to its value.
 type state map[string]string
 
 // keys returns the state in the store as of the target.
@@ -153,7 +153,7 @@ func (d depot) ofFull(t *testing.T, full archive.Full) state {
 	return ofSnapshot(t, file)
 }
 
-// ofSnapshot returns the state in a stock snapshot or a database file.
+// ofSnapshot returns the state contained in a stock snapshot or a database file.
 func ofSnapshot(t *testing.T, path string) state {
 	t.Helper()
 	had := state{}
@@ -161,7 +161,7 @@ func ofSnapshot(t *testing.T, path string) state {
 	return had
 }
 
-// eachRow visits the rows of a database file. The file may be a snapshot that ends with its digest.
+// eachRow calls visit for each row in a database file. The file may also be a snapshot, which ends with a digest.
 func eachRow(t *testing.T, path string, visit func(k, v []byte) error) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
@@ -170,14 +170,14 @@ func eachRow(t *testing.T, path string, visit func(k, v []byte) error) {
 	require.NoError(t, db.View(func(tx *bolt.Tx) error { return tx.Bucket(schema.Key.Name()).ForEach(visit) }))
 }
 
-// take applies a row of etcd's "key" bucket to the state.
+// take applies a row from etcd's "key" bucket to the state.
 func (s state) take(key, value []byte) error {
 	var kv mvccpb.KeyValue
 	if err := kv.Unmarshal(value); err != nil {
 		return err
 	}
 	if len(kv.Key) == 0 {
-		return nil // a restore adds such a row to increase the revision
+		return nil // a restore adds a row like this to bump the revision
 	}
 	if len(key) > len(mvcc.RevToBytes(mvcc.Revision{}, mvcc.NewRevBytes())) { // a tombstone
 		delete(s, string(kv.Key))

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/backup/store/storetest"
 )
 
-// fault is a way to break a store and repair it again.
+// fault is a way to break a store and then repair it.
 type fault struct{ begin, end func() error }
 
 // folderFaults returns the faults that can be injected into a folder.
@@ -40,7 +40,7 @@ func proxyFaults(proxy *storetest.Proxy) (all []fault) {
 func (m *member) allow(mode fs.FileMode) error {
 	return filepath.WalkDir(m.mount, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
-			return nil // the file of an incomplete upload may have been removed
+			return nil // a file belonging to an incomplete upload may have been removed
 		}
 		return os.Chmod(path, mode)
 	})

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Writes must not be blocked while a defragmentation has to wait until all snapshots are closed.
+// Writes must not block while a defragmentation is waiting for open snapshots to be closed.
 func TestFullSnapshot_duringDefragmentation(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)

@@ -13,9 +13,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// onDiskOfItsOwn mounts a separate file system in the store's directory and returns functions that freeze and thaw the
-// file system. Writes to a frozen file system block uninterruptibly, like writes to a network file system whose server
-// is unreachable.
+// onDiskOfItsOwn mounts a separate file system on the store's directory and returns functions that freeze and thaw
+// it. Writes to a frozen file system block uninterruptibly, as they do on a network file system whose server is
+// unreachable.
 func (m *member) onDiskOfItsOwn() (freeze, thaw func()) {
 	m.T.Helper()
 	image := filepath.Join(m.Dir, "disk")

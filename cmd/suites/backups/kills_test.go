@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// lifetime is the number of cycles with the same volume and store.
+	// lifetime is the number of cycles that share a volume and a store.
 	lifetime = 50
 	writers  = 4
-	// maxLag is the backup interval plus the duration of two uploads on an idle machine.
+	// maxLag is the backup interval plus the time that two uploads take on an idle machine.
 	maxLag = 200*time.Millisecond + time.Second
 )
 
-// killedMember is a member that is killed repeatedly, and the data that its clients have written.
+// killedMember is a member that is killed repeatedly, together with the data that its clients have written.
 type killedMember struct {
 	*member
 	dice   *rand.Rand
-	faults []fault // faults that the store can have
+	faults []fault // faults that can be injected into the store
 
 	mu    sync.Mutex
 	acked []ack // writes that were acknowledged in the current run
-	known state // acknowledged values, except those of keys that a later request may have changed
+	known state // acknowledged values, except for keys that a later request may have changed
 	count int
 }
 
@@ -42,8 +42,8 @@ type ack struct {
 	since    harness.Watch
 }
 
-// TestCrashLoop_losesNothing kills the program at random times. In some cycles, the store becomes unreachable and may
-// become reachable again before the kill.
+// TestCrashLoop_losesNothing kills the program at random times. In some cycles, the store becomes unreachable, and
+// sometimes recovers before the kill.
 func TestCrashLoop_losesNothing(t *testing.T) {
 	t.Parallel()
 	killLoop(t, func(t *testing.T, _ int) *killedMember {
@@ -64,7 +64,7 @@ func TestServers_crashLoopLosesNothing(t *testing.T) {
 	})
 }
 
-// killLoop runs all cycles in groups, each of which has its own volume and store.
+// killLoop runs all cycles in groups, each with its own volume and store.
 func killLoop(t *testing.T, begin func(t *testing.T, number int) *killedMember) {
 	for done := 0; done < *cycles; done += lifetime {
 		t.Run(fmt.Sprintf("from %d", done), func(t *testing.T) {
@@ -112,8 +112,8 @@ func (v *killedMember) cycle(cycle int) {
 	assert.GreaterOrEqual(v.T, v.head(v.T), owed, "the store has all writes acknowledged more than maxLag before it failed, in cycle %d", cycle)
 }
 
-// breakStore makes the store fail, repairs it in half of the cycles, and kills the program. breakStore returns the
-// revision that the store must contain afterwards.
+// breakStore makes the store fail, repairs it in half of the cycles, and then kills the program. It returns the
+// revision that the store must then contain.
 func (v *killedMember) breakStore(run *harness.Run) (owed int64) {
 	v.T.Helper()
 	fault := v.faults[v.dice.IntN(len(v.faults))]
@@ -136,8 +136,7 @@ func (v *killedMember) breakStore(run *harness.Run) (owed int64) {
 	return owed
 }
 
-// requiredRevision returns the latest revision that was acknowledged more than maxLag ago, which must therefore be in
-// the store.
+// requiredRevision returns the latest revision acknowledged more than maxLag ago, which must be in the store by now.
 func (v *killedMember) requiredRevision() (revision int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -149,7 +148,7 @@ func (v *killedMember) requiredRevision() (revision int64) {
 	return revision
 }
 
-// startWriting makes clients write until stop is called.
+// startWriting starts clients that write until stop is called.
 func (v *killedMember) startWriting(cycle int) (stop func()) {
 	etcd := v.Etcd()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -183,7 +182,7 @@ func (v *killedMember) change(ctx context.Context, etcd *clientv3.Client, random
 		return
 	}
 	if v.acknowledge(reply.Header.Revision, key, value) && random.IntN(100) == 0 {
-		_, _ = etcd.Compact(ctx, reply.Header.Revision) // fails if another client has compacted at a later revision
+		_, _ = etcd.Compact(ctx, reply.Header.Revision) // fails if another client has already compacted a later revision
 	}
 }
 
@@ -197,7 +196,7 @@ func (v *killedMember) acknowledge(revision int64, key, value string) (goesOn bo
 	return v.acked[0].since.Duration() > maxLag
 }
 
-// sleep waits for a random time or until the process exits.
+// sleep waits for a random time, or until the process exits if that is sooner.
 func (v *killedMember) sleep(run *harness.Run, most time.Duration) {
 	select {
 	case <-time.After(time.Duration(v.dice.Int64N(int64(most)))):

@@ -1,6 +1,6 @@
-// Package backups_test runs the real program in a separate process and checks what it guarantees for backups. Every
-// write that etcd has acknowledged must be in the store and must be restorable, even if the program is killed or
-// suspended or the store is unreachable.
+// Package backups_test runs the real program in a separate process and checks its guarantees about backups. Every
+// write that etcd has acknowledged must reach the store and be restorable, even if the program is killed or suspended
+// or the store is unreachable.
 package backups_test
 
 import (
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	for _, cloud := range clouds {
 		for _, set := range cloud.credentials {
 			name, value, _ := strings.Cut(set, "=")
-			_ = os.Setenv(name, value) // only affects the tests, because the program gets its own environment
+			_ = os.Setenv(name, value) // affects only the tests, because the program gets its own environment
 		}
 	}
 	os.Exit(harness.Main(m))

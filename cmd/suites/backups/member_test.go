@@ -20,10 +20,10 @@ type member struct {
 	depot
 }
 
-// newMember returns a member whose store is a subdirectory of another directory, as it would be on a mounted volume.
+// newMember returns a member whose store is a subdirectory, as it would be on a mounted volume.
 func newMember(t *testing.T, flags ...string) *member {
 	t.Helper()
-	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // recovery has its own test suite
+	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // recovery has its own suite
 }
 
 func newMemberOn(t *testing.T, d depot, flags ...string) *member {
@@ -58,7 +58,7 @@ func (m *member) write(key, value string) int64 {
 	return reply.Header.Revision
 }
 
-// visit runs a command that must succeed, and returns its output.
+// visit runs a command, which must succeed, and returns its output.
 func (m *member) visit(args ...string) (out string) {
 	m.T.Helper()
 	out, log, status := m.Begin(args...).Wait()
@@ -81,7 +81,7 @@ func (m *member) export(to string) string {
 	return file
 }
 
-// restored returns a pod whose data etcdutl has restored from a stock snapshot.
+// restored returns a pod whose data was restored from a stock snapshot by etcdutl.
 func restored(t *testing.T, snapshot string) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// watchFolder returns a file that becomes readable when a file is created in the directory.
+// watchFolder returns an inotify file that becomes readable when a file is created in the directory.
 func watchFolder(t *testing.T, path string) *os.File {
 	t.Helper()
 	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -35,7 +35,7 @@ func linked(path string) bool {
 	return err != nil || info.Sys().(*syscall.Stat_t).Nlink > 1
 }
 
-// awaitStopped waits until all threads of a process are suspended.
+// awaitStopped waits until every thread of a process is suspended.
 func awaitStopped(run *harness.Run) {
 	run.T.Helper()
 	harness.Eventually(run.T, "the process is suspended", func() bool {
@@ -93,7 +93,7 @@ func TestLeaderWithoutStore_isReplaced(t *testing.T) {
 	}
 	c.awaitGrowth()
 	assert.NotEqual(t, writer, c.writer())
-	c.quiet() // the other members have exited, so they cannot store any writes that the leader still accepts
+	c.quiet() // the other members have exited, so they cannot upload writes that the leader still accepts
 	harness.Eventually(t, "all acknowledged writes are in the store", func() bool { return c.head(t) >= c.acknowledged() })
 	c.requireOneChain(c.runs[(writer+1)%3], c.runs[(writer+2)%3])
 }

@@ -23,7 +23,7 @@ func recovered(b facts.Backups) bool {
 // requireServingWithProblem requires that etcd is serving and that the status and metrics show the problem.
 func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 	m.T.Helper()
-	// wait for this problem, because the status may still contain an earlier one
+	// wait for this problem, because the status may still show a previous one
 	awaitBackupStatus(run, "the status has the problem", func(b facts.Backups) bool { return hasProblem(b) && strings.Contains(b.Problem.Message, words) })
 	m.write("in trouble", "written all the same")
 	assert.False(m.T, backupStatus(run).Problem.NextRetry.IsZero(), "the status has the time of the next retry")
@@ -38,7 +38,7 @@ func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 func TestMissingFolder_isRetried(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
-	m.StartReady().Shutdown() // a member without data would refuse to start, because its data could have been lost
+	m.StartReady().Shutdown() // a member without data would refuse to start, because the data might have been lost
 	away := m.mount + ".away"
 	rename(t, m.mount, away)
 	run := m.StartReady()
@@ -81,7 +81,7 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	before := files(t, first.dir)
 
 	second := newMember(t)
-	second.StartReady().Shutdown() // with its own store directory
+	second.StartReady().Shutdown() // has its own store directory
 	second.keepIn(first.depot)
 	other := second.StartReady()
 	second.requireServingWithProblem(other, "cluster ID mismatch")
@@ -90,8 +90,8 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	assert.Equal(t, before, files(t, first.dir), "the store is unchanged")
 }
 
-// A cluster that switches to another cluster's store must be detected, even if both have the same configuration and
-// etcd has compacted all common revisions.
+// The program must detect that it has been pointed at another cluster's store, even if both clusters have the same
+// configuration and etcd has compacted every revision that they share.
 func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -117,13 +117,13 @@ func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	assert.Equal(t, before, files(t, first.dir), "the store is unchanged")
 }
 
-// keepIn makes later runs use a different store.
+// keepIn makes subsequent runs use the given store.
 func (m *member) keepIn(elsewhere depot) {
 	m.depot = elsewhere
 	m.Flags = append(m.Flags, m.flag())
 }
 
-// files returns the sizes of all files under a directory, by path.
+// files returns the size of every file under a directory, keyed by path.
 func files(t *testing.T, dir string) map[string]int64 {
 	t.Helper()
 	found := map[string]int64{}

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// live sends client requests of all kinds.
+// live sends every kind of client request.
 func (m *member) live() {
 	m.T.Helper()
 	etcd, ctx := m.Etcd(), m.T.Context()
@@ -43,7 +43,7 @@ func now(p *harness.Pod) state {
 	return had
 }
 
-// hash returns etcd's hash at a revision.
+// hash returns etcd's KV hash at the given revision.
 func hash(p *harness.Pod, revision int64) uint32 {
 	p.T.Helper()
 	reply, err := p.Etcd().HashKV(p.T.Context(), p.Endpoint(), revision)
@@ -51,7 +51,7 @@ func hash(p *harness.Pod, revision int64) uint32 {
 	return reply.Hash
 }
 
-// requireHash requires that a snapshot has the hash that etcd returned.
+// requireHash requires that a snapshot's hash matches the hash that etcd returned.
 func requireHash(t *testing.T, etcds uint32, snapshot string, revision int64) {
 	t.Helper()
 	hash, err := restore.HashKV(t.Context(), snapshot, restore.HashRequest{Revision: revision})
@@ -157,7 +157,7 @@ func TestRestore_usersAndLeases(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
-	run.AwaitStored(m.write("key", "value")) // there is a full snapshot now, so later changes go to segments
+	run.AwaitStored(m.write("key", "value")) // a full snapshot exists now, so subsequent changes go into segments
 	etcd, ctx := m.Etcd(), t.Context()
 	lease, err := etcd.Grant(ctx, 7200)
 	require.NoError(t, err)

@@ -43,8 +43,8 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	assert.Equal(t, "value", ofSnapshot(t, m.export("latest"))["key"])
 }
 
-// --backup-interval must not delay the first upload after an idle period, because it is the time between consecutive
-// uploads.
+// --backup-interval is the time between consecutive uploads, so it must not delay the first upload after an idle
+// period.
 func TestFirstWriteAfterIdleTime_isUploadedAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-interval=5m")

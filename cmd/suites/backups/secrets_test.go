@@ -73,7 +73,7 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 			}
 			all := m.Flags
 			m.Flags = all[:2] // keep only the configuration flags and use no store
-			m.StartAndStop()  // creates data, because a member without data would wait for the store
+			m.StartAndStop()  // create data, because a member without data would wait for the store
 			m.Flags = all
 			run := m.StartReady()
 			awaitBackupStatus(run, "the store rejects the request", hasProblem)
@@ -103,12 +103,12 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 	}
 }
 
-// withoutUmask clears the umask, so that files get exactly the mode that the program requests.
+// withoutUmask clears the umask so that files get exactly the mode that the program requests.
 func (m *member) withoutUmask() {
 	m.Under = []string{"sh", "-c", `umask 0; exec "$0" "$@"`}
 }
 
-// Files with backups must not be readable by other users, because backups contain all secrets in etcd.
+// Backup files must not be readable by other users, because backups contain every secret in etcd.
 func TestFiles_permissions(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -144,7 +144,7 @@ func TestFiles_permissions(t *testing.T) {
 	}
 }
 
-// found returns the modes of all files in the directories to which the program writes.
+// found returns the modes of all files in the directories that the program writes to.
 func (m *member) found() map[string]fs.FileMode {
 	m.T.Helper()
 	modes := map[string]fs.FileMode{}

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// memberWithData returns a member that has recovery disabled and has already run without a store.
+// memberWithData returns a member with recovery disabled that has already run without a store.
 func (s *service) memberWithData(t *testing.T) *member {
 	t.Helper()
 	m := s.member(t, "bucket", "--recover=never")

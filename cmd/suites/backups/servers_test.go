@@ -14,14 +14,14 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A serverTest performs a user's operations on a member whose backups are in a cloud store.
+// A serverTest performs user operations on a member whose backups are in a cloud store.
 type serverTest struct {
 	*member
-	then       int64 // an earlier revision; at is the state at this revision
+	then       int64 // an intermediate revision; at is the state at that revision
 	at, latest state
 }
 
-// The test goes through all operations of a user, from the first write to a stock etcd with the exported data,
+// The test covers everything that a user does, from the first write to running a stock etcd on the exported data,
 // including kills and the loss of the volume.
 func TestServers_backupAndRestore(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
@@ -50,8 +50,7 @@ func (s *serverTest) isBackedUp() *harness.Run {
 	return run
 }
 
-// runCommands runs the backup commands while the member is running, because the commands use the member's store
-// settings.
+// runCommands runs the backup commands while the member is running, because they use the member's store settings.
 func (s *serverTest) runCommands() {
 	s.T.Helper()
 	assert.Contains(s.T, s.visit("backup", "list"), "last verified   yes")
@@ -112,7 +111,7 @@ func (s *serverTest) losesItsVolume() {
 	assert.Equal(s.T, s.latest, s.keys(s.T, archive.Target{Generation: 2}))
 }
 
-// requireRestoredElsewhere restores to a new data directory and requires that its content is correct.
+// requireRestoredElsewhere restores into a new data directory and requires that its content is correct.
 func (s *serverTest) requireRestoredElsewhere() {
 	s.T.Helper()
 	elsewhere := harness.NewStandalonePod(s.T, nil)

@@ -21,7 +21,7 @@ import (
 type sidecar struct {
 	*member
 	folder, suffix string
-	remains        bool // keep the chunks of multipart objects
+	remains        bool // leave the chunks of a multipart upload behind
 }
 
 func (s sidecar) keep(kind string, first, last int64, content []byte) {
@@ -36,9 +36,9 @@ func (s sidecar) keep(kind string, first, last int64, content []byte) {
 	}
 }
 
-// backUp stores a full snapshot and two delta snapshots like etcd-backup-restore. The full snapshot contains later
-// revisions than its name says, because the real sidecar reads the revision for the name first. backUp returns an
-// intermediate revision, the state at this revision, and the latest state.
+// backUp stores a full snapshot and two delta snapshots, as etcd-backup-restore does. The full snapshot contains
+// revisions beyond the one in its name, because the real sidecar determines the name before it takes the snapshot. It
+// returns an intermediate revision, the state at that revision, and the latest state.
 func (s sidecar) backUp() (between int64, then, latest state) {
 	s.T.Helper()
 	s.live()
@@ -60,7 +60,7 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 	last := s.write("last", "before the move")
 	events := sidecarstoretest.UpTo(s.T, watch, last)
 	end()
-	for range watch { // drain the watch, because closing etcd's client may block forever while a watch is reconnecting
+	for range watch { // drain the watch, because closing etcd's client can block forever while a watch is reconnecting
 	}
 	for _, part := range [][]sidecarstoretest.Event{events[:2], events[2:]} {
 		s.keep("Incr", part[0].EtcdEvent.Kv.ModRevision, part[len(part)-1].EtcdEvent.Kv.ModRevision, sidecarstoretest.Delta(s.T, part...))

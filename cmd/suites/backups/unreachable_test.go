@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// compact compacts etcd at the latest revision.
+// compact compacts etcd up to the latest revision.
 func (m *member) compact() {
 	m.T.Helper()
 	upTo := m.write("compacted", "up to here")
@@ -50,8 +50,8 @@ func TestUnreachableStore_spoolSurvivesKill(t *testing.T) {
 	assert.Equal(t, "from another run", m.keys(t, targetLatest)["key"])
 }
 
-// If more changes are queued than fit into the spool and some of them are compacted, the program must report the gap
-// and start a new chain with a full snapshot.
+// If the queued changes exceed the spool and some of them are compacted, the program must report the gap and start a
+// new chain with a full snapshot.
 func TestFullSpool_startsNewChain(t *testing.T) {
 	t.Parallel()
 	requireWholeFlag(t)

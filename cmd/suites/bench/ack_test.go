@@ -20,7 +20,7 @@ import (
 
 const (
 	ackLatency = 5 * time.Millisecond
-	ackPuts    = 300 // number of puts by one client, and of direct uploads to the store
+	ackPuts    = 300 // number of puts by a single client, and number of direct uploads to the store
 	ackRounds  = 20
 )
 

@@ -27,8 +27,8 @@ const (
 	lookEvery   = 10 * time.Millisecond
 )
 
-// backedUp and apart run the wrapper without a sidecar: backedUp stores backups in a directory next to its volume, and
-// apart does not make any backups.
+// backedUp and apart run the wrapper without a sidecar: backedUp stores backups in a directory next to its volume,
+// and apart makes no backups.
 var (
 	backedUp = standaloneSide(func(p *harness.Pod) []string {
 		store := filepath.Join(p.Dir, "backups")
@@ -45,8 +45,8 @@ func standaloneSide(flags func(p *harness.Pod) []string) *side {
 	}
 }
 
-// backupsUnderLoad measures plain etcd, the wrapper, and the wrapper with backups in turn under load, and measures
-// how far the store lags behind.
+// backupsUnderLoad measures plain etcd, the wrapper, and the wrapper with backups, one after another under load, and
+// also measures how far the store lags behind.
 func backupsUnderLoad(t *testing.T) []row {
 	var puts, gets [3]cost
 	var behind series
@@ -56,7 +56,7 @@ func backupsUnderLoad(t *testing.T) []row {
 			for round := range loadRounds {
 				order := turns(len(runs), pair, round)
 				for _, i := range order {
-					end := watchStore(t, runs[i], i == 2) // all sides are polled, because polling costs CPU time
+					end := watchStore(t, runs[i], i == 2) // poll every side, so that all bear the CPU cost of polling
 					puts[i].measure(t, runs[i], clients[i], putKilobyte)
 					behind = append(behind, end()...)
 				}
@@ -74,8 +74,8 @@ func backupsUnderLoad(t *testing.T) []row {
 	}
 }
 
-// turns returns the order of measurements in a round. The order rotates with each round and is reversed for every
-// second pair, so that no side benefits from its position.
+// turns returns the order in which the sides are measured in a round. The order rotates with each round and is
+// reversed for every other pair so that no side benefits from its position.
 func turns(sides, pair, round int) []int {
 	order := make([]int, sides)
 	for turn := range order {
@@ -103,7 +103,7 @@ func startThree(t *testing.T) (runs []*process, clients [][]*clientv3.Client) {
 	runs = startPlainAnd(t, apart, backedUp)
 	for _, run := range runs {
 		connected := connect(run.pod)
-		drive(t, connected, put) // opens the connections and writes the keys that are read later
+		drive(t, connected, put) // open the connections and write the keys that are read later
 		clients = append(clients, connected)
 	}
 	return runs, clients
@@ -115,8 +115,8 @@ type sample struct {
 	at       time.Time
 }
 
-// watchStore repeatedly puts a key and polls the status until end is called. If has is set, end returns how long each
-// put took to reach the store, in milliseconds.
+// watchStore puts a key and polls the status repeatedly until end is called. If has is set, end returns the
+// milliseconds that each put took to reach the store.
 func watchStore(t *testing.T, r *process, has bool) (end func() series) {
 	t.Helper()
 	client, stop, all := r.pod.Etcd(), make(chan struct{}), make(chan series)

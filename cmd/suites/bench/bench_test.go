@@ -1,7 +1,7 @@
 //go:build bench
 
 // Package bench_test compares the program with plain etcd built from the same module, and prints a table that
-// docs/benchmarks.md explains. Only `make bench` runs the package.
+// docs/benchmarks.md explains. It runs only in `make bench`.
 package bench_test
 
 import (
@@ -33,7 +33,7 @@ type topic struct {
 	measure func(t *testing.T) []row
 }
 
-// topics lists the measurements, which run sequentially because they would otherwise affect each other.
+// topics lists the measurements. They run sequentially because they would otherwise affect each other.
 var topics = []topic{
 	{"start", startAndStop},
 	{"member", memberOfThree},
@@ -79,7 +79,7 @@ func TestBench(t *testing.T) {
 }
 
 // chosen returns the topics whose names contain a word from -only, or all topics if -only is empty. For example,
-// "backup" selects all topics about backups.
+// "backup" selects every backup topic.
 func chosen(t *testing.T) []topic {
 	t.Helper()
 	if *only == "" {
@@ -111,7 +111,7 @@ func machine(t *testing.T) string {
 		unix.ByteSliceToString(name.Release[:]), runtime.Version())
 }
 
-// field returns the first value with the given name from a file that consists of lines of the form "name: value".
+// field returns the first value with the given name in a file of "name: value" lines.
 func field(t *testing.T, path, name string) string {
 	t.Helper()
 	file, err := os.Open(path)
@@ -129,7 +129,7 @@ func field(t *testing.T, path, name string) string {
 // plainProgram is the path of the etcd binary, which is built from the same module as the wrapper.
 var plainProgram string
 
-// buildStatic builds both programs with the flags of a release.
+// buildStatic builds both programs with the release build flags.
 func buildStatic(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()

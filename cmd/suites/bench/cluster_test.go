@@ -40,7 +40,7 @@ func lossOfQuorum(t *testing.T) []row {
 	}
 }
 
-// memberOfThree measures how long a member of a cluster takes to stop. The leader also has to transfer leadership.
+// memberOfThree measures how long a member of a cluster takes to stop. A leader also has to transfer leadership.
 func memberOfThree(t *testing.T) []row {
 	var stop [2]series
 	for range memberStops {
@@ -53,7 +53,7 @@ func memberOfThree(t *testing.T) []row {
 	return []row{row{what: "SIGTERM → exit, one of three members, ms", plain: stop[0], wrapper: stop[1]}.costsAtMost(30, "ms")}
 }
 
-// launchThree starts three members and waits until they are ready. Only the wrapper is started with the flags.
+// launchThree starts three members and waits until they are ready. The flags are passed only to the wrapper.
 func launchThree(t *testing.T, s *side, flags ...string) (members []*process) {
 	t.Helper()
 	for _, p := range harness.Members(t, 3) {

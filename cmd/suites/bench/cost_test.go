@@ -24,20 +24,20 @@ import (
 
 var window = flag.Duration("window", 5*time.Minute, "how long the topics cost and footprint run; an hour has everything that comes hourly, once")
 
-// Prices of S3 Standard in us-east-1 in dollars, and the number of hours in an average month.
+// S3 Standard prices in us-east-1, in dollars, and the number of hours in an average month.
 const (
 	writePrice = 0.005 / 1000
 	readPrice  = 0.0004 / 1000
 	month      = 730 * time.Hour
 )
 
-// payer is a configuration of members whose store requests are counted.
+// payer is a member configuration whose store requests are counted.
 type payer struct {
 	what    string
 	members int
 	flags   []string
 	busy    bool    // a client writes continuously
-	most    float64 // maximum cost in dollars per month; 0 if there is no limit
+	most    float64 // maximum cost in dollars per month, or 0 for no limit
 }
 
 var payers = []payer{
@@ -93,7 +93,7 @@ func (c *counter) serve(t *testing.T) string {
 	return listener.URL
 }
 
-// count assigns a request to one of S3's price classes. Deletions are free.
+// count counts a request in its S3 price class. Deletions are free.
 func (c *counter) count(r *http.Request) {
 	switch {
 	case r.Method == http.MethodDelete:
@@ -107,9 +107,9 @@ func (c *counter) count(r *http.Request) {
 // requests returns the number of writes and reads so far.
 func (c *counter) requests() [2]int64 { return [2]int64{c.writes.Load(), c.reads.Load()} }
 
-// start starts the members and waits until one of them reports a restore test of a full snapshot, because the test's
-// requests must not be counted. The writer reports the test immediately, and the other members report it after their
-// next listing, an hour later.
+// start starts the members and waits until one of them reports that a full snapshot has passed its restore test,
+// because that test's requests must not be counted. The backup writer reports the test immediately, and the other
+// members report it after their next listing, an hour later.
 func (p payer) start(t *testing.T, store string) {
 	t.Helper()
 	keeping := &side{
@@ -142,7 +142,7 @@ func (p payer) write(ctx context.Context, pod *harness.Pod) {
 		case <-ctx.Done():
 			return
 		case <-time.After(100 * time.Millisecond):
-			_ = putKilobyte(ctx, client, n) // failed puts do not matter: only store requests are counted
+			_ = putKilobyte(ctx, client, n) // failed puts do not matter, because only store requests are counted
 		}
 	}
 }

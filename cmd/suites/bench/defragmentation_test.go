@@ -41,7 +41,7 @@ func defragmentation(t *testing.T) []row {
 	}
 }
 
-// fragment fills the database and deletes half of its content.
+// fragment fills the database and then deletes half of its content.
 func fragment(t *testing.T, r *process) {
 	t.Helper()
 	fill(r.pod, t, *defragMB)
@@ -90,7 +90,7 @@ func (r *process) defragment() {
 		if maintenance.LastDefragmentation != nil && maintenance.LastDefragmentation.Error == "" && !maintenance.Busy() {
 			return
 		}
-		// The request may have timed out while it was queued.
+		// The request may have timed out while queued.
 		asked = asked && (maintenance.LastDefragmentation == nil || maintenance.LastDefragmentation.Error == "")
 	}
 }

@@ -13,14 +13,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Load of a member in a small cluster: 3.5 puts per second, or 6,000 puts in the window.
+// The load of a small cluster's member: 3.5 puts per second, or 6,000 puts in the window.
 const (
 	smallGap  = time.Second * 2 / 7
 	smallPuts = 6000
 )
 
 // footprint measures the memory and CPU time of members under low load. All members run at the same time, because
-// neither measurement depends on speed. A run with -window=10m makes 2,100 puts.
+// neither measurement depends on speed. With -window=10m, each member receives 2,100 puts.
 func footprint(t *testing.T) []row {
 	idle, watched, busy := startPlainAnd(t, apart, backedUp), startPlainAnd(t, apart), startPlainAnd(t, apart, backedUp)
 	for _, run := range watched {
@@ -48,7 +48,8 @@ func footprint(t *testing.T) []row {
 	}
 }
 
-// putSlowly puts keys to every member at the rate of a small cluster, and returns each member's CPU time in seconds.
+// putSlowly puts keys on every member at the rate of a small cluster and returns the CPU time of each member in
+// seconds.
 func putSlowly(t *testing.T, runs []*process, duration time.Duration) (work []series) {
 	t.Helper()
 	var putting sync.WaitGroup

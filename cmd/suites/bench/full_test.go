@@ -26,19 +26,19 @@ import (
 var backupMB = flag.Int("backup-mb", 2048, "size of the database that a full backup is made of")
 
 const (
-	fullPairs = 5               // number of puts measured with and without a full snapshot
+	fullPairs = 5               // number of measurements, both with and without a full snapshot
 	fullCalms = 40              // rounds of puts (16 s) after a compaction, because compactions slow down puts
 	fullLimit = 5 * time.Minute // timeout for a full snapshot and its test restore
 
-	fillValue = 8000 // size of a value in bytes; two rows fill four pages
+	fillValue = 8000 // value size in bytes; two rows fill four pages
 	fillOnce  = 10   // values per transaction
 
-	calm        = 130 * time.Second // longer than the two minutes between garbage collections in an idle Go process
+	calm        = 130 * time.Second // longer than the 2 minutes between forced garbage collections
 	calmAtLast  = 6 * time.Minute
 	fallsEnough = 1.0 // MiB
 )
 
-// fullBackup fills a database and takes full snapshots of it, without writers and with many writers.
+// fullBackup fills a database and takes full snapshots of it, first without writers and then with many.
 func fullBackup(t *testing.T) []row {
 	p := harness.NewStandalonePod(t, nil)
 	idle := series{filled(t, p)}
@@ -73,7 +73,7 @@ func fullBackup(t *testing.T) []row {
 	}
 }
 
-// compact frees the space used by earlier puts, which keeps the database at the same size.
+// compact frees the space used by previous puts to keep the database at the same size.
 func compact(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	reply, err := client.Get(t.Context(), "any")
@@ -82,8 +82,8 @@ func compact(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// filled fills a pod's database with random content, and returns the anonymous memory of an idle process with this
-// database in MiB.
+// filled fills a pod's database with random content and returns the anonymous memory, in MiB, of an idle process that
+// serves it.
 func filled(t *testing.T, p *harness.Pod) float64 {
 	t.Helper()
 	// Keep the raft log short, because etcd would otherwise hold the latest values in memory twice.
@@ -123,7 +123,8 @@ func randomPuts(writer, n int) []clientv3.Op {
 	return puts
 }
 
-// calm waits until the process has stopped returning memory to the system, and returns its anonymous memory in MiB.
+// calm waits until the process has stopped returning memory to the system, and then returns its anonymous memory in
+// MiB.
 func (r *process) calm() float64 {
 	least, since := r.memory("RssAnon"), time.Now()
 	for began := time.Now(); time.Since(since) < calm && time.Since(began) < calmAtLast; <-time.After(time.Second) {
@@ -144,8 +145,8 @@ func (r *process) peak(t *testing.T, over func() bool) (most float64) {
 	return most
 }
 
-// awaitProof waits until the given number of full snapshots exists and the latest one has passed its restore test, so
-// only puts are still running.
+// awaitProof waits until the given number of full snapshots exist and the latest one has passed its restore test, so
+// that nothing but puts is running.
 func (r *process) awaitProof(t *testing.T, fulls int) {
 	t.Helper()
 	for deadline := time.Now().Add(fullLimit); len(r.held()) < fulls || !r.proven(); <-time.After(lookEvery) {
@@ -159,7 +160,7 @@ func (r *process) proven() bool {
 	return full != nil && proof != nil && proof.Revision == full.Revision && proof.At.After(full.At)
 }
 
-// longestPut runs at least the given number of rounds of puts, until over returns true, and returns the duration of
+// longestPut runs rounds of puts until over returns true, but at least the given number, and returns the duration of
 // the slowest put in milliseconds.
 func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, least int) (milliseconds float64, rounds int) {
 	t.Helper()
@@ -209,7 +210,7 @@ func (r *process) makeFull() error {
 	return nil
 }
 
-// held returns, from the log, how long the read transactions of full snapshots were open, in milliseconds.
+// held returns, in milliseconds, how long each full snapshot's read transaction was open according to the log.
 func (r *process) held() (all series) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.log)

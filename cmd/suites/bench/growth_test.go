@@ -15,8 +15,8 @@ import (
 
 const growthPairs = 3
 
-// databaseGrowth compares the start times of both sides on databases of different sizes. Both sides use the same
-// database in turn.
+// databaseGrowth compares the start times of both sides on databases of increasing size. The two sides take turns on
+// the same database.
 func databaseGrowth(t *testing.T) (rows []row) {
 	if !*growth {
 		return nil

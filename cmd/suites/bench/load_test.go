@@ -23,13 +23,13 @@ import (
 const (
 	loadClients = 100
 	loadPairs   = 10
-	// Many short rounds make sure that other load on the machine affects both sides equally.
+	// Using many short rounds ensures that other load on the machine affects both sides equally.
 	loadRounds  = 8
 	probeRounds = 40
 	roundTime   = 400 * time.Millisecond
 
 	probers  = 20
-	probeGap = probers * time.Second / 2000 // pause of a prober between two probes; all probers together send 2,000 probes per second
+	probeGap = probers * time.Second / 2000 // between a prober's probes; the total is 2,000 probes per second
 )
 
 // An operation sends the n-th request of a client.
@@ -60,7 +60,7 @@ func connect(p *harness.Pod) []*clientv3.Client {
 }
 
 // drive makes every client repeat the operation for one round, and returns the operations per second and the 99th
-// percentile of the latency in milliseconds.
+// percentile latency in milliseconds.
 func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 float64) {
 	t.Helper()
 	var mu sync.Mutex
@@ -86,18 +86,18 @@ func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 fl
 	return float64(len(took)) / time.Since(start).Seconds(), took.rank(0.99)
 }
 
-// loads lists the operations that are measured on both sides.
+// loads lists the operations measured on both sides.
 var loads = []struct {
 	name string
 	do   operation
 }{{"put", put}, {"linearizable get", get}}
 
-// A cost contains the measurements of a load, with one value per round.
+// A cost contains the measurements for a load, with one value per round.
 type cost struct{ rate, p99, work series }
 
-// underLoad loads both sides in turn while both are running. Several pairs are measured, because a process may be 20%
-// slower for its whole lifetime than another process of the same program. Other load on the machine distorts rates and
-// latencies, but not the CPU time per operation.
+// underLoad loads both sides alternately while both are running. Several pairs of processes are measured, because one
+// process may be 20% slower than another for its whole lifetime, even if both run the same program. Other load on the
+// machine distorts rates and latencies, but not the CPU time per operation.
 func underLoad(t *testing.T) (rows []row) {
 	costs := make([][2]cost, len(loads))
 	for pair := range loadPairs {
@@ -119,7 +119,7 @@ func loadPair(t *testing.T, pair int, costs [][2]cost) {
 	for i, s := range both {
 		runs[i] = s.start(t, harness.NewPod(t))
 		clients[i] = connect(runs[i].pod)
-		drive(t, clients[i], put) // opens the connections and writes the keys that are read later
+		drive(t, clients[i], put) // open the connections and write the keys that are read later
 	}
 	for i, load := range loads {
 		for round := range loadRounds {
@@ -138,8 +138,8 @@ func (c *cost) measure(t *testing.T, r *process, clients []*clientv3.Client, do 
 	c.rate, c.p99 = append(c.rate, rate), append(c.p99, p99)
 }
 
-// underProbes compares puts with and without 2,000 requests per second to /readyz. A third series sends the same
-// probes to a different process, because the probes compete with clients and servers for CPU time.
+// underProbes compares puts with and without 2,000 /readyz requests per second. Because the probes compete with
+// clients and servers for CPU time, a third series sends the same probes to a different process.
 func underProbes(t *testing.T) []row {
 	r := wrapped.start(t, harness.NewPod(t))
 	clients := connect(r.pod)
@@ -178,8 +178,7 @@ func listenElsewhere(t *testing.T) (port int) {
 	return p.Port
 }
 
-// probe sends probes until end is called, which returns the 99th percentile of the latency of the probes in
-// milliseconds.
+// probe sends probes until end is called, which returns their 99th percentile latency in milliseconds.
 func probe(t *testing.T, port int, path string) (end func() float64) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -24,8 +24,8 @@ const (
 	logEntries = 100_000
 )
 
-// inspection compares starts on a long log without a raft snapshot, the worst case for the wrapper, which inspects the
-// log before etcd starts. Each start uses a copy of the same data.
+// inspection compares starts on a long log without a raft snapshot. This is the worst case for the wrapper, which
+// inspects the log before it starts etcd. Each start uses a copy of the same data.
 func inspection(t *testing.T) []row {
 	kept := harness.NewPod(t)
 	kept.Config["snapshot-count"] = 10 * logEntries

@@ -19,7 +19,7 @@ const (
 	pacedTime  = 2 * time.Second
 )
 
-// backupsAtPace measures puts at the rate of a cluster that is busy but does not saturate the machine.
+// backupsAtPace measures puts at the rate of a busy cluster that does not saturate the machine.
 func backupsAtPace(t *testing.T) []row {
 	var rates, medians, highest, work [3]series
 	for pair := range pacedPairs {

@@ -23,12 +23,12 @@ import (
 const (
 	restorePairs = 3
 	restoreLimit = 5 * time.Minute
-	hour         = 3600 // number of segments, each of which contains the writes of one second
-	aSecond      = 1000 // number of writes in a segment
+	hour         = 3600 // number of segments, each containing one second of writes
+	aSecond      = 1000 // writes per segment
 )
 
-// restores compares restoring a lost volume from a folder with the lower bound, which is writing the same bytes and
-// starting etcd.
+// restores compares restoring a lost volume from a directory with the lower bound, which is to write the same bytes
+// and start etcd.
 func restores(t *testing.T) []row {
 	p := harness.NewStandalonePod(t, nil)
 	l := &lostVolume{t: t, pod: p, store: filepath.Join(p.Dir, "backups"), full: filepath.Join(p.Dir, "full")}
@@ -52,7 +52,7 @@ func restores(t *testing.T) []row {
 	}
 }
 
-// lostVolume is a single member with backups that repeatedly loses its volume.
+// lostVolume is a single member that has backups and repeatedly loses its volume.
 type lostVolume struct {
 	t           *testing.T
 	pod         *harness.Pod
@@ -61,7 +61,7 @@ type lostVolume struct {
 	end         format.Start // end of the backups
 }
 
-// fill stores a full snapshot with the given number of revisions of 1 KB each.
+// fill stores a full snapshot with the given number of 1 KB revisions.
 func (l *lostVolume) fill(revisions int64) {
 	l.t.Helper()
 	require.NoError(l.t, os.Mkdir(l.store, 0o700))
@@ -71,7 +71,7 @@ func (l *lostVolume) fill(revisions int64) {
 	l.end = restoretest.PutFull(l.t, l.archive, archive.NewID(), l.full, revisions, 900)
 }
 
-// addHour adds an hour of segments after the full snapshot, merged in the same way as by the program.
+// addHour adds an hour of segments after the full snapshot, merged just as the program would.
 func (l *lostVolume) addHour() {
 	l.t.Helper()
 	restoretest.PutSegments(l.t, l.archive, l.end, l.end.Position.Revision+hour*aSecond-1, aSecond, 200)
@@ -85,7 +85,7 @@ func (l *lostVolume) restore() *process {
 	require.NoError(l.t, os.Mkdir(l.pod.Volume, 0o700))
 	store := l.store + ".used"
 	require.NoError(l.t, os.RemoveAll(store))
-	run(l.t, "cp", "-al", l.store, store) // hard links are sufficient, because the program never overwrites an object
+	run(l.t, "cp", "-al", l.store, store) // hard links suffice, because the program never overwrites an object
 	used := standaloneSide(func(*harness.Pod) []string { return []string{"--backup-store=file://" + store} })
 	r := used.launch(l.t, l.pod)
 	r.awaitWithin(restoreLimit, http.StatusOK)
@@ -113,7 +113,7 @@ func (l *lostVolume) inTurns(floor string) (least, whole series) {
 	return least, whole
 }
 
-// copyFile copies a file and flushes the copy to disk, which is the least that a restore must do.
+// copyFile copies a file and flushes the copy to disk, which is the minimum that a restore must do.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	source, err := os.Open(from)
@@ -121,7 +121,7 @@ func copyFile(t *testing.T, from, to string) {
 	defer source.Close() // nothing was written to the file
 	file, err := os.Create(to)
 	require.NoError(t, err)
-	_, err = io.Copy(struct{ io.Writer }{file}, source) // hides ReadFrom; restores cannot use copy_file_range either
+	_, err = io.Copy(struct{ io.Writer }{file}, source) // hide ReadFrom; restores cannot use copy_file_range either
 	require.NoError(t, err)
 	require.NoError(t, file.Sync())
 	require.NoError(t, file.Close())

@@ -26,8 +26,8 @@ const (
 	unhurried  = 2 * time.Second // how long clients write before and after the measurement
 )
 
-// rollingRestart compares the longest wait of a writer during a rolling restart of three members with the wait during
-// leadership transfers alone.
+// rollingRestart compares a writer's longest wait during a rolling restart of three members with its longest wait
+// during leadership transfers alone.
 func rollingRestart(t *testing.T) []row {
 	var moved, restarted, failed [2]series
 	for round := range *restartRounds {
@@ -65,8 +65,8 @@ func restartAlone(t *testing.T) []row {
 	return []row{row{what: "restart of a single member: longest gap of 16 writers that dial again at once, ms", plain: restarted[0], wrapper: restarted[1]}.neverMoreThan(300, "ms")}
 }
 
-// eager returns a client that reconnects almost immediately, because gRPC's default delay of one second would hide
-// how long the outage lasts.
+// eager returns a client that reconnects almost immediately, because gRPC's default delay of one second would mask
+// the length of the outage.
 func eager(t *testing.T, endpoints []string) *clientv3.Client {
 	t.Helper()
 	often := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 10 * time.Millisecond}}
@@ -133,8 +133,8 @@ func moveLeader(t *testing.T, client *clientv3.Client, to uint64) {
 	require.NoError(t, err)
 }
 
-// restartAll restarts the members one at a time, as a StatefulSet would: it starts with the last member and waits
-// until each member is ready.
+// restartAll restarts the members one at a time as a StatefulSet would: it begins with the last member and waits for
+// each one to become ready.
 func restartAll(t *testing.T, s *side, members []*process) {
 	t.Helper()
 	for i := range slices.Backward(members) {

@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A side is one of the programs that are compared.
+// A side is one of the programs being compared.
 type side struct {
 	command func(p *harness.Pod) *exec.Cmd
 	healthy func(p *harness.Pod) string // URL that returns status 200 once etcd is ready
@@ -42,7 +42,7 @@ var wrapped = &side{
 	},
 }
 
-// both lists the two sides in the order in which they are measured.
+// both lists the two sides in measurement order.
 var both = []*side{plain, wrapped}
 
 func goTool(args ...string) (string, error) {
@@ -67,8 +67,8 @@ func writeConfig(p *harness.Pod) string {
 	return path
 }
 
-// A process is a running side. The log of a process is written to a file, because reading a pipe would take time
-// during a measurement.
+// A process is a running side. Its log is written to a file, because reading a pipe would take time during a
+// measurement.
 type process struct {
 	t      *testing.T
 	pod    *harness.Pod
@@ -116,8 +116,8 @@ func (s *side) launch(t *testing.T, p *harness.Pod) *process {
 	return r
 }
 
-// await polls the health URL until it returns the given status code. await polls every millisecond, or every five
-// milliseconds after the first second, because polling costs CPU time.
+// await polls the health URL until it responds with the given status code. It polls every millisecond, but only every
+// five milliseconds after the first second, because polling costs CPU time.
 func (r *process) await(code int) {
 	r.t.Helper()
 	r.awaitWithin(harness.Patience, code)
@@ -179,10 +179,10 @@ func (r *process) logged(message string) (at time.Time) {
 	return at
 }
 
-// timestamp returns the time of a log line, which is in the field ts if plain etcd wrote the line.
+// timestamp returns the time of a log line. Plain etcd uses the field ts.
 func timestamp(raw string) time.Time {
 	var of struct{ Time, TS time.Time }
-	_ = json.Unmarshal([]byte(raw), &of) // if there is an error, at remains zero
+	_ = json.Unmarshal([]byte(raw), &of) // on error, at remains zero
 	if of.Time.IsZero() {
 		return of.TS
 	}
@@ -203,7 +203,7 @@ func (r *process) cpu() float64 {
 	r.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
 	require.NoError(r.t, err)
-	_, after, _ := strings.Cut(string(text), ") ") // the name may contain any character
+	_, after, _ := strings.Cut(string(text), ") ") // the process name may contain any character
 	values := strings.Fields(after)
 	user, err := strconv.ParseFloat(values[11], 64)
 	require.NoError(r.t, err)

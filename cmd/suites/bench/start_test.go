@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	startPairs  = 40 // with only 20 starts, the minimum varies by 50 ms because of etcd's election timer
+	startPairs  = 40 // because of etcd's election timer, the minimum of only 20 starts varies by 50 ms
 	memoryPairs = 5
-	// settled is the time for which a process is idle before its memory is measured.
+	// settled is the idle time before a process's memory is measured.
 	settled = 5 * time.Second
 )
 
@@ -51,7 +51,7 @@ func atOnce(r row) row {
 	return quick
 }
 
-// outsideEtcd returns the time before etcd's first step plus the time after etcd has reported that it is ready, in
+// outsideEtcd returns the time until etcd's first step plus the time after etcd reported that it was ready, in
 // milliseconds.
 func (r *process) outsideEtcd() float64 {
 	r.t.Helper()
@@ -61,8 +61,8 @@ func (r *process) outsideEtcd() float64 {
 	return milliseconds(begin.Sub(r.began) + end)
 }
 
-// reaction measures the time from the result of a validation until the configuration is requested. The member is one
-// of three, so the wrapper cannot use a configuration that it has prefetched.
+// reaction measures the time from the validation result to the configuration request. The member is one of three, so
+// the wrapper cannot use a configuration that it has prefetched.
 func reaction(t *testing.T) (rows []row) {
 	for _, takes := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
 		var late series
@@ -90,7 +90,8 @@ func reaction(t *testing.T) (rows []row) {
 	return rows
 }
 
-// firstAfter returns the time of the first request for a path after the given time, or the zero time.
+// firstAfter returns the time of the first request for a path after the given time, or the zero time if there is
+// none.
 func firstAfter(s *harness.Sidecar, path string, after time.Time) time.Time {
 	for _, r := range s.Requests(path) {
 		if r.At.After(after) {

@@ -17,10 +17,10 @@ import (
 const (
 	watchPairs = 3
 	watches    = 1000
-	watchers   = 10 // clients that open the watches
+	watchers   = 10 // number of clients that open the watches
 )
 
-// stopWithWatches stops both sides while each watch has a stream of its own, which is the worst case.
+// stopWithWatches stops both sides while every watch has its own stream, which is the worst case.
 func stopWithWatches(t *testing.T) (rows []row) {
 	for _, over := range []string{"plain", "TLS"} {
 		var stop [2]series

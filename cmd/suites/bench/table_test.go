@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A series contains the values measured on one side.
+// A series contains the values measured for one side.
 type series []float64
 
 func (s series) rank(share float64) float64 {
@@ -24,7 +24,7 @@ func (s series) median() float64 { return s.rank(0.5) }
 
 func (s series) least() float64 { return s.rank(0) }
 
-// A row is a row of the table. If plain etcd has no corresponding value, plain is empty.
+// A row is a row of the table. plain is empty if plain etcd has no corresponding value.
 type row struct {
 	what    string
 	plain   series
@@ -35,7 +35,7 @@ type row struct {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
-// table returns the table for the README in Markdown.
+// table returns the README table in Markdown.
 func table(rows []row) string {
 	var b strings.Builder
 	b.WriteString("| what | plain etcd, median (min) | wrapper, median (min) | ratio | target | met |\n|---|---|---|---|---|---|\n")
@@ -70,8 +70,7 @@ func (r row) ratio() string {
 	return fmt.Sprintf("%.2f", r.paired())
 }
 
-// paired returns the median of the ratios of all pairs. The two values of a pair are measured immediately after each
-// other.
+// paired returns the median ratio of all pairs. The two values of a pair are measured back to back.
 func (r row) paired() float64 {
 	ratios := make(series, len(r.plain))
 	for i := range ratios {
@@ -91,8 +90,8 @@ func (r row) result() string {
 	}
 }
 
-// costsAtMost limits the extra cost over plain etcd. The limit applies to the lowest values, because they are least
-// affected by other load on the machine.
+// costsAtMost limits the additional cost compared to plain etcd. The limit applies to the lowest values, because they
+// are least affected by other load on the machine.
 func (r row) costsAtMost(extra float64, unit string) row {
 	r.target = fmt.Sprintf("plain's min + %s %s", short(extra), unit)
 	r.met = r.wrapper.least()-r.plain.least() <= extra
@@ -113,22 +112,22 @@ func (r row) neverMoreThan(limit float64, unit string) row {
 	return r
 }
 
-// shareAtLeast sets a lower limit for the ratio to plain etcd, for rows in which higher values are better.
+// shareAtLeast sets a lower limit on the ratio to plain etcd, for rows in which higher values are better.
 func (r row) shareAtLeast(share float64) row {
 	r.target = fmt.Sprintf("≥ %.2f × plain", share)
 	r.met = r.paired() >= share
 	return r
 }
 
-// timesAtMost limits the ratio to the value in the column of plain etcd. If a row has this limit, the column contains
-// a different reference value.
+// timesAtMost limits the ratio to a reference value other than plain etcd, which the row shows in plain etcd's
+// column.
 func (r row) timesAtMost(factor float64, other string) row {
 	r.target = fmt.Sprintf("≤ %s × %s", short(factor), other)
 	r.met = r.paired() <= factor
 	return r
 }
 
-// shareAtMost sets an upper limit for the ratio to plain etcd, for rows in which lower values are better.
+// shareAtMost sets an upper limit on the ratio to plain etcd, for rows in which lower values are better.
 func (r row) shareAtMost(share float64) row {
 	r.target = fmt.Sprintf("≤ plain / %.2f", share)
 	r.met = r.paired() <= 1/share

@@ -30,13 +30,13 @@ var revisions = flag.Int64("revisions", 1_000_000, "how many revisions of 1.3 kB
 const (
 	validations     = 5    // the files are in the page cache
 	coldValidations = 3    // the files are only on disk
-	revisionBytes   = 1100 // size of a value; three rows fit on a page
+	revisionBytes   = 1100 // value size; three rows fit on a page
 	revisionsAtOnce = 20_000
-	firstRevision   = 1_000_000 // higher than any revision that etcd itself has stored
+	firstRevision   = 1_000_000 // higher than any revision stored by etcd itself
 )
 
-// fullValidation compares three durations: the validation of --standalone after a crash, etcd's own tool, which reads
-// every revision once, and a plain read of the files.
+// fullValidation compares how long three operations take: the --standalone validation after a crash, etcd's own tool,
+// which reads every revision once, and a plain read of the files.
 func fullValidation(t *testing.T) []row {
 	p := harness.NewPod(t)
 	plain.start(t, p).stop()
@@ -64,7 +64,7 @@ func fillDatabase(t *testing.T, path string, count int64) {
 	for from := int64(0); from < count; from += revisionsAtOnce {
 		require.NoError(t, database.Update(func(tx *bolt.Tx) error {
 			keys := tx.Bucket(schema.Key.Name())
-			keys.FillPercent = 0.9 // as in etcd if the keys are in ascending order
+			keys.FillPercent = 0.9 // as etcd does for keys in ascending order
 			for n := from; n < min(from+revisionsAtOnce, count); n++ {
 				_, _ = dice.Read(content) // never fails
 				if err := keys.Put(revision(n+firstRevision, content)); err != nil {
@@ -86,7 +86,7 @@ func revision(main int64, content []byte) (key, value []byte) {
 	return key, value
 }
 
-// inTurns calls prepare before each of the functions and returns the durations of the functions in milliseconds.
+// inTurns calls prepare before each function, and returns how long each function took in milliseconds.
 func inTurns(rounds int, prepare func(), each ...func()) []series {
 	took := make([]series, len(each))
 	for range rounds {

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The delays are a tenth of what real sidecars take when three hibernated members wake up, because the sidecars query
-// a cluster that cannot answer yet.
+// The delays are a tenth of those of real sidecars, which query a cluster that cannot answer yet when three
+// hibernated members wake up.
 const (
 	wakingInitialization = 3500 * time.Millisecond
 	wakingConfig         = 3700 * time.Millisecond

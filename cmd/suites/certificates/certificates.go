@@ -26,15 +26,15 @@ type Authority struct {
 	name string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	ends time.Time // expiry of the certificates that are issued next
+	ends time.Time // expiry of certificates issued from now on
 }
 
 const day = 24 * time.Hour
 
-// A Pair contains the paths of a certificate and its key.
+// A Pair holds the paths of a certificate and its key.
 type Pair struct{ Cert, Key string }
 
-// NewAuthority returns an authority whose files are deleted at the end of the test.
+// NewAuthority returns an authority whose files are deleted when the test ends.
 func NewAuthority(t testing.TB, name string) *Authority {
 	t.Helper()
 	a := &Authority{t: t, dir: t.TempDir(), name: name, ends: time.Now().Add(day)}
@@ -45,10 +45,10 @@ func NewAuthority(t testing.TB, name string) *Authority {
 	return a
 }
 
-// IssuesUntil sets the expiry of the certificates that are issued next. The expiry may be in the past.
+// IssuesUntil sets the expiry, which may be in the past, of certificates issued from now on.
 func (a *Authority) IssuesUntil(end time.Time) { a.ends = end }
 
-// Bundle returns the path of a file with the authority's own certificate.
+// Bundle returns the path of a file that contains the authority's own certificate.
 func (a *Authority) Bundle() string { return filepath.Join(a.dir, a.name+".crt") }
 
 // Pool returns a certificate pool that contains the authority.

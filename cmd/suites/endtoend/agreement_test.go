@@ -131,10 +131,10 @@ func TestLostTrigger_isRepeated(t *testing.T) {
 	}
 }
 
-// startsEtcd is the message that is logged when etcd is started.
+// startsEtcd is the message logged when etcd is started.
 var startsEtcd = harness.Line{"message": "starting an etcd server"}
 
-// openTime returns the time at which etcd was started. openTime fails the test unless etcd was started exactly once.
+// openTime returns the time at which etcd was started, and fails the test unless it was started exactly once.
 func openTime(run *harness.Run) time.Time {
 	run.T.Helper()
 	started := run.Log.Matching(startsEtcd)
@@ -144,7 +144,7 @@ func openTime(run *harness.Run) time.Time {
 	return at
 }
 
-// oneInitialization requires that exactly one initialization was requested and that its result was returned once.
+// oneInitialization requires that exactly one initialization was requested and that its result was reported once.
 func oneInitialization(p *harness.Pod) {
 	p.T.Helper()
 	require.Len(p.T, p.Sidecar.Requests(harness.StartPath), 1, "one initialization")

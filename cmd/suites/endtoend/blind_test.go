@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// Even before etcd's certificate is known, the status command in the pod must get responses, and so must the kubelet,
-// which does not verify certificates.
+// Even before etcd's certificate is known, the wrapper must respond to the status command in the pod, and to the
+// kubelet, which does not verify certificates.
 func TestTLS_answersInEveryPhase(t *testing.T) {
 	t.Parallel()
 	for state, hinder := range map[string]func(*harness.Sidecar){

@@ -52,7 +52,7 @@ func TestAllMembers_stopAtOnce(t *testing.T) {
 	}
 }
 
-// peerTLS makes the members use TLS with client certificates between them.
+// peerTLS makes the members use mutual TLS between peers.
 func peerTLS(pods []*harness.Pod) {
 	authority := certificates.NewAuthority(pods[0].T, "peers")
 	for _, p := range pods {
@@ -63,14 +63,14 @@ func peerTLS(pods []*harness.Pod) {
 	}
 }
 
-// autoPeerTLS makes the members use TLS between them with certificates that etcd creates itself.
+// autoPeerTLS makes the members use TLS between peers, with certificates that etcd creates itself.
 func autoPeerTLS(pods []*harness.Pod) {
 	for _, p := range pods {
 		securePeers(p, map[string]any{"auto-tls": true})
 	}
 }
 
-// clientTLS makes clients use TLS with client certificates.
+// clientTLS makes clients use mutual TLS.
 func clientTLS(pods []*harness.Pod) {
 	authority := certificates.NewAuthority(pods[0].T, "clients")
 	for _, p := range pods {

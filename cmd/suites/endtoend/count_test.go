@@ -13,20 +13,20 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The tests in this file count resources, because counts are the same on every machine; make bench measures their
-// effect.
+// The tests in this file count resources, because counts do not depend on the machine; make bench measures the effect
+// on performance.
 
 func TestStart_sidecarRequests(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()
-	waited := len(p.Sidecar.Statuses("Progress")) // on a busy machine, calls may be slow, so there may be more of them than expected
+	waited := len(p.Sidecar.Statuses("Progress")) // on a busy machine, there may be extra calls
 	assert.Len(t, p.Sidecar.Requests(harness.StatusPath), 2+waited, "once before and once after the validation")
 	assert.Len(t, p.Sidecar.Requests(harness.StartPath), 1)
 	assert.LessOrEqual(t, len(p.Sidecar.Requests(harness.ConfigPath)), 2, "an early request, and one after the result if the first is still open")
 }
 
-// ours matches goroutines that the wrapper has started or that execute its code.
+// ours matches goroutines that the wrapper started or that are executing its code.
 var ours = regexp.MustCompile(`(?m)^(created by )?(main\.|etcd-wrapper/)`)
 
 func TestServing_goroutines(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 // downgrade enables the tests that upgrade clusters from etcd 3.5 and downgrade them again.
 var downgrade = flag.Bool("downgrade", false, "run also the tests that take clusters from etcd 3.5 to ours and back")
 
-// reportedVersions returns the versions that etcd reports, or the zero value if there is no response.
+// reportedVersions returns the versions that etcd reports, or the zero value if etcd does not respond.
 func reportedVersions(p *harness.Pod) (v version.Versions) {
 	response, err := http.Get(p.Endpoint() + "/version")
 	if err != nil {
@@ -27,12 +27,12 @@ func reportedVersions(p *harness.Pod) (v version.Versions) {
 	}
 	defer response.Body.Close()
 	if body, err := io.ReadAll(response.Body); err == nil {
-		_ = json.Unmarshal(body, &v) // if there is an error, v is the zero value
+		_ = json.Unmarshal(body, &v) // on error, v is the zero value
 	}
 	return v
 }
 
-// awaitVersion waits until both the cluster and the storage have the version.
+// awaitVersion waits until both the cluster and the storage report the given version.
 func awaitVersion(p *harness.Pod, wanted string) {
 	p.T.Helper()
 	harness.Eventually(p.T, "the data are at "+wanted, func() bool {
@@ -61,7 +61,7 @@ func holds(p *harness.Pod, count int) {
 	}
 }
 
-// readByOld runs etcd 3.5 on the pod's data and checks that etcd serves the first count keys.
+// readByOld runs etcd 3.5 on the pod's data and checks that it serves the first count keys.
 func readByOld(p *harness.Pod, count int) {
 	p.T.Helper()
 	old := beginOldEtcd(p, "3.5")
@@ -142,7 +142,7 @@ func TestDataVersion_raisedAndLowered(t *testing.T) {
 	run.Shutdown()
 
 	run = p.StartReady()
-	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // the member is ready even though the check is degraded
+	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // the member is ready nevertheless
 	harness.Eventually(t, "etcd 3.5 can read the data", func() bool { return run.Status().DataVersion.Readable })
 	assert.Equal(t, "holding", run.Status().DataVersion.Phase)
 	harness.Eventually(t, "the check reports it", func() bool { return dataVersionCheck(run) == "ok" })

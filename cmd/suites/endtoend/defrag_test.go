@@ -16,7 +16,8 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// fragment creates free pages in a database whose content does not fit in the buffers of a connection.
+// fragment fills the database with more data than a connection can buffer, then deletes some of it to leave free
+// pages.
 func fragment(t *testing.T, p *harness.Pod) {
 	t.Helper()
 	for i := range 24 {
@@ -53,8 +54,8 @@ func TestDefragment_command(t *testing.T) {
 	assert.Equal(t, int(exitcode.NoAnswer), code, log)
 }
 
-// A defragmentation during a snapshot must not block etcd forever, because the etcd-backup-restore sidecar may request
-// both at the same time.
+// A defragmentation during a snapshot must not block etcd forever: the etcd-backup-restore sidecar may request both
+// at the same time.
 func TestDefragment_duringASnapshot(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -25,7 +25,7 @@ func optIn(t *testing.T) {
 	t.Parallel()
 }
 
-// oldCluster returns a cluster of three etcd 3.5 members that communicate over TLS and have some keys.
+// oldCluster returns a cluster of three etcd 3.5 members that communicate over TLS and contain some keys.
 func oldCluster(t *testing.T, keys int) (pods []*harness.Pod, old []*harness.Command) {
 	t.Helper()
 	pods = harness.Members(t, 3, peerTLS)
@@ -142,8 +142,8 @@ func TestDowngrade_canceledForLostVolume(t *testing.T) {
 }
 
 // The test restores a volume from a copy that was made before the cluster was upgraded. If the current leader has
-// already received a later log position from the member, etcd of any version exits. If the leader was elected
-// afterwards, the leader sends the missing entries.
+// already recorded a higher log position for the member, the member's etcd exits, whatever its version. A leader
+// elected afterwards sends the missing entries.
 func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	optIn(t)
 	pods, runs := harness.Cluster(t, 3)
@@ -165,7 +165,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	require.NoError(t, os.Rename(backup, pods[2].DataDir()))
 	harness.StartAll(pods[:2], "--etcd-data-version=3.6")
 
-	first := pods[2].Start() // this member requires 3.5, and its data contains nothing from 3.6
+	first := pods[2].Start() // this member requires 3.5, and its data contains nothing specific to 3.6
 	ended := false
 	harness.Eventually(t, "the member is ready or has exited", func() bool {
 		select {
@@ -182,7 +182,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	holds(pods[2], 20)
 }
 
-// rejoin removes a member and adds it again as a learner.
+// rejoin removes a member and re-adds it as a learner.
 func rejoin(t *testing.T, p, other *harness.Pod) {
 	t.Helper()
 	client := p.Etcd()
@@ -226,7 +226,7 @@ func promoteIn(ctx context.Context, client *clientv3.Client, members []*etcdserv
 	return nil
 }
 
-// eventually retries a membership change, which etcd rejects until all members have been connected for a few seconds.
+// eventually retries a membership change that etcd rejects until all members have been connected for a few seconds.
 func eventually(t *testing.T, what string, do func(ctx context.Context) error) {
 	t.Helper()
 	harness.Eventually(t, what, func() bool {

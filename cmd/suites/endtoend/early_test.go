@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// rewrite starts a run whose sidecar changes the configuration during the validation. The sidecar reports the result
-// of the validation only after it has served the new configuration.
+// rewrite starts a run whose sidecar changes the configuration during the validation. The sidecar reports the
+// validation result only after it has served the new configuration.
 func rewrite(t *testing.T, p *harness.Pod, change func()) *harness.Run {
 	t.Helper()
 	old, err := yaml.Marshal(p.Config)
@@ -56,9 +56,10 @@ func TestScaledUpMember_createsNoCluster(t *testing.T) {
 	assert.Equal(t, 0, status)
 }
 
-// The start must use the prefetched configuration, because the sidecar in this test does not answer configuration
-// requests after the result. The delays are a tenth of the 35 s for the initialization and 37 s for the configuration
-// that real sidecars of three hibernated members took, because real sidecars query a cluster that cannot answer yet.
+// The start must use the prefetched configuration: in this test, the sidecar stops answering configuration requests
+// once it has reported the validation result. When three hibernated members wake up, real sidecars query a cluster
+// that cannot answer yet, and took 35 s for the initialization and 37 s for the configuration. The delays here are a
+// tenth of that.
 func TestHibernatedMembers_waitForTheSidecar(t *testing.T) {
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 3)
@@ -96,7 +97,7 @@ func TestMismatchedCertificatePair_isRetried(t *testing.T) {
 	assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes(), "the validation is not repeated")
 }
 
-// exchange replaces the content of a file with that of another file. back restores the original content.
+// exchange replaces the content of a file with that of another file, and back restores the original content.
 func exchange(t *testing.T, path, other string) (back func()) {
 	t.Helper()
 	own, err := os.ReadFile(path)

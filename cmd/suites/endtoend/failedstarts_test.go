@@ -70,7 +70,8 @@ func TestPortInUse_wrapper(t *testing.T) {
 	assert.NotEmpty(t, run.Log.FindText("address already in use"))
 }
 
-// A start that cannot bind a port must not change the data, because etcd binds its ports before it opens its data.
+// A start that cannot bind a port must leave the data unchanged, because etcd binds its ports before it opens its
+// data.
 func TestPortInUse_etcd(t *testing.T) {
 	t.Parallel()
 	for name, port := range map[string]func(p *harness.Pod) int{

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// chmodData sets the modes of all files and directories in the data directory.
+// chmodData sets the mode of every file and directory in the data directory.
 func chmodData(p *harness.Pod, file, directory fs.FileMode) {
 	p.T.Helper()
 	require.NoError(p.T, filepath.WalkDir(p.DataDir(), func(path string, entry fs.DirEntry, err error) error {
@@ -24,7 +24,7 @@ func chmodData(p *harness.Pod, file, directory fs.FileMode) {
 	}))
 }
 
-// modesOtherThan returns the paths in the data directory whose modes are different from the given ones.
+// modesOtherThan returns the paths in the data directory whose modes differ from the given ones.
 func modesOtherThan(p *harness.Pod, file, directory fs.FileMode) (others []string) {
 	p.T.Helper()
 	require.NoError(p.T, filepath.WalkDir(p.DataDir(), func(path string, entry fs.DirEntry, err error) error {
@@ -61,7 +61,7 @@ func tree(p *harness.Pod) map[string]string {
 	return files
 }
 
-// unchangedFile returns a function that requires that the content of the file has not changed.
+// unchangedFile returns a function that requires that the file's content has not changed since the call.
 func unchangedFile(t *testing.T, path string) func() {
 	t.Helper()
 	before, content := inspect(t, path)

@@ -9,9 +9,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// One of three members lags behind and is started with force-new-cluster by mistake. The other two members must not
-// join the new cluster, which lacks acknowledged writes. Instead, the two members must wait, explain how to proceed,
-// and serve once the member with force-new-cluster has stopped.
+// One of three members lags behind and is mistakenly started with force-new-cluster. The other two members must not
+// join the new cluster, which lacks acknowledged writes. Instead, they must wait, explain how to proceed, and serve
+// once the member with force-new-cluster has stopped.
 func TestForceNewCluster_leftInTheFile(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Two pods must wait for the third one, even if it is scheduled much later, because the third pod may have data.
+// Two pods must wait for the third, even if it is scheduled much later, because it may have data.
 func TestNewCluster_lateLastMember(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -27,8 +27,8 @@ func TestNewCluster_lateLastMember(t *testing.T) {
 	c.requireWhole()
 }
 
-// edited returns three pods whose configurations list all three members, after the first pod has run as a single
-// member and has been stopped.
+// edited returns three pods whose configurations list all three members. The first pod has already run as a single
+// member and is now stopped.
 func edited(t *testing.T) *three {
 	t.Helper()
 	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
@@ -56,7 +56,7 @@ func TestNewMembers_waitForTheFirstWithoutStore(t *testing.T) {
 	c.requireWhole()
 }
 
-// Growing a cluster by two pods must require only a single change of initial-cluster, which all pods share.
+// Growing a cluster by two pods must require only a single change to initial-cluster, which all pods share.
 func TestSingleMember_growsToThree(t *testing.T) {
 	t.Parallel()
 	c := edited(t)

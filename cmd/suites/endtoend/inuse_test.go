@@ -12,7 +12,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The record must stay removed, because the wrapper cannot find out how the other process that uses the data exited.
+// The record must stay removed, because the wrapper cannot know how the other process that is using the data will
+// exit.
 func TestDatabaseInUse_stop(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -72,8 +73,8 @@ func TestDatabaseInUse_twoVolumes(t *testing.T) {
 	assert.NoFileExists(t, second.RecordPath())
 }
 
-// No initialization may be requested while the data is in use, because the sidecar deletes data that it considers
-// corrupt. If the wrapper is killed afterwards, the exit record must not claim a clean shutdown.
+// The wrapper must not request an initialization while the data is in use, because the sidecar deletes data that it
+// considers corrupt. If the wrapper is killed afterwards, the exit record must not claim a clean shutdown.
 func TestDatabaseInUse_noInitialization(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -1,5 +1,5 @@
-// Package endtoend_test runs the program in the same way as a pod. The tests cover how the program starts, works with
-// its sidecar, serves, reports its state and stops.
+// Package endtoend_test runs the program as a pod would. The tests cover how the program starts, works with its
+// sidecar, serves, reports its state and stops.
 package endtoend_test
 
 import (

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// fates lists ways to lose a member's data, with the reason in the log and the number of preserved copies.
+// fates lists ways to lose a member's data, each with the reason that is logged and the number of preserved copies.
 var fates = map[string]struct {
 	happens func(c *three, p *harness.Pod)
 	says    string
@@ -98,8 +98,8 @@ func TestLostMember_killedWhileRejoining(t *testing.T) {
 	}
 }
 
-// A member with an empty volume must vote again within 30 s in a cluster with a database of 100 MB. Except during an
-// election, the other members must always accept writes.
+// In a cluster with a 100 MB database, a member with an empty volume must vote again within 30 s. Meanwhile, the
+// other members must accept writes, except during an election.
 func TestLostMember_largeDatabase(t *testing.T) {
 	onlyWithMembers(t)
 	c := newThree(t)
@@ -223,7 +223,7 @@ func enableAuthentication(t *testing.T, etcd *clientv3.Client, users ...string) 
 	require.NoError(t, err)
 }
 
-// Recovery must query the other members with etcd's certificates and change the membership with the root password.
+// Recovery must use etcd's certificates to query the other members, and the root password to change the membership.
 func TestLostMember_TLSAndAuthentication(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -243,7 +243,7 @@ func TestLostMember_TLSAndAuthentication(t *testing.T) {
 func TestLostMember_isPromoted(t *testing.T) {
 	onlyWithMembers(t)
 	for name, start := range map[string]func(t *testing.T) *three{
-		"root by certificate": func(t *testing.T) *three { // the certificate replaces the password, even for the promotion
+		"root by certificate": func(t *testing.T) *three { // used instead of the password, even for the promotion
 			c := startThree(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
 			enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // common name of the certificate in --etcd-client-cert-path
 			return c
@@ -303,8 +303,8 @@ func terminationMessage(p *harness.Pod) string {
 	return string(text)
 }
 
-// A raft conflict must be reported in one sentence and resolved as soon as possible, even if the current leader has no
-// record of the member's position.
+// A raft conflict must be reported in one sentence and resolved as soon as possible, even if the current leader has
+// no record of the member's log position.
 func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -318,7 +318,7 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	require.Equal(t, 2, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(last), "tocommit")
 	assert.Contains(t, terminationMessage(last), "--recover=auto")
-	for _, other := range c.runs[:2] { // restart the leader, because the new one has no record of the member's position
+	for _, other := range c.runs[:2] { // the new leader has no record of the member's log position
 		if status := other.Status(); status.Leader == status.MemberID {
 			other.Shutdown()
 			c.pods[slices.Index(c.runs, other)].StartReady()
@@ -331,8 +331,8 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	assert.Len(t, preserved(last), 1)
 }
 
-// If two members have swapped volumes, both must wait, because etcd would exit at every start, and the other members
-// have no quorum.
+// If two members have swapped volumes, both must wait: etcd would exit at every start, and the remaining members have
+// no quorum.
 func TestSwappedVolumes_bothMembersWait(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
@@ -365,8 +365,8 @@ func TestSwappedVolumes_bothMembersWait(t *testing.T) {
 	c.requireWhole()
 }
 
-// Two of five members that are lost at the same time must rejoin one after the other, and a member that is rolled back
-// later must be replaced.
+// If two of five members are lost at the same time, they must rejoin one after the other. A member that is rolled
+// back afterwards must be replaced.
 func TestLostMember_twoOfFive(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

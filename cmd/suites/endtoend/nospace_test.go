@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// lifted is the maximum time until the NOSPACE alarm is disarmed after keys have been deleted and compacted.
+// lifted is the maximum time from deleting and compacting keys until the NOSPACE alarm is disarmed.
 const lifted = 20 * time.Second
 
 // All members must be defragmented in turn, because each member raises its own alarm.
@@ -75,10 +75,10 @@ func TestMemberLostWithoutSpace(t *testing.T) {
 	pods[0].WriteConfigFile()
 	c := startThree(t, pods)
 	harness.Eventually(t, "there is no space", func() bool {
-		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // a defragmentation frees no space, because these keys remain in use; the put may time out on a busy machine
+		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // stays in use; may time out on a busy machine
 		return c.alarmed()
 	})
-	for _, step := range steps[2:4] { // kill the member while it rejoins
+	for _, step := range steps[2:4] { // kill the member while it is rejoining
 		c.runs[2].LoseVolume()
 		c.runs[2] = pods[2].Start()
 		c.runs[2].AwaitLine(step)
@@ -89,7 +89,7 @@ func TestMemberLostWithoutSpace(t *testing.T) {
 	c.requireWhole()
 }
 
-// alarmed reports whether any member has raised an alarm.
+// alarmed reports whether any alarm is raised.
 func (c *three) alarmed() bool {
 	c.Helper()
 	alarms, err := c.pods[0].Etcd().AlarmList(c.Context())
@@ -97,8 +97,8 @@ func (c *three) alarmed() bool {
 	return len(alarms.Alarms) > 0
 }
 
-// A member whose data was deleted must rejoin during a CORRUPT alarm, because users repair a corrupt member by
-// deleting its data.
+// A member whose data was deleted must rejoin despite a CORRUPT alarm, because deleting the data is how users repair
+// a corrupt member.
 func TestMemberLostDuringCorruptAlarm(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

@@ -55,7 +55,7 @@ func TestEtcd3_4ClusterIsRefused(t *testing.T) {
 	}
 }
 
-// A member without data must query the cluster version from the other members, and must not join an etcd 3.4 cluster.
+// A member without data must ask the other members for the cluster version, and must not join an etcd 3.4 cluster.
 func TestEtcd3_4ClusterGetsNoNewMember(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
@@ -113,8 +113,8 @@ func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	run.Shutdown()
 }
 
-// Data with different member lists must be rejected. etcd 3.5 stores the member list twice, and older releases removed
-// members from only one of the lists.
+// Data with different member lists must be rejected. etcd 3.5 stores the member list twice, and early 3.5 releases
+// removed members from only one of the lists.
 func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

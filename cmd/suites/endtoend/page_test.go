@@ -28,13 +28,13 @@ func TestPage_wholeRun(t *testing.T) {
 
 	run.Shutdown()
 	if len(run.Log.FindText("open requests may be cut off")) > 0 {
-		return // the page does not show the last events in this case
+		return // in this case, the page does not show the latest events
 	}
 	awaitPage(tab, "Terminated", "not ready")
 	tab.WaitForElements("#edge_Serving_Terminating.visited", "body.lost")
 }
 
-// awaitPage waits until the page shows the state and a text about readiness.
+// awaitPage waits until the page shows the given state and readiness text.
 func awaitPage(tab *chromiumtest.Tab, state, ready string) {
 	tab.WaitFor(`document.getElementById("state").textContent === %q && document.getElementById("ready").textContent === %q`, state, ready)
 }

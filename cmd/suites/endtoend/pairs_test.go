@@ -17,10 +17,10 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// In each of the tests below, two failures happen at the same time. Other tests cover each failure separately.
+// In each of the tests below, two failures happen at the same time. Other tests cover the individual failures.
 
-// If there is no space for the data from the other members, a lost member must explain which preserved copy to delete,
-// and then recover.
+// If there is no space for the data from the other members, a lost member must name the preserved copy to delete, and
+// recover once it is deleted.
 func TestLostMember_littleSpace(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -43,7 +43,7 @@ func TestLostMember_littleSpace(t *testing.T) {
 	c.requireWhole()
 }
 
-// A waiting member must use the new CA bundle if the bundle is replaced in the meantime.
+// If the CA bundle is replaced while a member is waiting, the member must use the new bundle.
 func TestLostMember_renewedCA(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -109,8 +109,8 @@ func TestNewMember_waitsForTheOneThatIsDown(t *testing.T) {
 	assert.Equal(t, "value", fourth.Get("key"))
 }
 
-// If the only voter and its learner are started at the same time, the learner must not create a cluster of its own,
-// even without data.
+// If a cluster's only voter and its learner are started at the same time, the learner must not create a cluster of
+// its own, even if it has no data.
 func TestSingleMemberAndLearner_startTogether(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The wrapper must accept configurations without initial-cluster, like plain etcd, which also ignores the setting if a
-// log exists.
+// Like plain etcd, the wrapper must accept configurations without initial-cluster. etcd ignores the setting if a log
+// exists.
 func TestPlainEtcdConfigurations(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

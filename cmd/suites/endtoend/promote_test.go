@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// joining returns a pod without a sidecar whose member joins the cluster of first.
+// joining returns a pod without a sidecar whose member joins first's cluster.
 func joining(t *testing.T, first *harness.Pod) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, map[string]any{"name": "etcd-main-1", "initial-cluster-state": "existing"})
@@ -36,7 +36,7 @@ func addLearner(first, added *harness.Pod) {
 	require.Zero(first.T, code, log)
 }
 
-// promoteByHand promotes a learner with the command that its log contains.
+// promoteByHand promotes a learner with the command printed in its log.
 func promoteByHand(first *harness.Pod, learner *harness.Run) {
 	first.T.Helper()
 	learner.AwaitLine(harness.Line{"message": personsLearner})

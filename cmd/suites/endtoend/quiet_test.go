@@ -51,11 +51,11 @@ func TestLostMember_idleCluster(t *testing.T) {
 			pods := harness.StandaloneMembers(t, 3)
 			for _, p := range pods {
 				p.Config["snapshot-count"] = snapshots
-				p.Config["unsafe-no-fsync"] = true // for speed; the data of a killed process survives
+				p.Config["unsafe-no-fsync"] = true // for speed; data that a killed process has written survives
 				p.WriteConfigFile()
 			}
 			c := startThree(t, pods)
-			c.quietly(6_000 + snapshots) // etcd rejects requests if it is 5,000 entries behind the commit index
+			c.quietly(6_000 + snapshots) // etcd rejects requests if it lags 5,000 entries behind
 			before := c.pods[0].Revision()
 			run := c.runs[2]
 			for range times {

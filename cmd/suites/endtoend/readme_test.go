@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// block returns the block on a page whose first line is first.
+// block returns the code block on a page whose first line is first.
 func block(t *testing.T, page, first string) docs.Block {
 	t.Helper()
 	for _, block := range docs.Blocks(t) {
@@ -31,8 +31,8 @@ func block(t *testing.T, page, first string) docs.Block {
 	return docs.Block{}
 }
 
-// typed returns the commands in a block without their output. own contains pairs of a placeholder and its
-// replacement.
+// typed returns the commands in a block without their output. own alternates between placeholders and their
+// replacements.
 func typed(block docs.Block, own ...string) string {
 	var script strings.Builder
 	for _, command := range block.Commands() {
@@ -41,9 +41,9 @@ func typed(block docs.Block, own ...string) string {
 	return script.String()
 }
 
-// helpers creates a script from the commands on a page. The program is in PATH, and runs in the background until it
-// is stopped where the page says Ctrl-C. Where the page waits for a fixed time, the script waits for an event. GO
-// does nothing, because the program has already been built.
+// helpers creates a script from the commands on a page. The program is in PATH, runs in the background, and is
+// stopped where the page says Ctrl-C. Where the page sleeps for a fixed time, the script waits for an event instead.
+// GO does nothing, because the program has already been built.
 const helpers = `
 set -e
 export GO=true PATH="$PWD/bin:$PATH"
@@ -55,7 +55,7 @@ stored() { until etcd-wrapper backup get greeting --at=revision:"$1" >/dev/null 
 ip link set lo up
 `
 
-// inAnother runs a script in the background, as if in a second terminal, and waits until etcd is ready.
+// inAnother runs a script in the background, as in a second terminal, and waits until etcd is ready.
 func inAnother(script string) string {
 	return "{\n" + script + "\n} >>log 2>&1 & run=$!\nstarted\n"
 }
@@ -86,12 +86,12 @@ func follow(t *testing.T, script string) (printed, dir string) {
 	if errors.Is(err, syscall.EPERM) {
 		t.Skip("a network of its own needs root")
 	}
-	log, _ := os.ReadFile(filepath.Join(dir, "log")) // log of the program as it is printed to a terminal
+	log, _ := os.ReadFile(filepath.Join(dir, "log")) // the program's log in the format used on a terminal
 	require.NoError(t, err, "%s\n%s", out.String(), log[max(0, len(log)-2000):])
 	return out.String(), dir
 }
 
-// assertPrinted checks that the texts were printed in the given order.
+// assertPrinted checks that the given strings were printed in order.
 func assertPrinted(t *testing.T, printed string, said ...string) {
 	t.Helper()
 	rest := printed
@@ -147,7 +147,7 @@ func recording(printed string) string {
 	return shown.String()
 }
 
-// masked replaces all parts of a text that are different in each run.
+// masked replaces all parts of a text that differ between runs.
 func masked(text string) string {
 	return regexp.MustCompile(`\d+`).ReplaceAllString(text, "N")
 }
@@ -176,7 +176,7 @@ etcd-wrapper etcdutl snapshot restore plain.db --data-dir lib/etcd --name node-1
 	assert.FileExists(t, filepath.Join(dir, "backups", "cluster.json"), "the store has a generation")
 }
 
-// snapshots returns the commands in the block about another chart, without the last command, which starts the member.
+// snapshots returns the commands in the block about another chart, except the last one, which starts the member.
 func snapshots(t *testing.T, page string) string {
 	t.Helper()
 	three := block(t, page, "etcdctl --endpoints=$OLD")

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// oddRecords lists what may be at the path of the exit record instead of a valid record.
+// oddRecords lists what may be at the exit record's path instead of a valid record.
 var oddRecords = map[string]func(t *testing.T, path string){
 	"a symbolic link to a clean word": func(t *testing.T, path string) {
 		require.NoError(t, os.WriteFile(path+".target", []byte("terminated"), 0o600))
@@ -125,12 +125,12 @@ func TestVolumeLock_stopWhileWaiting(t *testing.T) {
 	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }))
 }
 
-// A record must be ignored if a different etcd used the data after the record was written.
+// A record must be ignored if another etcd has used the data since the record was written.
 func TestExitRecord_olderThanTheData(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, p *harness.Pod){
 		"another etcd has served, and was killed": func(t *testing.T, p *harness.Pod) {
-			other := harness.NewPod(t) // with its own volume and record
+			other := harness.NewPod(t) // has its own volume and record
 			other.Config = p.Config
 			other.ClientPort, other.PeerPort = p.ClientPort, p.PeerPort
 			run := other.StartReady()

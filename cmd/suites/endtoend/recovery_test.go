@@ -45,8 +45,8 @@ func preserved(p *harness.Pod) []string {
 	return found
 }
 
-// The test restores a single member with the built program, checks the log, the metrics and the status, and checks
-// that clients with a watch must list again.
+// The test restores a single member and checks the log, the metrics and the status, and that clients with a watch
+// must list again.
 func TestRestore_singleMember(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -95,7 +95,7 @@ func TestRestore_singleMember(t *testing.T) {
 	}
 }
 
-// requireCompacted checks that clients with a watch from before the restore must list again.
+// requireCompacted checks that clients with a watch that predates the restore must list again.
 func requireCompacted(p *harness.Pod, from int64) {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
@@ -112,12 +112,12 @@ func TestRestore_toATimeOnlyOnce(t *testing.T) {
 	p.Put("key", "good")
 	to := p.Revision()
 	shutdownStored(first)
-	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // a full snapshot can be selected by time from the end of its second
+	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // selectable by time only once its second is over
 	harness.Eventually(t, "the time has passed", func() bool { return time.Now().After(moment) })
 	at := moment.Format(time.RFC3339)
 	second := p.StartReady()
 	p.Put("key", "a mistake")
-	second.Kill() // the last write may be missing from the store
+	second.Kill() // the store may lack the last write
 
 	for id, target := range map[string]string{"by-time": "time:" + at, "by-revision": fmt.Sprintf("revision:%d", to)} {
 		flags := []string{"--restore-to=" + target, "--restore-id=" + id}
@@ -166,8 +166,8 @@ func TestRestore_impossible(t *testing.T) {
 	}
 }
 
-// Tokens from before a restore must be rejected. Otherwise, etcd would delay requests with such a token until it has
-// applied the log index at which the token was issued.
+// Tokens issued before a restore must be rejected. Otherwise, etcd would delay requests with such a token until it
+// reaches the log index at which the token was issued.
 func TestRestore_oldTokensAreRejected(t *testing.T) {
 	t.Parallel()
 	p := newPodWithStore(t)

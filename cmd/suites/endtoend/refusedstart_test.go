@@ -55,8 +55,8 @@ func TestRefusedStart_firstLine(t *testing.T) {
 	}
 }
 
-// The URLs of new members must be compared only after all members have responded, because members without data may
-// also join an existing cluster.
+// The URLs of new members must be compared only after all members have responded, because a member without data may
+// also be joining an existing cluster.
 func TestRefusedStart_foundingMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

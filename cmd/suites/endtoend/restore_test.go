@@ -39,7 +39,7 @@ func startFully(p *harness.Pod) *harness.Run {
 	return run
 }
 
-// The restore procedure in the Kubernetes documentation must work, which bumps the revision because controllers must
+// The restore procedure in the Kubernetes documentation must work. It bumps the revision, because controllers must
 // never see it decrease.
 func TestStandalone_bumpedRevision(t *testing.T) {
 	t.Parallel()
@@ -65,7 +65,7 @@ func TestStandalone_bumpedRevision(t *testing.T) {
 	}
 }
 
-// cutLogOff removes the last entries of the log.
+// cutLogOff removes the last entries from the log.
 func cutLogOff(p *harness.Pod) {
 	p.T.Helper()
 	segments, err := filepath.Glob(filepath.Join(p.DataDir(), "member", "wal", "*.wal"))
@@ -110,7 +110,7 @@ func TestRefusal_validForTheSidecar(t *testing.T) {
 	assert.Contains(t, message, "neither the validation nor the sidecar checks for this)")
 }
 
-// The wrapper must accept the root of the volume, which also contains the wrapper's own files, as the data directory.
+// The wrapper must accept the volume's root as the data directory, although it also contains the wrapper's own files.
 func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
@@ -127,8 +127,8 @@ func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	second.Shutdown()
 }
 
-// The wrapper must start with a data directory that contains only a preserved copy, which remains if a start fails
-// before etcd creates a member.
+// The wrapper must start with a data directory that contains nothing but a preserved copy, as happens if a start
+// fails before etcd creates a member.
 func TestStandalone_preservedUninitializedMember(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The root password must not change after a restart. If a volume is lost, the password must be restored from the
+// The root password must not change after a restart. If the volume is lost, the password must be restored from the
 // backups, even if the cluster contained no keys.
 func TestRootPassword_newCluster(t *testing.T) {
 	t.Parallel()

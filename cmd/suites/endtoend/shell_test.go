@@ -27,7 +27,7 @@ func TestBashCompletion(t *testing.T) {
 	} {
 		bash := exec.Command("bash", "--norc", "--noprofile", "-i")
 		bash.Env = append(os.Environ(), "PATH="+filepath.Dir(named)+":"+os.Getenv("PATH"), "HISTFILE=", "INPUTRC=/dev/null")
-		// The completed commands are written to the history but not executed.
+		// The completed commands are added to the history but not executed.
 		bash.Stdin = strings.NewReader("source <(etcd-wrapper completion bash)\nfalse && " + keys + "\nhistory\n")
 		out, err := bash.CombinedOutput()
 		require.NoError(t, err, "%s", out)

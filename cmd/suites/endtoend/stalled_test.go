@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// If the reader of the log stalls, etcd must still serve and stop without a delay.
+// If the log's reader stalls, etcd must still serve requests and stop without delay.
 func TestStalledLogReader_delaysNothing(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -67,13 +67,13 @@ func TestStates_order(t *testing.T) {
 	}, states(run))
 }
 
-// awaitState waits until the lifecycle is in the state.
+// awaitState waits until the lifecycle is in the given state.
 func awaitState(run *harness.Run, state string) {
 	run.T.Helper()
 	harness.Eventually(run.T, "the state is "+state, func() bool { return run.Status().State == state })
 }
 
-// states returns the states of the lifecycle in order. states contains repeated polls in Wait and Query only once.
+// states returns the lifecycle's states in order. Repeated polls in Wait and Query appear only once.
 func states(run *harness.Run) []string {
 	visited := []string{"Query"}
 	for _, entry := range run.Log.Matching(nil) {

@@ -69,7 +69,7 @@ func TestStatusWatch_eachStepOnce(t *testing.T) {
 	out, log, code := watch.Wait()
 	assert.Equal(t, int(exitcode.NotReady), code, log)
 	changes := []string{"FetchConfig → StartEtcd", "StartEtcd → Serving", "  ready\n", "Serving → Terminating"}
-	if len(run.Log.FindText("requests may be cut off")) == 0 { // the process waits for its watchers only for a limited time
+	if len(run.Log.FindText("requests may be cut off")) == 0 { // the process waits only a limited time for its watchers
 		changes = append(changes, "Terminating → Terminated")
 	}
 	for _, line := range changes {

@@ -32,8 +32,8 @@ var stops = map[string]func(run *harness.Run) error{
 	},
 }
 
-// beforeEtcd lists the states before etcd's start. Each entry describes how to keep a wrapper in the state, and which
-// calls the sidecar receives.
+// beforeEtcd lists the states before etcd is started. Each entry describes how to keep a wrapper in that state, and
+// which calls the sidecar receives.
 var beforeEtcd = map[string]struct {
 	hold func(*harness.Sidecar)
 	path string
@@ -142,7 +142,7 @@ func TestStop_beforeStart(t *testing.T) {
 	run := p.Start("--backup-restore-tls-enabled", "--backup-restore-ca-cert-bundle-path="+pipe)
 	run.AwaitLine(harness.Line{"message": "etcd-wrapper starts"})
 	_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have exited, because a pipe is not a certificate
-	run.Exit(harness.AbortBudget)               // the process may exit with any status
+	run.Exit(harness.AbortBudget)               // any exit status is acceptable
 }
 
 func TestStop_openConnections(t *testing.T) {
@@ -175,8 +175,8 @@ func TestHangup_unreadLog(t *testing.T) {
 	assert.Equal(t, "terminated", p.Record())
 }
 
-// A stop must not wait for clients whose buffers are full: a suspended etcdctl watch, and a watch and a snapshot whose
-// responses are not read.
+// A stop must not wait for clients with full buffers: a suspended etcdctl watch, and a watch and a snapshot whose
+// responses are never read.
 func TestStop_stalledClients(t *testing.T) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"plain text": false, "TLS": true} {

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A serviceManager is the socket on which systemd receives notifications.
+// A serviceManager is a socket that receives notifications, like systemd's.
 type serviceManager struct {
 	t      *testing.T
 	socket *net.UnixConn

@@ -14,8 +14,8 @@ import (
 
 const tasks = "docs/tasks.md"
 
-// task returns the commands in the block whose first line is first. own contains pairs of a placeholder and its
-// replacement.
+// task returns the commands in the code block whose first line is first. own alternates between placeholders and
+// their replacements.
 func task(t *testing.T, first string, own ...string) string {
 	t.Helper()
 	return typed(block(t, tasks, first), own...)

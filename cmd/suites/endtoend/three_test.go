@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// members enables all tests of lost members instead of a selection. make test-recovery sets this flag.
+// members enables all lost-member tests instead of a selection. make test-recovery sets this flag.
 var members = flag.Bool("members", false, "run every test about members that are lost")
 
 // onlyWithMembers skips a slow test unless -members is set.
@@ -47,7 +47,7 @@ func startThree(t *testing.T, pods []*harness.Pod, flags ...string) *three {
 	return c
 }
 
-// requireWhole requires that all members are voters and that the last member has the same keys as the others.
+// requireWhole requires that all members are voters and that the last one has the same keys as the others.
 func (c *three) requireWhole() {
 	c.Helper()
 	out, log, code := c.pods[0].Begin("etcdctl", "member", "list").Wait()

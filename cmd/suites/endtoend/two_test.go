@@ -13,10 +13,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// soon limits the time until a member reports the problem and the solution.
+// soon limits how long a member may take to report a problem and its solution.
 const soon = 30 * time.Second
 
-// requireExplanation requires that the log and the status of a member contain the words.
+// requireExplanation requires that a member's log and status contain the given words.
 func requireExplanation(t *testing.T, run *harness.Run, words string) {
 	t.Helper()
 	watch := harness.StartWatch()
@@ -26,8 +26,8 @@ func requireExplanation(t *testing.T, run *harness.Run, words string) {
 	assert.Contains(t, run.Status().Recovery.Reason, words)
 }
 
-// A second member that was added as a voter must be able to start, although the cluster has no quorum until the second
-// member is running.
+// A second member that was added as a voter must be able to start, although the cluster has no quorum until it is
+// running.
 func TestSecondMember_addedAsVoter(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -103,7 +103,7 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 	}
 }
 
-// After two of three members are lost, both must explain that the only member with data is not a quorum.
+// If two of three members are lost, both must explain that the only member with data does not form a quorum.
 func TestLostMember_twoOfThree(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -118,7 +118,7 @@ func TestLostMember_twoOfThree(t *testing.T) {
 	requireExplanation(t, c.runs[2], "etcd-main-1 is not running etcd and has no usable data")
 }
 
-// A cluster must be restored from its store even if all of its members were rolled back to the same state.
+// A cluster must be restored from its store even if all its members were rolled back to the same state.
 func TestAllMembersRolledBack_restored(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

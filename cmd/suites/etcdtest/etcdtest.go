@@ -1,4 +1,4 @@
-// Package etcdtest runs real etcd servers for tests of backups.
+// Package etcdtest runs real etcd servers for backup tests.
 package etcdtest
 
 import (
@@ -24,7 +24,7 @@ type Etcd struct {
 	Client *clientv3.Client
 }
 
-// Start runs a single-member cluster in the directory until the end of the test, and waits until it is serving.
+// Start runs a single-member cluster in the given directory until the test ends, and waits until it is serving.
 func Start(t testing.TB, dir string) *Etcd {
 	t.Helper()
 	listen := func() []url.URL {

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// Fill writes 10,000 rows of 1 KB, which corresponds to one second of heavy load. Like typical JSON, the rows
-// compress to half their size.
+// Fill writes 10,000 rows of 1 KB, which corresponds to one second of heavy load. Like typical JSON, the rows can be
+// compressed to half their size.
 func (e *Etcd) Fill(t testing.TB) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 1))
@@ -33,7 +33,8 @@ func (e *Etcd) Fill(t testing.TB) {
 	}
 }
 
-// Rows returns the rows of a database file. Rows reads the file only with bbolt, and checks its consistency.
+// Rows returns the rows of a database file. It reads the file with nothing but bbolt, and checks the file's
+// consistency.
 func Rows(t testing.TB, path string) (rows []format.Row) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
@@ -51,7 +52,7 @@ func Rows(t testing.TB, path string) (rows []format.Row) {
 	return rows
 }
 
-// RequireSameRows fails the test if the rows differ, without printing megabytes.
+// RequireSameRows fails the test if the rows differ, but does not print megabytes of them.
 func RequireSameRows(t testing.TB, want, got []format.Row) {
 	t.Helper()
 	for i := range min(len(want), len(got)) {

@@ -78,7 +78,7 @@ func TestStored_orderlyStopLeavesTheStoreToTheNextPod(t *testing.T) {
 	p.Program = patient
 	p.StartAndStop("key", "value")
 	require.NoError(t, os.RemoveAll(p.Volume))
-	run := p.StartReady() // must return within harness.Patience, which is shorter
+	run := p.StartReady() // must return within harness.Patience, which is less than 90 s
 	require.Equal(t, "value", p.Get("key"))
 	run.Shutdown()
 }
@@ -105,8 +105,8 @@ func TestStored_nothingIsLostWithTheVolume(t *testing.T) {
 	}
 }
 
-// The member must keep all acknowledged writes while its server is slow, loses replies, returns errors and drops
-// connections.
+// The member must keep all acknowledged writes even though its store's server is slow, loses replies, returns errors
+// and drops connections.
 func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
 	for _, latency := range []time.Duration{20 * time.Millisecond, 200 * time.Millisecond} {
 		t.Run(latency.String(), func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
 	}
 }
 
-// storingOn is like newPodWithStore, but the backups are stored in a bucket behind a proxy that adds latency.
+// storingOn is like newPodWithStore but stores the backups in a bucket behind a proxy that adds latency.
 func storingOn(t *testing.T, server *url.URL, bucket string, latency time.Duration) (*harness.Pod, *storetest.Proxy) {
 	t.Helper()
 	proxy := storetest.NewProxy(t, server)
@@ -145,9 +145,9 @@ func emptyVolumesOn(t *testing.T, server *url.URL, bucket string, latency time.D
 	}, end)
 }
 
-// emptyVolumes repeatedly stops the member, usually by killing it, and deletes its volume during reads, writes and
-// watches. The history of all clients must remain consistent. trouble makes the store fail before the member is
-// stopped, possibly for longer, and repair makes the store work again.
+// emptyVolumes repeatedly stops the member, usually by killing it, and deletes its volume while clients read, write
+// and watch. The clients' combined history must remain consistent. trouble breaks the store before the member is
+// killed, and repair fixes it after the restart.
 func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.Rand)) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -196,15 +196,14 @@ func (tr *traffic) acknowledged() int {
 	return tr.writes
 }
 
-// sightings records when a watch returned each value for the first time.
+// sightings records when each value was first returned by a watch.
 type sightings struct {
 	mu   sync.Mutex
 	at   map[string]int64 // in nanoseconds since the start of the traffic
 	done func()
 }
 
-// watchTraffic watches all keys until apply is called. After an error, watchTraffic skips to newer events, like
-// clients do.
+// watchTraffic watches all keys until apply is called. After an error, it skips to newer events, as clients do.
 func watchTraffic(t *testing.T, p *harness.Pod, tr *traffic) *sightings {
 	t.Helper()
 	client, seen := p.Etcd(), &sightings{at: map[string]int64{}}

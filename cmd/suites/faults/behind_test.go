@@ -13,12 +13,13 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// slowFlush makes strace delay each flush of the follower's log by 0.7 s, while etcd flushes its database every 0.1 s.
+// slowFlush makes strace delay each flush of the follower's log by 0.7 s, although etcd flushes its database every
+// 0.1 s.
 const slowFlush = "delay_enter=700000"
 
 // No acknowledged write may be lost if a power loss hits a follower that flushes its log slowly. The follower's
-// database may then contain entries that are missing from its log. The other members must continue, and the follower
-// must refuse to start and be replaced.
+// database may then contain entries that are missing from its log. The other members must keep serving, and the
+// follower must refuse to start and then be replaced.
 func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	t.Parallel()
 	onlyWithFaults(t)
@@ -57,8 +58,8 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	second.Kill()
 }
 
-// writeWhile runs clients that write keys with the same text as value until do returns, and returns the acknowledged
-// keys.
+// writeWhile runs clients that write keys, each with its own name as the value, until do returns. It returns the
+// acknowledged keys.
 func writeWhile(p *harness.Pod, do func()) (acknowledged []string) {
 	var writers sync.WaitGroup
 	var mu sync.Mutex

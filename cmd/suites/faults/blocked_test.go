@@ -12,12 +12,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A blockedStart blocks a process at a certain point of its start.
+// A blockedStart blocks a process at a certain point during its start.
 type blockedStart struct {
-	// park returns the blocked process and a function that makes the pod usable for the next process.
+	// park returns the blocked process and a function that prepares the pod for the next process.
 	park   func(p *harness.Pod) (run *harness.Run, leave func())
 	budget time.Duration
-	forced []int // exit statuses that are allowed in this state in addition to stimulus.allowed
+	forced []int // exit statuses allowed in this state in addition to stimulus.allowed
 }
 
 var parkings = map[string]blockedStart{
@@ -73,7 +73,7 @@ func blockOnDB(p *harness.Pod) (*harness.Run, func()) {
 	return run, release
 }
 
-// parkAtQuorum starts a member without a quorum. The returned function makes the member a single-member cluster.
+// parkAtQuorum starts a member without a quorum. The returned function turns it into a single-member cluster.
 func parkAtQuorum(p *harness.Pod) (*harness.Run, func()) {
 	alone := p.SingleMember()
 	p.WithoutQuorum()
@@ -106,7 +106,7 @@ func blockInWatch(p *harness.Pod) (*harness.Run, func()) {
 		}}))
 		streams[i] = stream
 	}
-	for _, stream := range streams { // receiving them sequentially would take a minute on a busy machine
+	for _, stream := range streams { // receiving the responses one after the other would take a minute on a busy machine
 		reply, err := stream.Recv()
 		require.NoError(p.T, err)
 		require.True(p.T, reply.Created)

@@ -19,10 +19,10 @@ import (
 
 var crashCycles = flag.Int("crash-cycles", 3, "how often the crash loop kills etcd")
 
-// writers is the number of clients that are writing while etcd is killed.
+// writers is the number of clients that write while etcd is being killed.
 const writers = 5
 
-// crashloop contains the acknowledged writes of all cycles.
+// crashloop contains the acknowledged writes from all cycles.
 type crashloop struct {
 	t    *testing.T
 	pod  *harness.Pod
@@ -33,7 +33,7 @@ type crashloop struct {
 	acknowledged map[string]bool
 }
 
-// lifetime is the number of cycles per volume. More cycles per volume would only make the starts slower.
+// lifetime is the number of cycles per volume. A higher number would only slow down the starts.
 const lifetime = 100
 
 // TestFaultCrashLoop kills etcd at random times while it is starting, serving writes and stopping. No acknowledged
@@ -115,7 +115,7 @@ func (c *crashloop) writeOn(ctx context.Context, client *clientv3.Client, prefix
 	}
 }
 
-// pass waits for a random time, but returns early if the process exits.
+// pass waits for a random time, or until the process exits if that is sooner.
 func (c *crashloop) pass(run *harness.Run, most time.Duration) {
 	select {
 	case <-time.After(time.Duration(c.dice.Int64N(int64(most)))):

@@ -19,7 +19,7 @@ import (
 // acknowledgedPuts is the number of keys that are written one after the other before the process is killed.
 const acknowledgedPuts = 60
 
-// logDamages lists the ways in which a disk may damage an entry that has been flushed.
+// logDamages lists the ways in which a disk can damage an entry after it has been flushed.
 var logDamages = map[string]func(content []byte, begin int64){
 	"a zeroed sector":  func(content []byte, begin int64) { clear(content[begin-begin%512+512:][:512]) },
 	"a zeroed length":  func(content []byte, begin int64) { clear(content[begin:][:8]) },
@@ -27,8 +27,8 @@ var logDamages = map[string]func(content []byte, begin int64){
 	"a flipped bit":    func(content []byte, begin int64) { content[begin+700] ^= 1 },
 }
 
-// A start must fail if entries after the damage in a log prove that the lost entries were acknowledged. Plain etcd
-// would truncate the log.
+// A start must fail if the entries that follow damage in a log prove that the damaged entries were acknowledged.
+// Plain etcd would truncate the log.
 func TestFaultDamagedLog_provenLossIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
@@ -96,8 +96,8 @@ func killDuringWrites(t *testing.T, alone bool) (p *harness.Pod, last uint64) {
 	return p, uint64(len(ends))
 }
 
-// damageLog damages the entry that is followed by the given number of entries, and returns the index of the entry
-// before it and the offset of the damaged entry.
+// damageLog damages the entry that is followed by the given number of entries. It returns the index of the preceding
+// entry and the offset of the damaged entry.
 func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin int64)) (index uint64, begin int64) {
 	p.T.Helper()
 	begins, _ := datadirtest.Entries(p.T, wal(p))
@@ -141,8 +141,8 @@ func requireFailedValidation(p *harness.Pod, index uint64) {
 	assert.False(p.T, clean(p))
 }
 
-// If the database contains more writes than a truncated log, the message must contain the command that exports the
-// database.
+// If the database contains writes that are missing from a truncated log, the message must contain the command that
+// exports the database.
 func TestFaultTruncatedLog_databaseIsExported(t *testing.T) {
 	t.Parallel()
 	trial(t, "opening", "database without its log")

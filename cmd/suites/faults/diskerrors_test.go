@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// diskErrors lists errors of the disk with etcd's log that are fatal for etcd.
+// diskErrors lists errors that are fatal for etcd when they occur on the disk that holds its log.
 var diskErrors = map[string]string{"fdatasync": "EIO", "write": "ENOSPC"}
 
 func TestFaultDiskError_crashWithReason(t *testing.T) {
@@ -37,7 +37,7 @@ func TestFaultDiskError_crashWithReason(t *testing.T) {
 	}
 }
 
-// syscallText contains Go's texts for errors of system calls.
+// syscallText contains Go's strings for system call errors.
 var syscallText = map[string]string{
 	"EIO": syscall.EIO.Error(), "ENOSPC": syscall.ENOSPC.Error(), "EROFS": syscall.EROFS.Error(), "EPERM": syscall.EPERM.Error(),
 }
@@ -51,7 +51,7 @@ func wal(p *harness.Pod) string {
 	return segments[len(segments)-1]
 }
 
-// assertExplained checks that the last line of the log and the termination message contain the reason.
+// assertExplained checks that the last log line and the termination message contain the reason.
 func assertExplained(p *harness.Pod, run *harness.Run, reason string) {
 	p.T.Helper()
 	ends := run.Log.Matching(harness.Line{"message": "etcd-wrapper ends: "})
@@ -120,7 +120,7 @@ func TestFaultHangingSync_doesNotBlockClose(t *testing.T) {
 	run.Signal(syscall.SIGTERM)
 	run.AwaitLine(harness.Line{"message": "etcd-wrapper ends: "})
 	assert.Less(t, watch.Duration(), harness.StopBudget)
-	detach() // a process that has exited remains visible while strace delays its exit
+	detach() // a process that is exiting remains visible while strace delays its exit
 	status := run.Exit(harness.AbortBudget)
 	assert.Equal(t, 124, status)
 	assertTruth(run, status, nil)

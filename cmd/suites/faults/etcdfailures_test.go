@@ -16,7 +16,8 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// etcdTroubles lists data directories and disks with which etcd cannot start, even though it was stopped gracefully.
+// etcdTroubles lists faults of the data directory or the disk that prevent etcd from starting, even though it was
+// stopped gracefully.
 var etcdTroubles = map[string]struct {
 	spoil  func(p *harness.Pod)
 	status int
@@ -94,7 +95,8 @@ func makeReadOnly(p *harness.Pod) { harness.Mount(p.T, "--bind", "-o", "ro", p.V
 
 func TestFaultFullDisk(t *testing.T) {
 	t.Parallel()
-	// 200 MB are needed, because etcd preallocates two log segments of 64 MB, the second one while it is starting.
+	// 200 MB are needed because etcd preallocates two log segments of 64 MB each, the second one while it is
+	// starting.
 	for name, free := range map[string]int{"at birth": 1 << 20, "while serving": 200 << 20} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -127,7 +129,7 @@ func fill(t *testing.T, path string) {
 	require.ErrorIs(t, err, syscall.ENOSPC)
 }
 
-// writeUntilItEnds writes until the process has exited. Puts that time out on a busy machine are ignored.
+// writeUntilItEnds writes until the process has exited. It ignores puts that time out on a busy machine.
 func writeUntilItEnds(run *harness.Run) {
 	value := string(make([]byte, 1<<20))
 	harness.Eventually(run.T, "a write to a full disk ends the process", func() bool {

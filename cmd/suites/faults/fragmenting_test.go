@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// clientOfAll returns a client that is connected to all members, like the client of an API server.
+// clientOfAll returns a client that is connected to all members, like an API server's client.
 func clientOfAll(t *testing.T, pods []*harness.Pod) *clientv3.Client {
 	t.Helper()
 	return harness.NewClient(t, clientv3.Config{Endpoints: endpointsOf(pods)})
@@ -32,7 +32,7 @@ func large() string {
 	return string(value)
 }
 
-// grow writes the given number of MiB under a prefix.
+// grow writes the given number of MiB under the given prefix.
 func grow(t *testing.T, c *clientv3.Client, prefix string, mebibytes int) {
 	t.Helper()
 	keys := make(chan int)
@@ -54,7 +54,7 @@ func grow(t *testing.T, c *clientv3.Client, prefix string, mebibytes int) {
 	writers.Wait()
 }
 
-// thin deletes the values under a prefix in batches of 100 and compacts, which creates free pages.
+// thin deletes the values under a prefix in batches of 100 and compacts, which leaves free pages.
 func thin(t *testing.T, c *clientv3.Client, prefix string) {
 	t.Helper()
 	var reply *clientv3.DeleteResponse

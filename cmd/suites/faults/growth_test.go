@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// isolated is a member without a sidecar. The member has its own network namespace, so the test can reach it only
-// through commands.
+// isolated is a member without a sidecar in its own network namespace, so the test can reach it only through
+// commands.
 type isolated struct {
 	*wires
 	name string
@@ -78,7 +78,8 @@ func (m *isolated) begin(state string, initial ...*isolated) {
 
 func (m *isolated) file(name string) string { return filepath.Join(m.dir, name) }
 
-// command returns a command of the program that runs in the member's namespace, as if started with kubectl exec.
+// command returns a subcommand of the program that runs in the member's namespace, as if it had been started with
+// kubectl exec.
 func (m *isolated) command(args ...string) *exec.Cmd {
 	command := exec.Command("ip", append([]string{"netns", "exec", m.wires.name(m.name), harness.Program}, args...)...)
 	command.Env = append(os.Environ(), "HOME="+m.dir)
@@ -114,8 +115,7 @@ func (m *isolated) awaitReady() {
 	harness.Eventually(m.t, m.name+" is ready", func() bool { return m.command("status").Run() == nil })
 }
 
-// exit waits until the process has exited, which must not take longer than a stop may take, and returns its exit
-// status.
+// exit waits until the process has exited, which may take no longer than a stop, and returns its exit status.
 func (m *isolated) exit() int {
 	m.t.Helper()
 	finished := make(chan struct{})
@@ -155,7 +155,7 @@ type listed struct {
 
 func (l listed) id() string { return fmt.Sprintf("%x", l.ID) }
 
-// client returns a client with the addresses of all present and future members.
+// client returns a client with the addresses of all current and future members.
 func (w *wires) client(members []*isolated) *clientv3.Client {
 	w.t.Helper()
 	var endpoints []string
@@ -208,8 +208,8 @@ func TestMaintenance_growMoveAndShrink(t *testing.T) {
 	w.requireNothingLost(members, end())
 }
 
-// exitsAsRemoved accepts both ways in which etcd notices its removal: it is notified, or it is missing from the
-// member list.
+// exitsAsRemoved accepts both ways in which etcd notices its removal: through a notification, or because it is
+// missing from the member list.
 func (m *isolated) exitsAsRemoved() {
 	m.t.Helper()
 	status := m.exit()

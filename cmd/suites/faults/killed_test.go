@@ -12,8 +12,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestKill_leavesNoCleanRecord kills runs after each number of log lines while they start, serve and stop. There must
-// be a clean record only if etcd was closed, and no acknowledged key may be lost.
+// TestKill_leavesNoCleanRecord kills each run after a random number of log lines, while it is starting, serving or
+// stopping. A clean record may exist only if etcd was closed, and no acknowledged key may be lost.
 func TestKill_leavesNoCleanRecord(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

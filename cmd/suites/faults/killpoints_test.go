@@ -14,9 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestFaultKilledAtEverySystemCall kills a run at each system call that affects the exit record, and at etcd's calls
-// that affect its database and log. The record must never be clean if etcd was not closed, and the next start must
-// succeed.
+// TestFaultKilledAtEverySystemCall kills a run at each system call on the exit record, and at etcd's calls on its
+// database and log. The record must not be clean unless etcd was closed, and the next start must succeed.
 func TestFaultKilledAtEverySystemCall(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -44,11 +43,11 @@ func TestFaultKilledAtEverySystemCall(t *testing.T) {
 	}
 }
 
-// logCalls is the number of identical system calls on etcd's log that are tested.
+// logCalls is the number of system calls of each kind on etcd's log that are tested.
 const logCalls = 4
 
-// killSpots returns the system calls of a run on the record and the database, and some of the calls on the log. The
-// paths are relative to the volume.
+// killSpots returns a run's system calls on the record and the database, and some of its calls on the log. The paths
+// are relative to the volume.
 func killSpots(t *testing.T) (spots []spot) {
 	t.Helper()
 	p := harness.NewPod(t)
@@ -68,13 +67,13 @@ func killSpots(t *testing.T) (spots []spot) {
 	return spots
 }
 
-// here makes the path of a spot refer to this pod's volume.
+// here makes a spot's path refer to this pod's volume.
 func here(p *harness.Pod, at spot) spot {
 	return spot{harness.CallPoint{Call: at.Call, Path: filepath.Join(p.Volume, at.Path), Count: at.Count}}
 }
 
-// TestFaultOrderOnDisk checks the order in which changes are flushed, because a simulated power loss cannot reveal a
-// wrong order.
+// TestFaultOrderOnDisk checks the order in which changes are flushed, because a simulated power loss cannot reveal an
+// incorrect order.
 func TestFaultOrderOnDisk(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -102,14 +101,13 @@ func after(t *testing.T, calls []spot, from int, wanted spot) int {
 	return from + at
 }
 
-// firstWrite returns the index of the first call that changes something under a path. Calls that check locks are
-// ignored.
+// firstWrite returns the index of the first call that changes anything under a path, ignoring calls that check locks.
 func firstWrite(calls []spot, path string) int {
 	changes := []string{"write", "fsync", "fdatasync", "renameat", "unlinkat"}
 	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.Path, path) && slices.Contains(changes, s.Call) })
 }
 
-// first and last return the indexes of the first and the last call on a path or on anything under the path.
+// first and last return the indexes of the first and last call on a path or on anything below it.
 func first(calls []spot, path string) int {
 	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.Path, path) })
 }

@@ -35,9 +35,9 @@ const (
 	objectChanges = 2000 // acknowledged before each loss
 )
 
-// TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member whose store has a latency of 20 ms.
-// No request may fail under load before the member is killed and loses its volume. No change that was acknowledged or
-// watched may be lost. The test uses the same timeouts as a release.
+// TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member whose store has a latency of 20
+// ms. Under load, no request may fail until the member is killed and loses its volume. No change that was
+// acknowledged or that a watch returned may be lost. The test uses the same timeouts as a release.
 func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 	if *kubeAPIServer == "" {
 		t.Skip("SKIPPED: this needs a kube-apiserver, which make test-deploy builds and passes")
@@ -63,7 +63,7 @@ func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 	run.Shutdown()
 }
 
-// kubernetes is an API server and the state of its objects as seen by the clients.
+// kubernetes is an API server together with the state of its objects as seen by the clients.
 type kubernetes struct {
 	t      *testing.T
 	url    string
@@ -72,11 +72,11 @@ type kubernetes struct {
 
 	mu      sync.Mutex
 	objects map[string]*object
-	took    []time.Duration // durations of requests that must succeed
+	took    []time.Duration // how long the requests that must succeed took
 	changes int             // acknowledged changes
 }
 
-// An object counts the changes of one object: its creation, an update and possibly its deletion.
+// An object counts the changes to one Kubernetes object: its creation, an update and possibly its deletion.
 type object struct{ asked, acknowledged, watched int }
 
 const deleted = 3
@@ -112,8 +112,8 @@ func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	return k
 }
 
-// awaitReady waits longer than other tests, because the API server takes minutes to reconnect after a minute without
-// etcd.
+// awaitReady waits longer than other tests do, because the API server takes minutes to reconnect after a minute
+// without etcd.
 func (k *kubernetes) awaitReady() {
 	k.t.Helper()
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
@@ -134,7 +134,7 @@ type configMap struct {
 
 const configMaps = "/api/v1/namespaces/default/configmaps"
 
-// request sends a request. If name is set, the body is a ConfigMap with the given number of changes.
+// request sends a request. If name is set, the body is a ConfigMap that records the given number of changes.
 func (k *kubernetes) request(ctx context.Context, method, path, name string, changes int) (content []byte, err error) {
 	body := ""
 	if name != "" {
@@ -216,7 +216,7 @@ func (k *kubernetes) live(ctx context.Context, name string, number int) bool {
 	return ok
 }
 
-// must sends a request that may only fail if the member is about to exit. changed is the object that the request
+// must sends a request that may fail only if the member is about to exit. changed is the object that the request
 // changes, or nil.
 func (k *kubernetes) must(ctx context.Context, method, path, name string, changed *object) (content []byte, ok bool) {
 	began, changes := time.Now(), 0
@@ -270,12 +270,12 @@ func (c configMap) changes(exists bool) (count int) {
 	if !exists {
 		return deleted
 	}
-	_, _ = fmt.Sscan(c.Data.Changes, &count) // ConfigMaps of other clients have no count
+	_, _ = fmt.Sscan(c.Data.Changes, &count) // ConfigMaps from other clients have no count
 	return count
 }
 
-// check compares all objects with the state seen by the clients, and the objects in etcd with the objects listed by
-// the API server.
+// check compares every object with the state that the clients have seen, and the objects in etcd with those that the
+// API server lists.
 func (k *kubernetes) check(p *harness.Pod) {
 	k.t.Helper()
 	k.awaitReady()

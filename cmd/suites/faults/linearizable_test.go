@@ -18,13 +18,13 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// An access is an operation of a client on one register: a read, or a write of a unique value.
+// An access is a client operation on one register: a read, or a write of a unique value.
 type access struct {
 	key, value string
 	write      bool
 }
 
-// registers is the porcupine model of independent registers.
+// registers is a porcupine model of independent registers.
 var registers = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		keys := map[string][]porcupine.Operation{}
@@ -47,7 +47,7 @@ var registers = porcupine.Model{
 	},
 }
 
-// traffic is a set of clients that continuously read and write, and the history of their operations.
+// traffic is a set of clients that continuously read and write, together with the history of their operations.
 type traffic struct {
 	began   time.Time
 	clients sync.WaitGroup
@@ -64,7 +64,7 @@ const (
 	answerWithin   = 2 * time.Second
 )
 
-// loadHistory starts clients for all members and returns a function that stops them.
+// loadHistory starts clients for all members, and returns a function that stops the clients.
 func loadHistory(t *testing.T, pods []*harness.Pod) (tr *traffic, end func()) {
 	t.Helper()
 	tr = &traffic{began: time.Now()}
@@ -94,8 +94,8 @@ func (tr *traffic) use(ctx context.Context, client *clientv3.Client, number int)
 	}
 }
 
-// ask sends an operation and records the response. A write without a response may take effect at any later time, but
-// a read without a response is ignored.
+// ask sends an operation and records the response. A write without a response may take effect at any later time. A
+// read without a response is ignored.
 func (tr *traffic) ask(client *clientv3.Client, asked access, number int) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
@@ -135,7 +135,7 @@ func (tr *traffic) assertLinearizable(t *testing.T) {
 }
 
 // TestFaultClusterStaysLinearizable restarts, kills and pauses the members of a cluster while clients are reading and
-// writing. Lost acknowledged writes are detected by the final reads.
+// writing. The final reads detect acknowledged writes that were lost.
 func TestFaultClusterStaysLinearizable(t *testing.T) {
 	t.Parallel()
 	rounds := 1
@@ -163,7 +163,7 @@ func TestFaultClusterStaysLinearizable(t *testing.T) {
 	}
 }
 
-// disturbances lists failures after which all members become ready again. Each failure replaces the runs that have
+// disturbances lists failures after which all members become ready again. Each function replaces runs that have
 // exited with new ones.
 var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
 	"rolling restart by SIGTERM": func(pods []*harness.Pod, runs []*harness.Run) {

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The process must exit if a listener fails, because an unreachable member is useless and only a restart can help.
+// The process must exit if a listener fails, because an unreachable member is useless and only a restart helps.
 func TestFaultListenerFails(t *testing.T) {
 	t.Parallel()
 	for name, listener := range map[string]struct {
@@ -76,7 +76,7 @@ func listener(run *harness.Run, port int) (fd int) {
 }
 
 // inode returns the inode of the socket that is listening on the port. In the kernel's table, column 2 is the local
-// address, column 4 is the state, and column 10 is the inode.
+// address, column 4 the state, and column 10 the inode.
 func inode(t *testing.T, dir string, port int) string {
 	t.Helper()
 	const listening = "0A"

@@ -64,9 +64,9 @@ func requireShortGaps(t *testing.T, writers []*harness.LatencyClient) {
 	}
 }
 
-// No acknowledged write may be lost during a simulated day of maintenance: fragmentation, compactions, slow readers of
-// snapshots, defragmentations by threshold and by command, kills of members during a defragmentation, and an exceeded
-// quota.
+// No acknowledged write may be lost during a simulated day of maintenance, which includes fragmentation, compactions,
+// slow snapshot readers, defragmentations by threshold and by command, members killed during a defragmentation, and
+// an exceeded quota.
 func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	if !*day {
 		t.Skip("takes minutes: make test-maintenance")
@@ -154,7 +154,7 @@ func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.
 	t.Logf("member %d was killed while it was being defragmented", victim)
 	runs[victim] = pods[victim].Start()
 	runs[victim].AwaitReady()
-	for i, run := range runs { // the killed member may have been defragmented before it was serving again
+	for i, run := range runs { // the killed member may have been defragmented before it started serving again
 		harness.Eventually(t, fmt.Sprintf("member %d has no room left in its file", i), func() bool {
 			current := run.Status()
 			return current.Maintenance.Phase == "idle" && current.DBSize-current.DBInUse < 32<<20
@@ -184,9 +184,9 @@ func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	}
 }
 
-// Clients must only see revisions of their own changes, even though the members also write to etcd.
+// Clients must see only the revisions of their own changes, even though the members also write to etcd.
 func TestMaintenance_keepsRevision(t *testing.T) {
-	t.Parallel() // the test spends most of its minute waiting
+	t.Parallel() // the test takes a minute and spends most of it waiting
 	times := 1
 	if *day {
 		times = *rounds

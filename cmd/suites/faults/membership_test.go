@@ -74,7 +74,7 @@ func TestFaultDataOfAnotherCluster(t *testing.T) {
 	assertTruth(run, status, nil)
 }
 
-// removeMember removes the member of other through this pod's etcd once etcd considers the cluster healthy.
+// removeMember removes other's member through this pod's etcd once etcd considers the cluster healthy.
 func removeMember(p *harness.Pod, other *harness.Pod) {
 	p.T.Helper()
 	client, id := p.Etcd(), memberID(p, other)
@@ -86,7 +86,7 @@ func removeMember(p *harness.Pod, other *harness.Pod) {
 	})
 }
 
-// memberID returns the member ID of other as reported by this pod's etcd.
+// memberID returns other's member ID as reported by this pod's etcd.
 func memberID(p *harness.Pod, other *harness.Pod) uint64 {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)

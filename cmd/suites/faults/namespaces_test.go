@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wires is a network that connects namespaces, one for each member, through a bridge in a namespace of its own. The
-// machine's own network is not affected.
+// wires is a network that connects one namespace per member through a bridge in a namespace of its own. The host's
+// network is not affected.
 type wires struct {
 	t      *testing.T
 	prefix string // prefix of the names of the namespaces
 	count  int
 }
 
-// newWires creates a network that exists until the end of the test. newWires requires root and ip(8).
+// newWires creates a network that exists until the test ends. It requires root and ip(8).
 func newWires(t *testing.T) *wires {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -78,7 +78,7 @@ func (w *wires) dial(ctx context.Context, address string) (conn net.Conn, err er
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		runtime.LockOSThread() // never unlocked, because a thread in another namespace must exit together with this goroutine
+		runtime.LockOSThread() // never unlocked, so that the thread exits together with this goroutine
 		hub, failed := unix.Open("/run/netns/"+w.name("hub"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if failed != nil {
 			err = failed

@@ -15,21 +15,21 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// order records the kernel's file events for a database and the exit record, in order. The recording is complete even
-// after a kill, unlike the log.
+// order records the kernel's file events on the database and the exit record, in order. The recording is complete
+// even after a kill, unlike the log.
 type order struct {
 	t      *testing.T
 	events int // file descriptor
 	record string
 }
 
-// The events that the test uses.
+// The inotify events that the test uses.
 const (
 	databaseClosed = "a process that may write has closed the database"
 	recordWritten  = "the exit record was put in its place"
 )
 
-// watchOrder starts to record events, or returns nil if the pod has no database yet.
+// watchOrder starts recording events, or returns nil if the pod has no database yet.
 func watchOrder(p *harness.Pod) *order {
 	p.T.Helper()
 	if _, err := os.Stat(p.DBPath()); err != nil {
@@ -45,8 +45,8 @@ func watchOrder(p *harness.Pod) *order {
 	return &order{p.T, events, filepath.Base(p.RecordPath())}
 }
 
-// wasClosedFirst reports whether the database was closed before the record was written. If no events were recorded,
-// the result is false.
+// wasClosedFirst reports whether the database was closed before the record was written. It returns false if no events
+// were recorded.
 func (o *order) wasClosedFirst() bool {
 	if o == nil {
 		return false

@@ -47,8 +47,8 @@ func loopback(t *testing.T) url.URL {
 	return url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}
 }
 
-// The test measures the longest gap between writes while a user defragments the members of plain etcd one at a time,
-// the leader last.
+// The test measures the longest gap between writes while a user defragments plain etcd members one at a time, the
+// leader last.
 func TestMaintenance_plainEtcd(t *testing.T) {
 	if !*day {
 		t.Skip("takes a minute: make test-maintenance")

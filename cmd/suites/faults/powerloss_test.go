@@ -11,7 +11,7 @@ import (
 
 const diskSize = 512 << 20
 
-// The record must be on disk before the process exits, and its removal must be on disk before etcd opens its data.
+// The record must be flushed to disk before the process exits, and its removal before etcd opens its data.
 func TestFaultPowerLoss_recordIsTrue(t *testing.T) {
 	t.Parallel()
 	trial(t, "stopped, serving", "power loss")
@@ -32,7 +32,7 @@ func TestFaultPowerLoss_recordIsTrue(t *testing.T) {
 	run.Shutdown()
 }
 
-// The crash loop simulates power losses, which also lose writes that the operating system has not flushed.
+// The crash loop simulates power losses, in which writes that the operating system has not flushed are lost as well.
 func TestFaultPowerLossLoop(t *testing.T) {
 	t.Parallel()
 	cycles := 2

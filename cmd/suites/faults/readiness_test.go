@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// readinessBound limits the time for which /readyz may be wrong.
+// readinessBound limits how long /readyz may be wrong.
 const readinessBound = 3 * time.Second
 
 func TestFaultReadiness_followsQuorum(t *testing.T) {

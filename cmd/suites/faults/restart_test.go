@@ -13,12 +13,12 @@ import (
 )
 
 // Every write must get a response during a rolling restart. With plain etcd, some writes time out, because raft drops
-// a write that is forwarded to a stopping leader.
+// writes that are forwarded to a stopping leader.
 func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
 	for _, p := range pods {
-		p.Config["election-timeout"] = 10000 // only a stop may cause a leader change, even on a busy machine
+		p.Config["election-timeout"] = 10000 // only stopping a member may cause a leader change, even on a busy machine
 	}
 	runs := harness.StartAll(pods)
 	end := harness.StartLatencyClients(t, 12, func() *clientv3.Client { return clientOfAll(t, pods) })

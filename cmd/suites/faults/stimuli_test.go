@@ -44,7 +44,7 @@ func postStop(run *harness.Run) {
 	assert.NotEmpty(run.T, body)
 }
 
-// twice sends a second signal after the interval in which two signals are treated as one.
+// twice sends a second signal once the interval in which two signals count as one has passed.
 func twice(second syscall.Signal) func(run *harness.Run) {
 	return func(run *harness.Run) {
 		send(syscall.SIGTERM)(run)
@@ -54,8 +54,8 @@ func twice(second syscall.Signal) func(run *harness.Run) {
 	}
 }
 
-// TestFaultEveryStimulusInEveryState blocks a process in each state and applies each stimulus to it. The process must
-// exit in time, the record must be correct, and the next start must request the validation that the record requires.
+// TestFaultEveryStimulusInEveryState blocks a process in each state and applies each stimulus. The process must exit
+// in time, the record must be correct, and the next start must request the validation that the record requires.
 func TestFaultEveryStimulusInEveryState(t *testing.T) {
 	t.Parallel()
 	for name, state := range parkings {
@@ -88,7 +88,7 @@ func (s blockedStart) suffers(t *testing.T, name string, push stimulus) {
 	assertNextStart(p, t, name)
 }
 
-// assertTruth checks that a clean record exists only if etcd was closed, and always after exit status 0. If the
+// assertTruth checks that a clean record exists only if etcd was closed, and always if the exit status is 0. If the
 // process may have been killed, seen shows whether etcd was closed first.
 func assertTruth(run *harness.Run, status int, seen *order) {
 	run.T.Helper()
@@ -98,7 +98,7 @@ func assertTruth(run *harness.Run, status int, seen *order) {
 	assert.False(run.T, status == 0 && !clean(run.Pod) && !strangers, "status 0 without a clean record: %s", run.Pod.Record())
 }
 
-// leftOpen reports whether etcd was started and neither the log nor the recorded events show that it was closed.
+// leftOpen reports whether etcd was started but neither the log nor the recorded events show that it was closed.
 func leftOpen(run *harness.Run, seen *order) bool {
 	opened := len(run.Log.Matching(harness.Line{"message": "starting an etcd server"})) > 0
 	closed := len(run.Log.Matching(harness.Line{"message": "closed etcd server"})) > 0

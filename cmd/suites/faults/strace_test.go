@@ -17,7 +17,7 @@ import (
 // A spot is a system call on a path.
 type spot struct{ harness.CallPoint }
 
-// callOn returns the spot of the first system call of the given kind on a path.
+// callOn returns the spot for the first system call of the given kind on a path.
 func callOn(call, path string) spot {
 	return spot{harness.CallPoint{Call: call, Path: path, Count: 1}}
 }
@@ -28,7 +28,7 @@ func attach(run *harness.Run, args ...string) (detach func()) {
 	pid := strconv.Itoa(run.Cmd.Process.Pid)
 	tracer := exec.Command("strace", append([]string{"-f", "-qqq", "-o", os.DevNull, "-p", pid}, args...)...)
 	require.NoError(run.T, tracer.Start())
-	run.T.Cleanup(func() { // strace exits together with the process
+	run.T.Cleanup(func() { // strace exits with the process
 		run.Kill()
 		_ = tracer.Wait()
 	})
@@ -46,8 +46,8 @@ func attach(run *harness.Run, args ...string) (detach func()) {
 	return func() { require.NoError(run.T, tracer.Process.Kill()) }
 }
 
-// trace runs the program under strace until the program has stopped, and returns the successful system calls on paths
-// of the volume.
+// trace runs the program under strace until it has stopped, and returns the successful system calls on paths in the
+// volume.
 func trace(p *harness.Pod) (spots []spot) {
 	p.T.Helper()
 	for _, each := range p.Trace("unlinkat,renameat,openat,read,write,fsync,fdatasync,flock,close", func() { p.StartAndStop() }) {
@@ -65,7 +65,7 @@ func (s spot) name() string {
 	return s.Call + " " + s.where() + " " + strconv.Itoa(s.Count)
 }
 
-// where returns the kind of a file, given its path relative to the volume.
+// where returns the kind of the file at a path relative to the volume.
 func (s spot) where() string {
 	switch {
 	case s.Path == ".":

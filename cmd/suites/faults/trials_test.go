@@ -21,7 +21,7 @@ func onlyWithFaults(t *testing.T) {
 	}
 }
 
-// tried contains the trials of the fault suite, which are printed as a table at the end.
+// tried contains the fault suite's trials, which are printed as a table at the end.
 var tried ledger
 
 // A ledger counts trials and failures by state and stimulus.
@@ -35,7 +35,7 @@ type tally struct {
 	runs, failed, missed int
 }
 
-// trial records the test as a trial of the stimulus in the state.
+// trial records the test as a trial of the given stimulus in the given state.
 func trial(t *testing.T, state, stimulus string) {
 	t.Helper()
 	t.Cleanup(func() { tried.add(state, stimulus, t.Failed(), t.Skipped()) })
@@ -76,7 +76,7 @@ func (l *ledger) print(to io.Writer) {
 		sum.runs, sum.failed, sum.missed = sum.runs+row.runs, sum.failed+row.failed, sum.missed+row.missed
 	}
 	sum.print(table)
-	_ = table.Flush() // writing to the output of a test cannot fail
+	_ = table.Flush() // writing to a test's output cannot fail
 }
 
 func (t tally) print(to io.Writer) {

@@ -20,8 +20,7 @@ func (p *Pod) Etcd() *clientv3.Client {
 	return NewClient(p.T, clientv3.Config{Endpoints: []string{p.Endpoint()}, TLS: p.Identity})
 }
 
-// NewClient returns a client that is closed when the test ends. Calls whose context has no deadline fail after
-// Patience.
+// NewClient returns a client that is closed when the test ends. Calls without a context deadline fail after Patience.
 func NewClient(t *testing.T, config clientv3.Config) *clientv3.Client {
 	t.Helper()
 	config.DialTimeout, config.Logger = Patience, zap.NewNop()
@@ -32,8 +31,8 @@ func NewClient(t *testing.T, config clientv3.Config) *clientv3.Client {
 	return client
 }
 
-// limitCalls returns an interceptor that cancels calls after the given time, as measured by a Watch, unless their
-// context has a deadline. The error contains the name of the call, and etcd's client does not retry it.
+// limitCalls returns an interceptor that cancels calls without a context deadline after the given time, as measured
+// by a Watch. The error names the call, and etcd's client does not retry it.
 func limitCalls(within time.Duration) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 		if _, has := ctx.Deadline(); has {
@@ -87,12 +86,12 @@ func (p *Pod) read(key string) *clientv3.GetResponse {
 	return reply
 }
 
-// LatencyClient writes one key after another and measures the longest time between two acknowledged writes. The fields
-// may be read after the client has stopped.
+// LatencyClient writes one key after another and measures the longest gap between acknowledged writes. Its fields may
+// be read once it has stopped.
 type LatencyClient struct {
 	Prefix     string // prefix of the keys
 	Acked      int
-	Longest    time.Duration // longest time between two acknowledged writes
+	Longest    time.Duration // longest gap between acknowledged writes
 	LongestEnd time.Time     // end of that time
 	Failed     []error
 
@@ -122,8 +121,8 @@ func StartLatencyClients(t *testing.T, count int, client func() *clientv3.Client
 	}
 }
 
-// run writes keys until ctx is done, and retries failed writes. A retry may find that the key already exists, because
-// the outcome of a failed write is unknown.
+// run writes keys until ctx is done, and retries failed writes. Because the outcome of a failed write is unknown, a
+// retry may find that the key already exists.
 func (w *LatencyClient) run(ctx context.Context) {
 	var last time.Time
 	for ctx.Err() == nil {
@@ -143,7 +142,7 @@ func (w *LatencyClient) run(ctx context.Context) {
 	}
 }
 
-// Longest returns the LatencyClient with the longest time between two acknowledged writes.
+// Longest returns the LatencyClient with the longest gap between acknowledged writes.
 func Longest(writers []*LatencyClient) *LatencyClient {
 	return slices.MaxFunc(writers, func(a, b *LatencyClient) int { return int(a.Longest - b.Longest) })
 }

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A call to a member that hangs must fail with the name of the call, instead of blocking the suite until its 20-minute
-// limit.
+// A call to a hanging member must fail with an error that names the call, instead of blocking the suite until its
+// 20-minute limit.
 func TestClient_callWithoutDeadlineEnds(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections but never responds
 	require.NoError(t, err)

@@ -26,7 +26,7 @@ func StartAll(pods []*Pod, flags ...string) (runs []*Run) {
 	return runs
 }
 
-// Members returns the pods of a new cluster. Connections are not encrypted unless one of the secure functions
+// Members returns the pods of a new cluster. Connections are unencrypted unless one of the secure functions
 // configures TLS in the pods.
 func Members(t *testing.T, size int, secure ...func([]*Pod)) (pods []*Pod) {
 	t.Helper()

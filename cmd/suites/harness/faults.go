@@ -30,7 +30,7 @@ type Disk struct {
 	point string
 }
 
-// NewDisk creates a disk of size bytes. Without root and loop devices, NewDisk skips the test.
+// NewDisk creates a disk of size bytes. It skips the test if root or loop devices are unavailable.
 func NewDisk(p *Pod, size int64) *Disk {
 	p.T.Helper()
 	d := &Disk{t: p.T, image: filepath.Join(p.Dir, "disk"), point: p.Volume}
@@ -43,9 +43,9 @@ func NewDisk(p *Pod, size int64) *Disk {
 	return d
 }
 
-// CutPower shuts down the file system, kills the process and mounts the disk again. CutPower first suspends the
-// process, because an fsync during a shutdown of ext4 succeeds even if the data is lost, and etcd must not
-// acknowledge such a write.
+// CutPower shuts down the file system, kills the process and mounts the disk again. It suspends the process first,
+// because an fsync during an ext4 shutdown succeeds even if the data is lost, and etcd must not acknowledge such a
+// write.
 func (d *Disk) CutPower(run *Run) {
 	d.t.Helper()
 	suspend(run)
@@ -58,8 +58,8 @@ func (d *Disk) CutPower(run *Run) {
 	Eventually(d.t, "the disk is remounted", d.back)
 }
 
-// back mounts the disk again and reports whether it is usable. The disk stays unusable as long as another process,
-// such as a container that has just started, has the old mount in its namespace.
+// back mounts the disk again and reports whether it is usable. The disk remains unusable while another process, such
+// as a container that has just started, has the old mount in its namespace.
 func (d *Disk) back() bool {
 	if exec.Command("mount", "-o", "loop", d.image, d.point).Run() != nil {
 		return false
@@ -72,7 +72,7 @@ func (d *Disk) back() bool {
 	return false
 }
 
-// suspend suspends the process, and returns once it has stopped running or exited.
+// suspend suspends the process and returns once it has stopped or exited.
 func suspend(run *Run) {
 	run.T.Helper()
 	_ = run.Cmd.Process.Signal(syscall.SIGSTOP) // the process may have exited already
@@ -83,7 +83,7 @@ func suspend(run *Run) {
 	})
 }
 
-// run runs a command. run retries while a process of another test is still using the disk.
+// run runs a command. run runs a command and retries it while another test's process is still using the disk.
 func (d *Disk) run(name string, args ...string) {
 	d.t.Helper()
 	Eventually(d.t, name+" succeeds", func() bool { return exec.Command(name, args...).Run() == nil })
@@ -99,7 +99,7 @@ func Mount(t *testing.T, args ...string) {
 	t.Cleanup(func() { require.NoError(t, exec.Command("umount", "--lazy", point).Run()) })
 }
 
-// A CallPoint identifies the Count-th system call of a kind on a path.
+// A CallPoint identifies the Count-th system call of a given kind on a path.
 type CallPoint struct {
 	Call, Path string
 	Count      int
@@ -118,7 +118,7 @@ func (s CallPoint) Inject(fault string) []string {
 	return []string{"-P", s.Path, "-e", "trace=" + s.Call, "-e", "inject=" + s.Call + ":" + fault}
 }
 
-// Strace makes the pod run its programs under strace. strace runs as a grandchild, so the child process is still the
+// Strace makes the pod run its programs under strace. strace runs as a grandchild, so the child process remains the
 // program itself.
 func (p *Pod) Strace(args ...string) {
 	p.Under = append([]string{"strace", "-D", "-f", "-qqq", "-o", p.tracePath()}, args...)
@@ -128,8 +128,8 @@ func (p *Pod) tracePath() string { return filepath.Join(p.Dir, "trace") }
 
 var traced = regexp.MustCompile(`^\d+ +(\w+)\((?:\d+<([^>]+)>|AT_FDCWD<[^>]*>, "([^"]+)")`)
 
-// Trace runs life with the pod under strace. Trace returns the successful calls of the given kinds on paths of the
-// volume or under others, in the order in which the calls returned.
+// Trace calls life with the pod under strace. It returns the successful calls of the given kinds on paths in the
+// volume or under others, in the order in which they returned.
 func (p *Pod) Trace(calls string, life func(), others ...string) (spots []CallPoint) {
 	p.T.Helper()
 	p.Strace("-y", "-z", "-e", "trace="+calls)

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// A Line is a line of the log, or the fields to match.
+// A Line is a log line, or the fields to match in one.
 type Line map[string]any
 
 // A Log contains the lines that a process has written to standard error.
@@ -61,7 +61,7 @@ func (l *Log) summary() string {
 	return strings.Join(shown, "")
 }
 
-// Matching returns the lines that have all of the given fields. A message only needs to contain the given text.
+// Matching returns the lines that have all the given fields. The message only has to contain the given text.
 func (l *Log) Matching(want Line) (found []Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +85,7 @@ func (have Line) has(want Line) bool {
 	return true
 }
 
-// FindText returns the lines whose text contains the words.
+// FindText returns the lines whose text contains the given words.
 func (l *Log) FindText(words string) (found []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -24,8 +24,8 @@ const (
 )
 
 const (
-	// stint is the CPU time of one measurement of the machine's pace, and rest is the pause between two measurements.
-	// All measurements together use 1% of a core.
+	// stint is the CPU time that one measurement of the machine's pace takes, and rest is the pause between
+	// measurements. Together, the measurements use 1% of a core.
 	stint = 4 * time.Millisecond
 	rest  = 396 * time.Millisecond
 )
@@ -39,7 +39,7 @@ var pace struct {
 // measuring starts the measurements when the first Watch is created.
 var measuring = sync.OnceFunc(func() { go sampleCPU() })
 
-// sampleCPU measures the pace forever, on a locked thread that waits for a CPU like any other busy thread.
+// sampleCPU measures the pace forever on a locked thread, which has to wait for a CPU like any other busy thread.
 func sampleCPU() {
 	runtime.LockOSThread()
 	for {
@@ -62,11 +62,11 @@ func threadTime() time.Duration {
 	return time.Duration(spent.Nano())
 }
 
-// Watch is a stopwatch that runs slower on a busy machine. Tests use a Watch to check time limits, because it measures
-// how long something would have taken on a dedicated core.
+// Watch is a stopwatch that slows down on a busy machine. Tests use it to check time limits, because it measures how
+// long something would have taken on a dedicated core.
 type Watch struct {
 	began        time.Time
-	took, worked time.Duration // values of pace when the Watch was started
+	took, worked time.Duration // values of pace at the start of the Watch
 }
 
 // StartWatch starts a Watch.
@@ -77,7 +77,7 @@ func StartWatch() Watch {
 	return Watch{time.Now(), pace.took, pace.worked}
 }
 
-// Duration returns the time since the start, divided by the slowdown of the machine during that time.
+// Duration returns the time since the start, divided by the machine's slowdown during that time.
 func (w Watch) Duration() time.Duration {
 	pace.Lock()
 	defer pace.Unlock()
@@ -107,8 +107,8 @@ func withTimeout(parent context.Context, within time.Duration) (context.Context,
 	return ctx, func() { cancel(nil) }
 }
 
-// Receive returns the next value received from a channel. If the channel is closed, open is false. If there is no
-// value within Patience, Receive fails the test.
+// Receive returns the next value received from a channel. If the channel is closed, open is false. Receive fails the
+// test if it receives no value within Patience.
 func Receive[T any](t *testing.T, what string, from <-chan T) (value T, open bool) {
 	t.Helper()
 	Eventually(t, what, func() bool {
@@ -139,8 +139,8 @@ func await(t *testing.T, what string, within time.Duration, condition func() boo
 	}
 }
 
-// pollInterval returns the pause until the next poll. The pause increases with the time waited so far, because a poll
-// takes milliseconds of CPU time if client and server are built with the race detector.
+// pollInterval returns the pause until the next poll. The pause grows with the time waited so far, because a poll
+// costs milliseconds of CPU time if client and server are built with the race detector.
 func pollInterval(waited time.Duration) time.Duration {
 	return min(max(waited/16, 5*time.Millisecond), 50*time.Millisecond)
 }

@@ -10,7 +10,7 @@ import (
 
 func TestWatch_busyMachine(t *testing.T) {
 	defer func(real func()) { measuring = real }(measuring)
-	measuring = func() {} // disabled because the test sets the load of the machine
+	measuring = func() {} // disabled because the test simulates the machine's load
 	synctest.Test(t, func(t *testing.T) {
 		idle := StartWatch()
 		pass(10*time.Second, 1)
@@ -22,7 +22,7 @@ func TestWatch_busyMachine(t *testing.T) {
 	})
 }
 
-// pass advances the time while a measurement takes several times its CPU time.
+// pass advances the time as if measurements took several times their CPU time.
 func pass(span time.Duration, slower int) {
 	<-time.After(span)
 	pace.Lock()

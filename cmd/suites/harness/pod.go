@@ -29,7 +29,7 @@ type Pod struct {
 	Config  map[string]any // configuration that the sidecar serves; must not change while a process is running
 	Flags   []string
 	Env     []string // environment of all processes of the pod
-	Under   []string // command that runs the program, such as strace; empty to run the program directly
+	Under   []string // command under which to run the program, such as strace; empty to run the program directly
 	Program string   // program to run instead of the program under test, if not empty
 
 	Port, ClientPort, PeerPort int         // ports of the wrapper and etcd
@@ -45,8 +45,8 @@ func NewPodWithStoppedSidecar(t *testing.T) *Pod {
 	return p
 }
 
-// NewPod returns a pod whose sidecar starts listening with the first process. Tests must script the sidecar before the
-// first process starts.
+// NewPod returns a pod whose sidecar starts listening when the first process is started. Tests must script the
+// sidecar before that.
 func NewPod(t *testing.T) *Pod {
 	t.Helper()
 	Built(t)
@@ -61,8 +61,7 @@ func NewPod(t *testing.T) *Pod {
 	return p
 }
 
-// NewStandalonePod returns a pod without a sidecar. NewStandalonePod writes etcd's configuration and the additional
-// keys to a file.
+// NewStandalonePod returns a pod without a sidecar. It writes etcd's configuration and the additional keys to a file.
 func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 	t.Helper()
 	p := NewPodWithStoppedSidecar(t)
@@ -71,7 +70,7 @@ func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 	return p
 }
 
-// makeStandalone writes the current configuration to a file and configures the pod to use it.
+// makeStandalone writes the current configuration to a file and makes the pod use it.
 func (p *Pod) makeStandalone() {
 	p.T.Helper()
 	delete(p.Config, "data-dir") // --volume-dir determines it
@@ -103,7 +102,7 @@ func (p *Pod) SingleMember() map[string]any {
 	}
 }
 
-// WithoutQuorum configures a cluster of three members, of which two do not exist.
+// WithoutQuorum configures a cluster of three members, two of which do not exist.
 func (p *Pod) WithoutQuorum() {
 	p.Config["initial-cluster"] = fmt.Sprintf("%s,etcd-main-1=http://127.0.0.1:%d,etcd-main-2=http://127.0.0.1:%d",
 		p.Config["initial-cluster"], ports.Lease(p.T), ports.Lease(p.T))
@@ -118,7 +117,7 @@ func (p *Pod) DBPath() string { return filepath.Join(p.DataDir(), "member", "sna
 // RecordPath returns the path of the exit record.
 func (p *Pod) RecordPath() string { return filepath.Join(p.Volume, "exit_code") }
 
-// StoredConfig returns the path to which the program writes etcd's configuration for debugging.
+// StoredConfig returns the path of the copy of etcd's configuration that the program writes for debugging.
 func (p *Pod) StoredConfig() string { return filepath.Join(p.Dir, "etcd.conf.yaml") }
 
 // TerminationMessage returns the path of the termination message.
@@ -165,7 +164,7 @@ func (p *Pod) RequireNoData() {
 	require.NoDirExists(p.T, filepath.Join(p.DataDir(), "member"))
 }
 
-// CorruptFile inverts part of a file but keeps its modification time, as silent corruption on a disk would.
+// CorruptFile inverts part of a file but keeps its modification time, as silent disk corruption would.
 func CorruptFile(t *testing.T, path string, from int64, size int) {
 	t.Helper()
 	before, err := os.Stat(path)
@@ -184,7 +183,7 @@ func CorruptFile(t *testing.T, path string, from int64, size int) {
 	require.NoError(t, os.Chtimes(path, time.Time{}, before.ModTime()))
 }
 
-// BlockClose sends a request without its body, so that closing etcd takes up to 7 s. release ends the request.
+// BlockClose sends a request without its body, which makes closing etcd take up to 7 s. release ends the request.
 func (p *Pod) BlockClose() (release func()) {
 	p.T.Helper()
 	endpoint, err := url.Parse(p.Endpoint())
@@ -203,8 +202,7 @@ func (p *Pod) BlockClose() (release func()) {
 	return func() { _ = connection.Close() }
 }
 
-// StartAndLockDB starts the program, and locks the database after the sidecar's validation but before etcd is
-// started.
+// StartAndLockDB starts the program and locks the database between the sidecar's validation and the start of etcd.
 func (p *Pod) StartAndLockDB(flags ...string) (run *Run, release func()) {
 	p.T.Helper()
 	p.Sidecar.Takes = Forever
@@ -213,11 +211,11 @@ func (p *Pod) StartAndLockDB(flags ...string) (run *Run, release func()) {
 	Eventually(p.T, "the validation starts", func() bool { return len(p.Sidecar.Requests(StartPath)) > asked })
 	release = LockFile(p.T, p.DBPath())
 	p.Sidecar.Finish()
-	p.Sidecar.Takes = 0 // later validations are fast again
+	p.Sidecar.Takes = 0 // subsequent validations are fast again
 	return run, release
 }
 
-// LockFile locks a file in the same way as bbolt, to simulate another process.
+// LockFile locks a file as bbolt does, to simulate another process.
 func LockFile(t *testing.T, path string) (release func()) {
 	t.Helper()
 	file, err := os.Open(path)

@@ -25,18 +25,18 @@ import (
 // parallel is the default of -parallel in the suites, whose tests spend most of their time waiting.
 const parallel = "6"
 
-// Program is the path of the program under test. Program is built when the first test needs it, unless the suite
-// builds a different program.
+// Program is the path of the program under test. It is built when the first test needs it, unless the suite builds a
+// different program.
 var Program string
 
 // DetectRaces makes the program under test use the race detector if the tests themselves use it. The detector triples
 // the CPU time of every process, so only the suite that covers all features uses it by default.
 var DetectRaces = flag.Bool("detect-races", false, "build the program with the race detector if the tests use it")
 
-// directory is the directory of the program that this suite runs.
+// directory contains the program that this suite runs.
 var directory string
 
-// Main is called by TestMain, runs the tests of a suite and returns the exit status.
+// Main runs a suite's tests and returns the exit status. It is called by TestMain.
 func Main(m *testing.M) int {
 	flag.Parse()
 	http.DefaultClient.Timeout = Patience
@@ -64,7 +64,7 @@ var prepared = sync.OnceValue(func() error {
 	return buildProgram(Program)
 })
 
-// Built returns the path of the program under test, which it builds first if necessary.
+// Built returns the path of the program under test, building it first if necessary.
 func Built(t *testing.T) string {
 	t.Helper()
 	require.NoError(t, prepared(), "cannot build the program under test")
@@ -79,7 +79,7 @@ func buildProgram(path string) error {
 			return err
 		}
 		// A suite runs a copy, which is not affected by the next build. This process must not open the built file
-		// itself, because Go rewrites the file each time and would conclude that the tests depend on it.
+		// itself: Go rewrites it each time and would conclude that the tests depend on it.
 		return exec.Command("cp", built, path).Run()
 	})
 	return err
@@ -109,12 +109,12 @@ func moduleRoot() (string, error) {
 	return strings.TrimSpace(string(dir)), err
 }
 
-// Stillness replaces, in the built program, the 90 s for which a restore waits after the last heartbeat of the backup
-// writer. An idle process sends a heartbeat only every 30 s, so a test must keep writing to a member that should count
-// as active.
+// Stillness replaces the 90 s that a restore in the built program waits after the backup writer's last heartbeat. An
+// idle process sends a heartbeat only every 30 s, so a test must keep writing to a member that should count as
+// active.
 const Stillness = 2 * time.Second
 
-// BuildAsReleased builds the program with the 90 s of a release, once for all suites.
+// BuildAsReleased builds the program with the 90 s that a release uses, once for all suites.
 func BuildAsReleased() (path string, err error) {
 	return shared(withRaceSuffix("etcd-wrapper-patient"), func(root, path string) error { return build(root, path, 90*time.Second) })
 }
@@ -157,8 +157,8 @@ func detectsRaces() bool {
 	return *DetectRaces && ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// openSources opens every directory of the module. Go caches a test result until a file opened by the test changes,
-// but cannot detect that these tests depend on the program.
+// openSources opens every directory of the module. Go caches a test result until a file that the test opened changes,
+// but does not know that these tests depend on the program.
 func openSources(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -186,7 +186,7 @@ type Command struct {
 	ended chan struct{}
 }
 
-// Begin starts a command that contacts the pod's wrapper.
+// Begin starts a subcommand that contacts the pod's wrapper.
 func (p *Pod) Begin(args ...string) *Command {
 	p.T.Helper()
 	if args[0] == "etcdctl" { // most etcdctl commands prefer this flag over the environment
@@ -232,7 +232,7 @@ func (c *Command) Wait() (out, log string, status int) {
 	return c.Output(), c.log.String(), c.cmd.ProcessState.ExitCode()
 }
 
-// Output runs a command that does not need a pod and returns its output.
+// Output runs a subcommand that does not need a pod, and returns its output.
 func Output(t *testing.T, args ...string) string {
 	t.Helper()
 	var stderr bytes.Buffer
@@ -259,14 +259,14 @@ func (c *Command) Stop() {
 	c.Wait()
 }
 
-// oldEtcds are built once for all suites; the first build takes half a minute.
+// oldEtcds are built once for all suites. The first build takes half a minute.
 var oldEtcds = map[string]func() (path string, err error){
 	"3.4": sync.OnceValues(func() (string, error) { return buildEtcd("3.4", "etcd34", "go.etcd.io/etcd") }),
 	"3.5": sync.OnceValues(func() (string, error) { return buildEtcd("3.5", "etcd35", "go.etcd.io/etcd/server/v3") }),
 }
 
-// OldEtcd returns the path of etcd 3.4 or 3.5. If the modules are not available, OldEtcd skips the test, because
-// tests do not use the network.
+// OldEtcd returns the path of etcd 3.4 or 3.5. Because tests do not use the network, it skips the test if the modules
+// are unavailable.
 func OldEtcd(t *testing.T, version string) (path string) {
 	t.Helper()
 	path, err := oldEtcds[version]()

@@ -1,5 +1,5 @@
-// Package harness runs the program like a pod, with real processes, real signals, a scripted sidecar and etcd's own
-// client. Package harness is for tests only. The suites in the neighboring directories test the requirements.
+// Package harness runs the program as a pod would, with real processes, real signals, a scripted sidecar and etcd's
+// own client. Package harness is for tests only. The suites in the neighboring directories test the requirements.
 //
 // A Pod is everything that outlives a process, and a Run is one process in a pod. No helper sleeps for a fixed time:
 // tests wait for an expected event up to a deadline. On a busy machine, time limits are extended (see Watch).
@@ -62,7 +62,7 @@ func (p *Pod) Arguments(flags ...string) []string {
 func (p *Pod) Run(args ...string) *Run {
 	p.T.Helper()
 	if _, err := os.Lstat(p.Volume); errors.Is(err, fs.ErrNotExist) {
-		require.NoError(p.T, os.MkdirAll(p.Volume, 0o700)) // like Kubernetes, if the volume was lost
+		require.NoError(p.T, os.MkdirAll(p.Volume, 0o700)) // if the volume was lost, as Kubernetes does
 	}
 	reader, writer, err := os.Pipe()
 	require.NoError(p.T, err)
@@ -99,8 +99,8 @@ func (r *Run) collectLog() {
 	_ = r.Cmd.Wait() // the result is in ProcessState
 }
 
-// cleanup kills the process and checks its log: every line must be JSON, and no line may report an event that should
-// be impossible.
+// cleanup kills the process and checks its log: every line must be JSON, and none may report an event that should be
+// impossible.
 func (r *Run) cleanup() {
 	r.Kill()
 	_ = r.Stderr.Close() // a test may have closed the reader
@@ -119,7 +119,7 @@ func (r *Run) Kill() {
 	Receive(r.T, "the killed process exits and closes its log", r.Ended)
 }
 
-// LoseVolume kills the process and deletes its volume, so the next process finds an empty one.
+// LoseVolume kills the process and deletes its volume so that the next process finds an empty one.
 func (r *Run) LoseVolume() {
 	r.T.Helper()
 	r.Kill()
@@ -157,8 +157,8 @@ func (r *Run) Stop(s syscall.Signal) (status int, took time.Duration) {
 	return r.Exit(Patience), watch.Duration()
 }
 
-// Shutdown sends SIGTERM while etcd is running, and requires a clean exit. Shutdown returns the time until the
-// process exited, as measured by a Watch.
+// Shutdown sends SIGTERM while etcd is running, and requires a clean exit. It returns the time until the process
+// exited, as measured by a Watch.
 func (r *Run) Shutdown() (took time.Duration) {
 	r.T.Helper()
 	status, took := r.Stop(syscall.SIGTERM)
@@ -168,7 +168,7 @@ func (r *Run) Shutdown() (took time.Duration) {
 	return took
 }
 
-// answerWithin limits a request to the wrapper's own server. The time is sufficient on any machine, because the server
+// answerWithin limits a request to the wrapper's own server. This suffices on any machine, because the server
 // responds from memory.
 const answerWithin = 10 * time.Second
 
@@ -263,7 +263,7 @@ func (p *Pod) StartReady(flags ...string) *Run {
 	return run
 }
 
-// StartAndStop starts the program, writes the given keys and values, and stops the program, which leaves a clean exit
+// StartAndStop starts the program, writes the given keys and values, and stops the program, leaving a clean exit
 // record.
 func (p *Pod) StartAndStop(keysAndValues ...string) *Run {
 	p.T.Helper()

@@ -22,14 +22,14 @@ const (
 	ConfigPath = "/config"
 )
 
-// Forever is the duration of a validation that continues until the test calls Finish.
+// Forever is the duration of a validation that runs until the test calls Finish.
 const Forever = time.Duration(-1)
 
 // Sidecar imitates etcd-backup-restore. A Sidecar reports each result only once, and can be made slow or faulty.
 // Tests must set up the responses before the process is started.
 type Sidecar struct {
 	t       *testing.T
-	Port    int // 0 until Listen is called, unless the sidecar is stopped
+	Port    int // 0 until Listen is called, except for a stopped sidecar
 	config  func() map[string]any
 	server  *http.Server
 	handler http.Handler
@@ -39,11 +39,11 @@ type Sidecar struct {
 	cleared chan struct{} // closed by ClearFaults
 
 	tls     *tls.Config        // nil for plain HTTP
-	Results []string           // results of the next validations; any further validation is Successful
+	Results []string           // results of the next validations; all further ones are Successful
 	Takes   time.Duration      // duration of a validation
 	Slow    time.Duration      // delay before the first byte of the configuration is sent
 	Faults  map[string][]Fault // one-time faults by path
-	Broken  map[string]Fault   // permanent faults by path, which are used after those in Faults
+	Broken  map[string]Fault   // permanent faults by path, used once those in Faults are exhausted
 
 	mu       sync.Mutex
 	state    string
@@ -72,7 +72,7 @@ func newSidecar(t *testing.T, config func() map[string]any) *Sidecar {
 	return s
 }
 
-// Listen opens the port if it is not open yet. Connections are refused until Listen is called for the first time.
+// Listen opens the port if necessary. Connections are refused until the first call.
 func (s *Sidecar) Listen() {
 	s.t.Helper()
 	s.once.Do(func() {
@@ -123,8 +123,8 @@ func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, word)
 }
 
-// start starts a validation unless one has already been requested. If the request is ignored, the response still has
-// status code 200.
+// start starts a validation unless one has already been requested. It responds with status code 200 even if it
+// ignores the request.
 func (s *Sidecar) start(http.ResponseWriter, *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +137,7 @@ func (s *Sidecar) start(http.ResponseWriter, *http.Request) {
 	}
 }
 
-// Finish waits until a validation of duration Forever has started, and completes it.
+// Finish waits until a validation of duration Forever has started, and then completes it.
 func (s *Sidecar) Finish() {
 	s.t.Helper()
 	Eventually(s.t, "a validation starts", func() bool {
@@ -168,7 +168,7 @@ func (s *Sidecar) serveConfig(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-yaml")
-	_, _ = w.Write(text) // a client that was disconnected sends the request again
+	_, _ = w.Write(text) // a client that was disconnected retries the request
 }
 
 // Requests returns the requests for a path in order.
@@ -202,7 +202,7 @@ func (s *Sidecar) Modes() []string {
 	return modes
 }
 
-// ClearFaults removes all faults and responds to the blocked requests.
+// ClearFaults removes all faults and answers the blocked requests.
 func (s *Sidecar) ClearFaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

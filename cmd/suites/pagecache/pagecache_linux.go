@@ -1,4 +1,4 @@
-// Package pagecache measures for tests how much of a file is in the page cache.
+// Package pagecache lets tests measure how much of a file is in the page cache.
 package pagecache
 
 import (
@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Share returns the fraction of a file's pages that are in memory, from 0 to 1. The file must not be empty.
+// Share returns the fraction of a file's pages, from 0 to 1, that are in memory. The file must not be empty.
 func Share(t testing.TB, path string) float64 {
 	t.Helper()
 	file, err := os.Open(path)

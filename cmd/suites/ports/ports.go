@@ -1,6 +1,6 @@
 // Package ports leases TCP ports to tests. No other test uses a leased port, and the kernel does not use it for
-// outgoing connections. The package is for programs that take a port number. A test that can pass a listener should
-// listen on port 0 instead.
+// outgoing connections. Use it for programs that take a port number. Tests that can pass a listener should listen on
+// port 0 instead.
 package ports
 
 import (
@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lowest is the first port to lease. Ports below lowest are left to well-known services.
+// lowest is the first port to lease. Lower ports are left to well-known services.
 const lowest = 10000
 
 var leases struct {
@@ -47,8 +47,8 @@ func Lease(t testing.TB) int {
 	return 0
 }
 
-// lock reserves a port for this process. If another test has reserved the port or another program is listening on it,
-// lock fails.
+// lock reserves a port for this process. It fails if another test has reserved the port or another program is
+// listening on it.
 func lock(t testing.TB, port int) bool {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("etcd-wrapper-test-ports-%d", os.Getuid()))

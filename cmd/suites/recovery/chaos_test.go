@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// infoLevel limits the size of the logs of many runs.
+// infoLevel limits the log size of many runs.
 const infoLevel = "--log-level=info"
 
 // lifetime is the number of rounds with the same cluster.
@@ -27,7 +27,7 @@ func TestChaos_singleMember(t *testing.T) {
 	chaos(t, func(t *testing.T, _ string) store { return newDepot(t).store() })
 }
 
-// TestChaos_singleMemberWithServer is like TestChaos_singleMember, but uses a real S3 server, which can also be slow.
+// TestChaos_singleMemberWithServer is like TestChaos_singleMember but uses a real S3 server, which can also be slow.
 func TestChaos_singleMemberWithServer(t *testing.T) {
 	t.Parallel()
 	chaos(t, bucket(t))
@@ -69,11 +69,11 @@ type cluster struct {
 	informer *informer
 	watching int // how often the informer had listed at the last verification
 
-	etcd      *clientv3.Client // client that the test itself uses
+	etcd      *clientv3.Client // client for the test itself
 	run       *harness.Run
 	id        string // ID of the cluster
 	stored    int64  // revision that the program reported as stored
-	restored  int64  // revision that the program reported as restored since the fault; 0 if none
+	restored  int64  // revision that the program has reported as restored since the fault; 0 if none
 	user      int64  // revision at which the user was added
 	oldVolume string // copy of the volume; empty if there is none
 }
@@ -121,9 +121,8 @@ func (c *cluster) choose() disaster {
 	})
 }
 
-// choose returns a random element that is currently possible and whose name contains part. choose draws from all
-// elements until one is possible, because the random sequence of a seed must not depend on which elements are
-// possible.
+// choose returns a random element that is currently possible and whose name contains part. It draws from all elements
+// until one is possible, so that a seed's random sequence does not depend on which elements are possible.
 func choose[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, about func(T) (name string, possible bool)) T {
 	t.Helper()
 	fits := func(one T) bool {
@@ -139,7 +138,7 @@ func choose[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, ab
 	}
 }
 
-// sleep waits for a random time, but returns early if the process exits.
+// sleep waits for a random time, or until the process exits if that is sooner.
 func (c *cluster) sleep(most time.Duration) {
 	select {
 	case <-time.After(time.Duration(c.dice.Int64N(int64(most)))):
@@ -162,13 +161,13 @@ func (c *cluster) readStatus() {
 	}
 }
 
-// An outcome describes what may be lost after a fault.
+// An outcome describes what a fault may cause to be lost.
 type outcome struct {
 	whole   bool  // the volume is intact, so nothing may be lost
 	exactly int64 // revision that was restored, if a restore was requested
 }
 
-// recover starts the program and waits until the member is ready. Some of the runs are killed before the member is
+// recover starts the program and waits until the member is ready. It kills some of the runs before the member is
 // ready.
 func (c *cluster) recover(flags ...string) {
 	c.T.Helper()
@@ -181,7 +180,7 @@ func (c *cluster) recover(flags ...string) {
 	c.readRestored()
 }
 
-// killRecovery kills a run that may be in the middle of a recovery.
+// killRecovery kills a run, possibly in the middle of a recovery.
 func (c *cluster) killRecovery() {
 	c.run.Kill()
 	c.readRestored()
@@ -196,8 +195,8 @@ func (c *cluster) awaitSteps(count int) {
 	})
 }
 
-// readRestored records the revision that a run reports as restored. Later runs of the same recovery may find a higher
-// revision.
+// readRestored records the revision that a run reports as restored. Subsequent runs of the same recovery may find a
+// higher revision.
 func (c *cluster) readRestored() {
 	for _, line := range c.run.Log.Matching(harness.Line{"message": "recovery: "}) {
 		if of, has := line["restored_revision"].(float64); has {

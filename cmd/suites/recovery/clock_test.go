@@ -16,10 +16,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// clockAhead is the environment variable that sets how many seconds the clock of a skewed program is ahead.
+// clockAhead is the environment variable that sets how many seconds fast a skewed program's clock is.
 const clockAhead = "CLOCK_AHEAD"
 
-// Patch for time.Now that adds the seconds.
+// Patch for time.Now that adds the seconds in clockAhead.
 const (
 	asks     = "\tsec, nsec, mono := runtimeNow()\n"
 	asksWith = asks + "\tsec += clockAhead\n"
@@ -54,7 +54,7 @@ var skewed = sync.OnceValues(func() (path string, err error) {
 	})
 })
 
-// setClock makes the pod start programs whose clock is ahead by a whole number of seconds.
+// setClock makes the pod start programs whose clock is a whole number of seconds fast.
 func setClock(p *harness.Pod, ahead time.Duration) {
 	p.T.Helper()
 	program, err := skewed()

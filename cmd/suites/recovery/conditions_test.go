@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A condition is a problem that persists while a fault is injected, because a cluster that survives each of the two
-// alone may not survive both at the same time.
+// A condition is a problem that persists while a fault is injected. A cluster that survives each of them alone may
+// not survive both at once.
 type condition struct {
 	name  string
 	start func(c *threeMembers, victim *member) (ends func())
@@ -31,7 +31,7 @@ var conditions = []condition{
 	}},
 	{"there is no space", func(c *threeMembers, victim *member) func() {
 		c.raiseNoSpace(c.other(victim))
-		return func() {} // the alarm is disarmed, because there is enough space
+		return func() {} // nothing to do: the alarm is disarmed, because there is enough space
 	}},
 	{"another member is suspended for a while", func(c *threeMembers, victim *member) func() {
 		still := c.other(victim).run
@@ -97,8 +97,8 @@ var conditions = []condition{
 	}},
 }
 
-// chooseCondition starts a condition for a fault. In half of the rounds, or if the cluster must be restored from its
-// store, chooseCondition does not start any condition.
+// chooseCondition starts a condition for a fault, except in half of the rounds and if the cluster must be restored
+// from its store.
 func (c *threeMembers) chooseCondition(drawn memberFault, victim *member) (name string, ends func()) {
 	also := choose(c.t, c.dice, conditions, "while", *while, func(one condition) (string, bool) { return one.name, true })
 	itself := strings.Contains(drawn.name, "store away") && strings.Contains(also.name, "store")
@@ -109,7 +109,7 @@ func (c *threeMembers) chooseCondition(drawn memberFault, victim *member) (name 
 	return drawn.name + ", while " + also.name, also.start(c, victim)
 }
 
-// inBackground calls a function repeatedly until ends is called. ends waits until the function has returned.
+// inBackground calls a function repeatedly until ends is called. ends waits for the function to return.
 func inBackground(what func(ctx context.Context, dice *rand.Rand), dice *rand.Rand) (ends func()) {
 	own := rand.New(rand.NewPCG(dice.Uint64(), 0))
 	ctx, cancel := context.WithTimeout(context.Background(), recoveryTimeout)
@@ -131,11 +131,11 @@ func sleep(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// slowDisk delays each fsync and fdatasync call of a program by 20 ms and discards the output of strace.
+// slowDisk delays each of a program's fsync and fdatasync calls by 20 ms and discards strace's output.
 var slowDisk = []string{"sh", "-c", `exec 3>&2 2>/dev/null; exec strace -D -f --seccomp-bpf -qqq -o /dev/null -e trace=fsync,fdatasync \
 	-e inject=fsync,fdatasync:delay_enter=20000 sh -c 'exec 2>&3 3>&-; exec "$0" "$@"' "$0" "$@"`}
 
-// remove removes the member with a peer URL from the cluster.
+// remove removes the member with the given peer URL from the cluster.
 func (c *threeMembers) remove(at string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -25,7 +25,7 @@ func (l *storedMember) copied() *harness.Pod {
 }
 
 // Only one of two pods with copies of the same data may continue the backups. The pod that writes second must notice
-// the other pod's rows in the store.
+// the other's rows in the store.
 func TestCopies_oneContinues(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)

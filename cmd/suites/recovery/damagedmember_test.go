@@ -13,15 +13,15 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A damagedMember is a stopped single member with a damaged volume. A damagedMember can be reset and recovered any
-// number of times.
+// A damagedMember is a stopped single member with a damaged volume. It can be reset and recovered any number of
+// times.
 type damagedMember struct {
 	*harness.Pod
 	depot
-	copies int // number of preserved copies after the recovery
+	copies int // number of copies preserved by the recovery
 }
 
-// damages lists ways of damaging a volume, each with the number of preserved copies after the recovery.
+// damages lists ways of damaging a volume, each with the number of copies preserved by the recovery.
 var damages = []struct {
 	name   string
 	damage func(p *harness.Pod)
@@ -53,8 +53,8 @@ func (s *damagedMember) reset() {
 	s.copyAll(s.dir+".saved", s.dir)
 }
 
-// copyAll replaces the content of a directory with that of another. The directory itself is not replaced, because it
-// may be a mount point.
+// copyAll replaces the content of a directory with that of another. It keeps the directory itself, which may be a
+// mount point.
 func (s *damagedMember) copyAll(from, to string) {
 	s.T.Helper()
 	script := `mkdir -p "$1" && find "$1" -mindepth 1 -delete && cp -a --sparse=always "$0/." "$1" && sync -f "$1"`

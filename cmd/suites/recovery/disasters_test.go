@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A disaster is a fault of a single member. The member is under load until inject calls stop, and inject returns once
-// the member has recovered.
+// A disaster is a fault that affects a single member. The member is under load until inject calls stop, and inject
+// returns once the member has recovered.
 type disaster struct {
 	name       string
 	isPossible func(c *cluster) bool // nil means always possible
@@ -73,7 +73,7 @@ var disasters = []disaster{
 		c.loseStore()
 		c.kill(stop)
 		breakDatabase(c.Pod)
-		c.waitForStore() // only valid data can be used without the store
+		c.waitForStore() // without the store, only valid data can be used
 		return c.recoverAll()
 	}},
 	{"store slow, volume lost", (*cluster).canBeSlow, func(c *cluster, stop func()) outcome {
@@ -122,7 +122,7 @@ func (c *cluster) awaitNewerThanCopy() {
 	})
 }
 
-// shutdown stops the clients first, and then the program, which uploads all acknowledged writes.
+// shutdown stops the clients and then the program, which uploads all acknowledged writes.
 func (c *cluster) shutdown(stop func()) {
 	c.T.Helper()
 	stop()

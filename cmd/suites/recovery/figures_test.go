@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// sum contains the results of the long runs, which are printed at the end.
+// sum contains the long runs' results, which are printed at the end.
 var sum = figures{disasters: map[string]int{}}
 
 type figures struct {
@@ -24,7 +24,7 @@ type figures struct {
 
 	takeovers          int
 	kept, lost         int           // writes reported as stored, and how many of them are missing after a takeover
-	longestOverlap     time.Duration // longest time between the return of a pod and its exit
+	longestOverlap     time.Duration // longest time that a pod took to exit after its return
 	longestOverlapIdle time.Duration // longestOverlap in idle-machine time
 }
 

@@ -20,7 +20,7 @@ type gate struct {
 
 	mu    sync.Mutex
 	shut  bool
-	pause time.Duration // delay before each chunk of data is forwarded
+	pause time.Duration // delay before forwarding each chunk of data
 	conns map[net.Conn]bool
 }
 
@@ -52,7 +52,7 @@ func (g *gate) cut() {
 	defer g.mu.Unlock()
 	g.shut = true
 	for conn := range g.conns {
-		_ = conn.Close() // the client and the server both notice
+		_ = conn.Close() // both the client and the server notice
 	}
 }
 

@@ -33,8 +33,8 @@ func TestKilledRecovery_sameResult(t *testing.T) {
 	}
 }
 
-// spots returns the system calls of a recovery that change its record, the directories that it builds and moves, or
-// the store.
+// spots returns a recovery's system calls that change its record, the directories that it builds and moves, or the
+// store.
 func (s *damagedMember) spots(t *testing.T) (spots []harness.CallPoint) {
 	t.Helper()
 	for _, at := range s.Trace(changing, func() { s.StartReady().Kill() }, s.dir) {
@@ -42,7 +42,7 @@ func (s *damagedMember) spots(t *testing.T) (spots []harness.CallPoint) {
 			spots = append(spots, at)
 		}
 	}
-	// strace reports a rename with both paths, and the path of the data directory is not in the list.
+	// strace reports both paths of a rename, and the list does not contain the data directory's path.
 	return append(spots, harness.CallPoint{Call: "renameat", Path: s.DataDir(), Count: 1})
 }
 
@@ -52,8 +52,8 @@ func (s *damagedMember) ofRecovery(path string) bool {
 	return slices.Contains(own, path) || strings.HasPrefix(path, s.DataDir()+".") || strings.HasPrefix(path, s.dir) && named
 }
 
-// dieAt kills a recovery at a system call and checks that the next start completes the recovery. The recovery may also
-// finish before it reaches the call.
+// dieAt kills a recovery at a system call and checks that the next start completes it. The recovery may also finish
+// without reaching the call.
 func (s *damagedMember) dieAt(t *testing.T, at harness.CallPoint) {
 	t.Helper()
 	where := fmt.Sprintf("%s on %s, number %d", at.Call, strings.TrimPrefix(at.Path, s.Volume), at.Count)
@@ -71,14 +71,14 @@ func (s *damagedMember) dieAt(t *testing.T, at harness.CallPoint) {
 	})
 	run.Kill()
 	s.Under = nil
-	if at.Count == 1 { // later calls may not be reached, because strace counts calls per thread
+	if at.Count == 1 { // a call other than the first may not be reached, because strace counts calls per thread
 		assert.True(t, died, where)
 	}
 	s.requireRecovered(t, where)
 }
 
 // TestRecovery_syncOrder checks the order of system calls: the restored data and the record must be synced to disk
-// before the old data is replaced. A simulated power loss would not necessarily reveal a wrong order.
+// before the old data is replaced. A simulated power loss would not necessarily reveal an incorrect order.
 func TestRecovery_syncOrder(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)

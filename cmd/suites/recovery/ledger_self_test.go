@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// exampleLedger returns a ledger with two keys: one was put at revision 5 and deleted at revision 9, and the other
-// was put with an unknown outcome.
+// exampleLedger returns a ledger with two keys: one was put at revision 5 and deleted at revision 9, and the outcome
+// of the other's put is unknown.
 func exampleLedger() (l *ledger, first, perhaps, last *attempt) {
 	l = newLedger()
 	first, perhaps, last = l.attempt("k", false, 0), l.attempt("k", false, 0), l.attempt("k", true, 0)
@@ -18,7 +18,7 @@ func exampleLedger() (l *ledger, first, perhaps, last *attempt) {
 	return l, first, perhaps, last
 }
 
-// contentAfter returns the contents after the last attempt has taken effect at a revision.
+// contentAfter returns the contents if the last attempt took effect at the given revision.
 func contentAfter(a *attempt, revision int64) contents {
 	have := contents{markPrefix + "k": {Value: []byte(a.token), ModRevision: revision}}
 	if !a.deletes {

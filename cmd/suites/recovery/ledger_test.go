@@ -8,21 +8,21 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// markPrefix is the prefix of a second key that is written in the same transaction. The second key identifies the
-// last attempt, even if that attempt deleted the first key.
+// markPrefix is the prefix of a second key that is written in the same transaction. It identifies the last attempt,
+// even if that attempt deleted the first key.
 const markPrefix = "beside/"
 
-// An attempt is a change of a key that a client has requested.
+// An attempt is a change to a key that a client has requested.
 type attempt struct {
 	token    string // unique
 	deletes  bool
 	lease    clientv3.LeaseID // 0 for no lease
-	revision int64            // 0 unless the change is known to have taken effect
-	failed   bool             // the change is known to have had no effect or to have been rolled back
+	revision int64            // 0 unless known to have taken effect
+	failed   bool             // known to have had no effect or to have been rolled back
 }
 
-// A ledger records all attempts of clients to change keys, in order. Each key is changed by only one client at a
-// time.
+// A ledger records, in order, all of the clients' attempts to change keys. Each key is changed by only one client at
+// a time.
 type ledger struct {
 	mu    sync.Mutex
 	keys  map[string][]*attempt
@@ -71,7 +71,7 @@ func (l *ledger) acknowledged() int {
 	return l.acked
 }
 
-// contents contains the values and revisions of etcd's keys, by key.
+// contents maps each of etcd's keys to its value and revision.
 type contents map[string]*mvccpb.KeyValue
 
 // verify compares the data with the data that must or may exist at a revision and returns the differences. verify also
@@ -120,7 +120,7 @@ func newestOf(attempts []*attempt, at int64) int {
 	return newest
 }
 
-// verifyKey returns a description of an inconsistency of a key, or an empty string. An attempt without a response may
+// verifyKey returns a description of a key's inconsistency, or an empty string. An attempt without a response may
 // have taken effect after later attempts.
 func verifyKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string {
 	must := &attempt{token: "nothing"}
@@ -148,8 +148,8 @@ func verifyKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string
 	return fmt.Sprintf("%s is there, which nobody wrote", mark.Value)
 }
 
-// mismatch returns a description of the inconsistency if this attempt was the last change of the key, or an empty
-// string.
+// mismatch assumes that this attempt was the key's last change, and returns a description of the inconsistency, or an
+// empty string.
 func (a *attempt) mismatch(key, mark *mvccpb.KeyValue) string {
 	if a.revision == 0 {
 		a.revision = mark.ModRevision

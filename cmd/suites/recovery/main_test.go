@@ -1,6 +1,6 @@
-// Package recovery_test runs the real program and checks what it guarantees for recovery. After faults of volumes and
-// stores, all acknowledged writes that must survive have to exist, there must be no other data, and no client may see
-// a revision decrease. By default, only a selection of the tests runs. -whole runs all tests.
+// Package recovery_test runs the real program and checks its guarantees about recovery. After a volume or a store has
+// failed, every acknowledged write that must survive has to exist, there must be no other data, and no client may see
+// the revision decrease. By default, only a selection of the tests runs. -whole runs all tests.
 package recovery_test
 
 import (

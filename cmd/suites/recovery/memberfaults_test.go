@@ -11,7 +11,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A memberFault is a fault of one or more of three members. inject returns once all three members are running again.
+// A memberFault is a fault that affects one or more of three members. inject returns once all three members are
+// running again.
 type memberFault struct {
 	name       string
 	isPossible func(c *threeMembers) bool // nil means always possible
@@ -163,8 +164,8 @@ var memberFaults = []memberFault{
 	}, true},
 }
 
-// rollBack kills members and restores earlier copies of their volumes. If there is no copy of a member's volume,
-// rollBack makes one, and clients write before the volume is rolled back.
+// rollBack kills members and restores earlier copies of their volumes. If a member's volume has no copy, rollBack
+// makes one and lets clients write before it rolls the volume back.
 func (c *threeMembers) rollBack(victims ...*member) {
 	var highest int64
 	for _, each := range victims {
@@ -236,7 +237,7 @@ func (c *threeMembers) startAll(flags ...string) {
 	}
 }
 
-// start starts a member and waits until it is ready. Some of the runs are killed before the member is ready.
+// start starts a member and waits until it is ready. It kills some of the runs before the member is ready.
 func (c *threeMembers) start(m *member) {
 	m.T.Helper()
 	for range c.dice.IntN(3) {
@@ -249,7 +250,7 @@ func (c *threeMembers) start(m *member) {
 	m.awaitReady()
 }
 
-// other returns a member that is not m.
+// other returns a member other than m.
 func (c *threeMembers) other(m *member) *member {
 	return c.members[(m.number+1+c.dice.IntN(len(c.members)-1))%len(c.members)]
 }

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A network connects the members of a cluster. Each member has a network namespace, and a bridge connects the
+// A network connects the members of a cluster. Each member has its own network namespace, and a bridge connects the
 // namespaces.
 type network struct {
 	t      *testing.T
@@ -51,7 +51,7 @@ func (n *network) space(member int) string { return fmt.Sprintf("%s-%d", n.name,
 func (n *network) address(member int) string { return n.subnet + fmt.Sprint(member+1) }
 
 // addNamespace makes a pod run in its own namespace. Processes outside the namespace can reach the pod at the same
-// ports of 127.0.0.1.
+// ports on 127.0.0.1.
 func (n *network) addNamespace(p *harness.Pod, member int) {
 	n.t.Helper()
 	space, inside := n.space(member), "eth0"
@@ -72,7 +72,7 @@ func (n *network) addNamespace(p *harness.Pod, member int) {
 func (n *network) cut(member int)  { n.ip("link", "set", n.space(member), "down") }
 func (n *network) join(member int) { n.ip("link", "set", n.space(member), "up") }
 
-// setPeers sets the addresses of the members in the configurations of all pods.
+// setPeers sets the members' addresses in the configuration of every pod.
 func (n *network) setPeers(pods []*harness.Pod) {
 	n.t.Helper()
 	cluster := types.URLsMap{}

@@ -19,7 +19,7 @@ import (
 
 // TestLeftoverRestoreFlags_blockNoMember leaves --restore-to set after a restore, as the documentation allows, and
 // deletes volumes while clients are writing. As in a release, a restore waits until there has been no new backup for
-// 90 s, but in this test there are always new backups.
+// 90 s, but this test never stops making backups.
 func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -109,7 +109,7 @@ func numbers(count int) (all []int) {
 	return all
 }
 
-// write makes a client write until the end of the test.
+// write makes a client write until the test ends.
 func (l *restoredCluster) write() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -136,7 +136,7 @@ func (l *restoredCluster) requireWrites() {
 	harness.Eventually(l.t, "clients can write", func() bool { return l.written.Load() > before+10 })
 }
 
-// start runs members with the given number of members in initial-cluster.
+// start runs members whose initial-cluster lists the given number of members.
 func (l *restoredCluster) start(members int, which ...int) {
 	l.t.Helper()
 	l.members = members
@@ -158,8 +158,8 @@ func (l *restoredCluster) stop(which ...int) {
 	}
 }
 
-// lose kills members and deletes their volumes. lose first waits until the first member and the store have all
-// writes, because without a quorum, writes that the first member has not applied would be lost.
+// lose kills members and deletes their volumes. It first waits until the first member and the store have all writes,
+// because writes that the first member has not applied would be lost together with the quorum.
 func (l *restoredCluster) lose(which ...int) {
 	l.t.Helper()
 	if l.members-len(which) <= l.members/2 {
@@ -194,7 +194,7 @@ func (l *restoredCluster) requireReason(member int, part string) {
 	})
 }
 
-// restoreAll follows the instructions that the members report.
+// restoreAll follows the instructions given by the members.
 func (l *restoredCluster) restoreAll(id string) {
 	l.t.Helper()
 	for i := range l.members {

@@ -15,12 +15,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A store is the backup store of a cluster, with functions that inject faults.
+// A store is a cluster's backup store, with functions that inject faults.
 type store struct {
 	url                   string
 	env                   []string // credentials
 	disconnect, reconnect func()
-	slow                  func() // slows down the store until reconnect is called; nil if the store cannot be slow
+	slow                  func() // slows down the store until reconnect is called; nil if not supported
 }
 
 // configure makes a pod use this store for its backups.

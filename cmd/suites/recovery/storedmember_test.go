@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A storedMember is a stopped single member with a key on its volume and in its store, and with a copy of the volume
-// that contains an older value of the key.
+// A storedMember is a stopped single member with a key on its volume and in its store, plus a copy of the volume with
+// an older value of the key.
 type storedMember struct {
 	*harness.Pod
 	depot
@@ -40,7 +40,7 @@ func newStoredMember(t *testing.T) *storedMember {
 	return l
 }
 
-// volumes lists the states of a volume that are tested.
+// volumes lists the volume states to test.
 var volumes = map[string]func(l *storedMember){
 	"valid":       func(*storedMember) {},
 	"rolled back": func(l *storedMember) { restoreVolume(l.Pod, l.oldVolume) },
@@ -52,7 +52,7 @@ var volumes = map[string]func(l *storedMember){
 	},
 }
 
-// stores lists the states of a store that are tested.
+// stores lists the store states to test.
 var stores = map[string]func(l *storedMember){
 	"this cluster's": func(*storedMember) {},
 	"empty": func(l *storedMember) {

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Results of starts that are not refused.
+// Results of successful starts.
 const (
 	starts         = "starts with its data"
 	restores       = "is restored from the store"
@@ -30,7 +30,7 @@ const (
 )
 
 // cells contains the rows of docs/restore.md for a single member: the state of the volume, the state of the store,
-// and the result. A result is one of the constants above or part of the error message.
+// and the result. A result is one of the constants above, or part of the error message.
 var cells = []struct{ volume, store, end string }{
 	{"valid", "this cluster's", starts},
 	{"valid", "empty", starts},
@@ -78,7 +78,7 @@ func TestRecoveryTable(t *testing.T) {
 	}
 }
 
-// ends contains a check for each result of a successful start.
+// ends maps each result of a successful start to its check.
 var ends = map[string]func(l *storedMember){
 	starts: func(l *storedMember) {
 		run := l.StartReady()
@@ -128,7 +128,7 @@ var ends = map[string]func(l *storedMember){
 	},
 }
 
-// A missing directory must be created by the user, because the volume that contains it may not be mounted.
+// A missing directory must be created by the user, because it may be missing only because its volume is not mounted.
 func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	t.Parallel()
 	p, d := harness.NewStandalonePod(t, nil), newDepot(t)
@@ -142,7 +142,7 @@ func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	run.AwaitReady()
 }
 
-// Recovery must open a restored database in a child process, because the database may have been corrupt when it was
+// Recovery must open a restored database in a child process: the database may already have been corrupt when it was
 // backed up, and opening a corrupt database can crash the process.
 func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	t.Parallel()

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// takeoversPerCluster is the number of pods that take over a cluster one after another. All clusters run in parallel,
+// takeoversPerCluster is the number of pods that take over a cluster one after another. Clusters run in parallel,
 // because the pods spend most of their time waiting.
 const takeoversPerCluster = 25
 
@@ -35,8 +35,8 @@ func TestTakenOverMember_exits(t *testing.T) {
 	)
 }
 
-// TestTakenOverMember_disconnectedFromServer is like TestTakenOverMember_exits, but the first pod is not suspended:
-// it remains under load without a connection to the store.
+// TestTakenOverMember_disconnectedFromServer is like TestTakenOverMember_exits, but instead of being suspended, the
+// first pod remains under load without a connection to the store.
 func TestTakenOverMember_disconnectedFromServer(t *testing.T) {
 	t.Parallel()
 	buckets := bucket(t)
@@ -47,7 +47,7 @@ func TestTakenOverMember_disconnectedFromServer(t *testing.T) {
 	)
 }
 
-// takeOvers runs all takeovers. kept returns a function that creates the store of each pod of a cluster.
+// takeOvers runs all takeovers. kept returns a function that creates the store for each of a cluster's pods.
 func takeOvers(t *testing.T, kept func(t *testing.T, prefix string) func() store, leave, comeBack func(owner backupWriter)) {
 	t.Helper()
 	for done := 0; done < *rounds; done += takeoversPerCluster {
@@ -133,7 +133,7 @@ func (h *successions) missingKeys() (keys []string) {
 	return slices.DeleteFunc(slices.Clone(h.confirmed), func(key string) bool { return has[key] })
 }
 
-// writes records the writes to a pod and the revision that the pod reported as stored.
+// writes records the writes to a pod, and the revision that the pod reported as stored.
 type writes struct {
 	end, ended chan struct{}
 

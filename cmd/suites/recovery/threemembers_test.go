@@ -12,7 +12,7 @@ import (
 )
 
 // TestChaos_threeMembers injects faults into the members of a cluster under load. Each member has its own network
-// namespace. All members must have every acknowledged write after each fault.
+// namespace. After each fault, all members must have every acknowledged write.
 func TestChaos_threeMembers(t *testing.T) {
 	t.Parallel()
 	if !*whole {
@@ -39,7 +39,7 @@ type threeMembers struct {
 	dice     *rand.Rand
 	members  []*member
 	book     *ledger
-	etcd     *clientv3.Client // client that the test itself uses
+	etcd     *clientv3.Client // client for the test itself
 	informer *informer
 	id       uint64 // ID of the cluster
 	watching int    // how often the informer had listed at the last verification
@@ -47,7 +47,7 @@ type threeMembers struct {
 	restored int64  // highest revision reported as restored by the members since the fault
 }
 
-// A member is one of the three members.
+// A member is one of the cluster's three members.
 type member struct {
 	*harness.Pod
 	number    int
@@ -91,8 +91,8 @@ func (c *threeMembers) awaitReady() {
 	}
 }
 
-// recoveryTimeout limits the time until a member is ready. A member may first have to observe another member for a
-// minute, and checks every 30 s.
+// recoveryTimeout limits how long a member may take to become ready. It may first have to observe another member for
+// a minute, and checks only every 30 s.
 const recoveryTimeout = 3 * time.Minute
 
 func (m *member) awaitReady() {
@@ -100,8 +100,8 @@ func (m *member) awaitReady() {
 	for watch := harness.StartWatch(); m.run.Readyz() != 200; <-time.After(20 * time.Millisecond) {
 		require.Less(m.T, watch.Duration(), recoveryTimeout, "%s is ready again", m.Config["name"])
 		select {
-		// The member exits if the killed member was the only one that could describe the cluster. Restart it, like an
-		// orchestrator.
+		// The member exits if the killed member was the only one that could describe the cluster. Restart it, as an
+		// orchestrator would.
 		case <-m.run.Ended:
 			require.NotEmpty(m.T, m.run.Log.FindText("the next start tries again"), "the process ended before it was ready")
 			m.run = m.Run(m.run.Cmd.Args[1:]...)

@@ -50,7 +50,7 @@ func (c *threeMembers) readRestored(m *member) {
 	}
 }
 
-// lasting returns the keys that do not expire soon.
+// lasting returns the keys that are not about to expire.
 func lasting(kvs []*mvccpb.KeyValue) contents {
 	have := contents{}
 	for _, kv := range kvs {

@@ -44,7 +44,7 @@ func (c *cluster) verify(after *outcome) {
 	c.removeCopies()
 }
 
-// content returns etcd's keys except those that expire soon.
+// content returns etcd's keys, except those that are about to expire.
 func (c *cluster) content() (have contents, revision int64, cluster string) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
@@ -83,8 +83,8 @@ func (c *cluster) requireNewHistory(revision int64) {
 	harness.Eventually(c.T, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
 }
 
-// requireLeases checks that keys still have their leases with the granted TTL, and that keys whose lease has expired
-// are deleted.
+// requireLeases checks that keys still have their leases, with the granted TTLs, and that keys with expired leases
+// are gone.
 func (c *cluster) requireLeases(have contents) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
@@ -119,8 +119,8 @@ func (c *cluster) requireLeases(have contents) {
 // unstated is the minimum TTL in seconds that a restore grants to a lease that is missing from the store.
 const unstated = 60
 
-// requireUser requires that the user exists, or that it does not exist if the cluster was restored to a revision
-// before the user was created.
+// requireUser requires that the user exists, unless the cluster was restored to a revision before its creation, in
+// which case the user must not exist.
 func (c *cluster) requireUser(at int64) {
 	c.T.Helper()
 	if at < c.user {

@@ -48,7 +48,7 @@ func restoreVolume(p *harness.Pod, old string) {
 	copyDirectory(p, old, p.Volume)
 }
 
-// copyDirectory makes sparse copies, because etcd preallocates log segments filled with zeros.
+// copyDirectory makes sparse copies, because etcd preallocates log segments and fills them with zeros.
 func copyDirectory(p *harness.Pod, from, to string) {
 	p.T.Helper()
 	out, err := exec.Command("cp", "-a", "--sparse=always", from, to).CombinedOutput()

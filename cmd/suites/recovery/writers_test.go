@@ -19,7 +19,7 @@ const (
 	patience  = 5 * time.Second // timeout of a client request
 )
 
-// A client writes its own keys while other clients are writing theirs.
+// A client writes keys of its own while other clients write theirs.
 type client struct {
 	etcd  *clientv3.Client
 	book  *ledger
@@ -28,7 +28,7 @@ type client struct {
 	lease clientv3.LeaseID
 }
 
-// startWriting makes clients write until stop is called.
+// startWriting starts clients that write until stop is called.
 func (l *ledger) startWriting(etcd *clientv3.Client, dice *rand.Rand) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var writing sync.WaitGroup
@@ -68,7 +68,7 @@ func (w *client) change(ctx context.Context) {
 	defer cancel()
 	if w.dice.IntN(100) == 0 {
 		if at := w.book.highest() - w.dice.Int64N(50); at > 0 { // etcd also accepts revision 0
-			_, _ = w.etcd.Compact(ctx, at) // fails if the revision is already compacted
+			_, _ = w.etcd.Compact(ctx, at) // fails if the revision has already been compacted
 		}
 		return
 	}

@@ -1,5 +1,5 @@
-// Package chart renders the Helm chart in deploy without a cluster. The tests check the rendered objects and make
-// sure that the chart rejects invalid values.
+// Package chart renders the Helm chart in deploy without a cluster. The tests check the rendered objects and that the
+// chart rejects invalid values.
 package chart
 
 import (
@@ -90,8 +90,8 @@ func TestHelmHasNothingToSay(t *testing.T) {
 	assert.NotContains(t, said, "WARNING")
 }
 
-// The committed examples must match the chart, because the tests in deploy compare the examples with the program and
-// do not run helm.
+// The committed examples must match the chart, because the tests in deploy do not run helm but compare the examples
+// with the program.
 func TestExamples_matchTheChart(t *testing.T) {
 	files, err := filepath.Glob(path("examples", "*.values.yaml"))
 	require.NoError(t, err)

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// frozen returns the immutable fields of all objects. The API server rejects an upgrade that changes an immutable
-// field, and an upgrade that drops an object loses the object's data.
+// frozen returns the immutable fields of all objects. The API server rejects an upgrade that changes any of them, and
+// an upgrade that drops an object loses its data.
 func frozen(all map[string]document) map[string]document {
 	found := map[string]document{}
 	for id, object := range all {

@@ -38,8 +38,8 @@ type Cluster struct {
 	running []*exec.Cmd
 }
 
-// Start starts a control plane and waits until the API server is ready. All files are in a temporary directory that
-// Stop removes.
+// Start starts a control plane and waits until the API server is ready. All its files are in a temporary directory
+// that Stop removes.
 func Start(ctx context.Context) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "control-plane-")
 	if err != nil {
@@ -80,10 +80,10 @@ func (c *Cluster) Stop(logs io.Writer) {
 			_, _ = fmt.Fprintf(logs, "last lines of the log of %s:\n%s\n", filepath.Base(command.Path), tail(c.log(command.Path)))
 		}
 	}
-	_ = os.RemoveAll(c.dir) // a directory that cannot be removed stays in the system's temporary directory
+	_ = os.RemoveAll(c.dir) // if it cannot be removed, it stays in the system's temporary directory
 }
 
-// startEtcd runs the program under test as the API server's etcd.
+// startEtcd starts the program under test as the API server's etcd.
 func (c *Cluster) startEtcd(client, peer, own int) error {
 	config, volume := filepath.Join(c.dir, "etcd.yaml"), filepath.Join(c.dir, "etcd")
 	return errors.Join(os.Mkdir(volume, 0o700), c.write(config, fmt.Sprintf(`name: kubernetes
@@ -126,7 +126,7 @@ func (c *Cluster) awaitServer(ctx context.Context) (err error) {
 }
 
 // controllers lists the controllers that the stories need. The node controllers are omitted, because no node sends
-// heartbeats here. The list uses the names from before Kubernetes 1.28, which later versions still accept.
+// heartbeats here. The names predate Kubernetes 1.28, but newer versions still accept them.
 const controllers = "statefulset,job,cronjob,disruption,endpointslice,serviceaccount,root-ca-cert-publisher,pvc-protection," +
 	"persistentvolume-binder,garbagecollector,namespace,podgc"
 
@@ -209,7 +209,7 @@ func (c *Cluster) tool(name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Environment returns the environment of a cluster user. kubectl and helm are in PATH and are configured for the
+// Environment returns the environment of a cluster user, with kubectl and helm in PATH and configured for the
 // cluster.
 func (c *Cluster) Environment() []string {
 	path := strings.Join([]string{filepath.Dir(Tool("kubectl")), filepath.Dir(Tool("helm")), os.Getenv("PATH")}, string(os.PathListSeparator))

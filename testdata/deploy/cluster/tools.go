@@ -19,7 +19,7 @@ func Checkout() string {
 	return filepath.Join(filepath.Dir(file), "../../..")
 }
 
-// tools returns the directory with the programs that Build has built.
+// tools returns the directory that contains the programs built by Build.
 func tools() string { return filepath.Join(Checkout(), "bin", "test-deploy") }
 
 // which returns the Kubernetes version to build and run. The environment variable KUBERNETES is either "newest" (the
@@ -30,7 +30,7 @@ func which() string { return cmp.Or(os.Getenv("KUBERNETES"), "newest") }
 var ofKubernetes = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"}
 
 // stamp returns linker flags that set the version of the Kubernetes programs to the version in their module. The
-// order of the flags must not change, because Go would relink the programs.
+// order of the flags must not vary, or Go would relink the programs.
 func stamp() (string, error) {
 	module := filepath.Join(Checkout(), "testdata/kubernetes", which(), "go.mod")
 	content, err := os.ReadFile(module)
@@ -49,8 +49,9 @@ func stamp() (string, error) {
 	return flags, nil
 }
 
-// Build builds Kubernetes, helm, runc, an S3 server, the scripted sidecar, the project's image and its release files.
-// Kubernetes and helm have separate modules, because their dependencies would affect the versions in other programs.
+// Build builds Kubernetes, helm, runc, an S3 server, the scripted sidecar, and the project's image and release files.
+// Kubernetes and helm have their own modules, because their dependencies would affect the versions used by other
+// programs.
 //
 // The first build takes 15 minutes on two cores, and later builds take seconds. If TEST_DEPLOY_BUILT is set, Build
 // does nothing: the programs and the image must already be in bin/test-deploy and bin/image.
@@ -129,7 +130,7 @@ func Released() []string {
 // Published returns the directory with the release files for this machine's platform.
 func Published() string { return filepath.Join(tools(), "dist") }
 
-// Tool returns the path of a program that Build has built.
+// Tool returns the path of a program built by Build.
 func Tool(name string) string {
 	if slices.Contains(ofKubernetes, name) {
 		return filepath.Join(tools(), which(), name)
@@ -137,7 +138,7 @@ func Tool(name string) string {
 	return filepath.Join(tools(), name)
 }
 
-// Wrapper returns the path of the program under test, which is also the binary in the image.
+// Wrapper returns the path of the program under test, which is the binary in the image.
 func Wrapper() string {
 	return filepath.Join(Checkout(), "bin", "linux-"+runtime.GOARCH, "etcd-wrapper")
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // bundle writes the runc bundle for a container and returns its directory. The configuration follows the manifest:
-// user, read-only root, capabilities, mounts, environment, arguments and the pod's network.
+// user, read-only root, capabilities, mounts, environment, arguments and pod network.
 func (n *Node) bundle(ctx context.Context, pod *corev1.Pod, container *corev1.Container, folders map[string]string) (string, error) {
 	image, err := n.imageOf(container)
 	if err != nil {
@@ -59,7 +59,7 @@ func (n *Node) bundle(ctx context.Context, pod *corev1.Pod, container *corev1.Co
 	return folder, os.WriteFile(filepath.Join(folder, "config.json"), text, 0o600)
 }
 
-// rootfs mounts a writable layer over the files of the image, which allows runc to create mount points.
+// rootfs mounts a writable layer over the image's files so that runc can create mount points.
 func (n *Node) rootfs(image *Image, folder string) error {
 	var err error
 	for _, dir := range []string{"upper", "work", "rootfs"} {
@@ -149,7 +149,7 @@ func limits(container *corev1.Container) *specs.LinuxResources {
 const apiServer = "kubernetes.default.svc"
 
 // environment returns the container's environment variables: the API server's address, the variables from ConfigMaps
-// and Secrets, and the named variables with $(NAME) expanded.
+// and Secrets, and the manifest's own variables, with $(NAME) expanded.
 func (n *Node) environment(ctx context.Context, pod *corev1.Pod, container *corev1.Container) (map[string]string, error) {
 	all := map[string]string{"KUBERNETES_SERVICE_HOST": apiServer, "KUBERNETES_SERVICE_PORT": "443"}
 	for _, source := range container.EnvFrom {
@@ -217,8 +217,8 @@ func fieldOrText(pod *corev1.Pod, variable corev1.EnvVar) (string, error) {
 
 var reference = regexp.MustCompile(`\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)`)
 
-// expand replaces $(NAME) in the same way as Kubernetes: $$ becomes a dollar sign, and unknown variables are not
-// replaced.
+// expand expands $(NAME) as Kubernetes does: $$ becomes a dollar sign, and references to unknown variables are left
+// alone.
 func expand(text string, known map[string]string) string {
 	return reference.ReplaceAllStringFunc(text, func(found string) string {
 		if found == "$$" {

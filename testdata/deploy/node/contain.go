@@ -17,9 +17,9 @@ import (
 // containedBy is the environment variable in which Contain passes its process ID to the copy.
 const containedBy = "TEST_DEPLOY_CONTAINED_BY"
 
-// Contain runs do in a copy of this process that has its own PID and mount namespaces, and returns the exit status
-// for TestMain. When the copy exits for any reason, the kernel kills its processes and removes its mounts and network
-// namespaces. Contain also removes temporary files. Without root, Contain runs do in this process.
+// Contain runs do in a copy of this process with its own PID and mount namespaces, and returns the exit status for
+// TestMain. When the copy exits for any reason, the kernel kills its processes and removes its mounts and network
+// namespaces. Contain also removes temporary files. Without root, it runs do in this process.
 func Contain(do func() int) int {
 	switch {
 	case !Root():
@@ -39,7 +39,7 @@ func Contain(do func() int) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(folder) }() // the next run removes anything that is left behind
+	defer func() { _ = os.RemoveAll(folder) }() // the next run removes anything left behind
 	copied := exec.Command("/proc/self/exe")
 	copied.Args, copied.Stdout, copied.Stderr = os.Args, os.Stdout, os.Stderr
 	copied.Env = append(os.Environ(), fmt.Sprintf("%s=%d", containedBy, os.Getpid()), "TMPDIR="+folder)
@@ -69,14 +69,14 @@ func ownMounts() error {
 	)
 }
 
-// left is the prefix of the names of a run's control group and directory, and is followed by the process ID.
+// left is the prefix of the names of a run's control group and directory. The process ID follows it.
 const left = "test-deploy-"
 
 // group returns the name of this run's control group.
 func group() string { return left + os.Getenv(containedBy) }
 
-// ownFolder creates the directory for a run's temporary files. All users can read the directory, because it contains
-// the volumes of pods.
+// ownFolder creates the directory for a run's temporary files. It is readable by all users, because it contains the
+// pods' volumes.
 func ownFolder() (string, error) {
 	folder := filepath.Join(os.TempDir(), fmt.Sprint(left, os.Getpid()))
 	if err := os.Mkdir(folder, 0o755); err != nil {
@@ -90,7 +90,7 @@ func sweep() {
 	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), left+"[0-9]*"))
 	for _, folder := range folders {
 		if pid, ok := owner(folder); ok && !lives(pid) {
-			_ = os.RemoveAll(folder) // a directory that cannot be removed stays in the system's temporary directory
+			_ = os.RemoveAll(folder) // if it cannot be removed, it stays in the system's temporary directory
 		}
 	}
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + left + "[0-9]*")
@@ -111,7 +111,7 @@ func lives(pid int) bool { return unix.Kill(pid, 0) == nil }
 func removeGroup(group string) {
 	members, _ := filepath.Glob(group + "/*")
 	for _, member := range members {
-		_ = os.Remove(member) // the group of a container, or a file that belongs to the kernel and cannot be removed
+		_ = os.Remove(member) // a container's group, or a file that belongs to the kernel and cannot be removed
 	}
 	_ = os.Remove(group)
 }

@@ -26,7 +26,7 @@ const (
 	lastBackoff  = 10 * time.Second
 )
 
-// container runs a container and restarts it as long as the pod exists.
+// container runs a container and restarts it for as long as the pod exists.
 type container struct {
 	node *Node
 	pod  *corev1.Pod
@@ -37,7 +37,8 @@ type container struct {
 	status corev1.ContainerStatus
 }
 
-// keep runs the container and restarts it until ctx is done. If the container belongs to a Job, it runs only once.
+// keep runs the container and restarts it until ctx is done. If the container belongs to a Job, keep runs it only
+// once.
 func (c *container) keep(ctx context.Context, folders map[string]string) {
 	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
 		began := time.Now()
@@ -180,7 +181,7 @@ func (c *container) probe(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// ask runs the probe at its configured interval, and calls report when the success or failure threshold is reached.
+// ask runs the probe at its configured interval, and calls report when a success or failure threshold is reached.
 func (c *container) ask(ctx context.Context, probe *corev1.Probe, report func(bool)) {
 	client := c.node.prober(time.Duration(probe.TimeoutSeconds) * time.Second)
 	wait := time.Duration(probe.InitialDelaySeconds) * time.Second
@@ -232,7 +233,7 @@ func (c *container) port(wanted intstr.IntOrString) int {
 	return number
 }
 
-// prober returns an HTTP client that does not verify certificates, like the kubelet.
+// prober returns an HTTP client that, like the kubelet, does not verify certificates.
 func (n *Node) prober(timeout time.Duration) *http.Client {
 	return &http.Client{Timeout: timeout, Transport: &http.Transport{
 		DialContext: n.network.dial, DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},

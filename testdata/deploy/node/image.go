@@ -21,7 +21,7 @@ import (
 
 // An Image is an unpacked container image.
 type Image struct {
-	Root   string // directory with the files of the image
+	Root   string // directory that contains the image's files
 	Config v1.Config
 }
 
@@ -146,7 +146,7 @@ func (n *Node) imageOf(container *corev1.Container) (*Image, error) {
 	if n.shelf.registry == "" || !strings.HasPrefix(name, n.shelf.registry+"/") {
 		return nil, fmt.Errorf("image %s not found", container.Image)
 	}
-	folder := strings.NewReplacer("/", "_", ":", "_").Replace(name) // overlay separates lower directories with a colon
+	folder := strings.NewReplacer("/", "_", ":", "_").Replace(name) // overlayfs separates lower directories with colons
 	image, err := pull(container.Image, filepath.Join(n.dir, "images", folder))
 	if err != nil {
 		return nil, fmt.Errorf("cannot pull %s: %w", container.Image, err)

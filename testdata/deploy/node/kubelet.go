@@ -22,7 +22,7 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// Timeouts of kubectl streams, which are the same as in the kubelet.
+// Timeouts of kubectl streams, with the kubelet's defaults.
 const (
 	idle     = 4 * time.Hour
 	creation = 30 * time.Second
@@ -80,7 +80,7 @@ func (n *Node) ExecInContainer(ctx context.Context, pod, _, container string, ar
 	command := n.inContainer(ctx, found, container, args)
 	command.Stdout, command.Stderr = out, trouble
 	if in != nil {
-		// If command.Stdin were set, Wait would also wait for the end of the input.
+		// If command.Stdin were set, Wait would wait for the end of the input as well.
 		typed, err := command.StdinPipe()
 		if err != nil {
 			return err
@@ -111,7 +111,7 @@ func (n *Node) PortForward(_ context.Context, pod, _ string, port int32, stream 
 	return connect(n.sandboxName(found), "127.0.0.1:"+strconv.Itoa(int(port)), stream)
 }
 
-// Exec runs a command in a container and returns its output. The error contains the standard error of the command.
+// Exec runs a command in a container and returns its output. The error contains the command's standard error.
 func (n *Node) Exec(pod *corev1.Pod, container string, args ...string) (string, error) {
 	var out, trouble strings.Builder
 	command := n.inContainer(context.Background(), pod, container, args)
@@ -127,7 +127,7 @@ func (n *Node) Kill(pod *corev1.Pod, container string) error {
 	return exec.Command(n.runc, "--root", n.State(), "kill", string(pod.UID)+"-"+container, "KILL").Run()
 }
 
-// Cut disconnects a pod from the network until Mend is called. While a pod is disconnected, its probes fail as well.
+// Cut disconnects a pod from the network until Mend is called. Until then, its probes fail as well.
 func (n *Node) Cut(pod *corev1.Pod) error {
 	return n.network.wire(pod.Status.PodIP, netlink.LinkSetDown)
 }

@@ -18,7 +18,7 @@ import (
 const class = "folders"
 
 // Machines manages the cluster's Node objects, their StorageClass, and the kubelet API that all nodes share. A Node
-// that Start returns serves requests for the pods in its namespace.
+// returned by Start serves the requests for the pods in its namespace.
 type Machines struct {
 	client  kubernetes.Interface
 	kubelet int32 // port
@@ -79,7 +79,7 @@ func (m *Machines) offerOne(ctx context.Context, kind string, number int, taints
 	if made, err = nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	made.Spec.Taints = taints // API servers may add an initial taint that no controller here removes
+	made.Spec.Taints = taints // the API server may add an initial taint, which no controller here would remove
 	_, err = nodes.Update(ctx, made, metav1.UpdateOptions{})
 	return err
 }
@@ -104,9 +104,9 @@ func (m *Machines) of(namespace string) (*Node, error) {
 	return nil, fmt.Errorf("no node runs the pods of namespace %s", namespace)
 }
 
-// Lose permanently switches off a machine: its containers exit, and it no longer reports to the API server. Lose also
-// marks the node as unreachable and deletes its pods, because the node controllers that normally do so are not
-// running here.
+// Lose permanently switches off a machine: its containers exit, and it stops reporting to the API server. Because the
+// node controllers are not running here, Lose also does their work: it marks the node as unreachable and deletes its
+// pods.
 func (n *Node) Lose(ctx context.Context, machine string) error {
 	n.mu.Lock()
 	n.lost[machine] = true

@@ -14,8 +14,8 @@ import (
 
 const zone = "svc.cluster.local."
 
-// answerNames is the cluster's name server. The name server answers queries with addresses from the EndpointSlices
-// until conn is closed, and handles each query in its own goroutine.
+// answerNames is the cluster's name server. It answers queries with addresses from the EndpointSlices until conn is
+// closed, and handles each query in its own goroutine.
 func (n *Node) answerNames(conn net.PacketConn) {
 	for {
 		buffer := make([]byte, 1500)
@@ -68,8 +68,8 @@ func (n *Node) lookUp(question dnsmessage.Question) (found []dnsmessage.Resource
 	return found, len(ips) > 0
 }
 
-// resolve returns the addresses of SERVICE.NAMESPACE.svc.cluster.local, or of a pod of a headless Service. A Service
-// with a cluster IP resolves to the addresses of its pods, because there is no kube-proxy here.
+// resolve returns the addresses of SERVICE.NAMESPACE.svc.cluster.local, or of one of a headless Service's pods. A
+// Service with a cluster IP resolves to the addresses of its pods, because there is no kube-proxy here.
 func (n *Node) resolve(ctx context.Context, name string) (ips []string) {
 	labels := strings.Split(strings.TrimSuffix(strings.TrimSuffix(name, zone), "."), ".")
 	if !strings.HasSuffix(name, "."+zone) || len(labels) < 2 || len(labels) > 3 {
@@ -112,7 +112,7 @@ func (n *Node) endpoints(ctx context.Context, namespace, service string) (found 
 	return found
 }
 
-// pointers returns the names for an address, which etcd looks up if a certificate contains a wildcard.
+// pointers returns the names for an address. etcd looks them up if a certificate contains a wildcard.
 func (n *Node) pointers(name string) (found []string) {
 	parts := strings.Split(strings.TrimSuffix(name, ".in-addr.arpa."), ".")
 	slices.Reverse(parts)
@@ -131,7 +131,7 @@ func (n *Node) pointers(name string) (found []string) {
 	return found
 }
 
-// Dial connects to a Service or a pod, as a client in the namespace would.
+// Dial connects to a Service or a pod as a client in the namespace would.
 func (n *Node) Dial(ctx context.Context, namespace, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// A network is a bridge in a network namespace, which assigns an address to each pod. Pods cannot reach the host, and
-// the host's network is not changed.
+// A network is a bridge in its own network namespace that connects the pods, each with its own address. Pods cannot
+// reach the host, and the host's network is not changed.
 type network struct {
 	name string // name of the network namespace that contains the bridge
 	used map[byte]bool
 }
 
-// Subnet of the pods and address of the bridge. The name server listens at this address.
+// Pod subnet, and address of the bridge, on which the name server listens.
 const (
 	subnet   = "10.244.0."
 	resolver = subnet + "1"
@@ -72,7 +72,7 @@ func (n *network) sandbox(name string) (ip string, err error) {
 	return ip, n.within(func() error { return plug("v" + ip[len(subnet):]) })
 }
 
-// nextIP never returns the same address twice, because a client of a deleted pod must not reach a different pod.
+// nextIP never returns the same address twice, so that a client of a deleted pod cannot reach a different one.
 func (n *network) nextIP() string {
 	for last := byte(2); last < 255; last++ {
 		if !n.used[last] {
@@ -152,8 +152,8 @@ func inNewNamespace(name string, do func() error) error {
 	})
 }
 
-// onThread runs do on a locked thread. If the thread cannot return to its network namespace, the thread exits together
-// with the goroutine.
+// onThread runs do on a locked thread. If the thread cannot return to its network namespace, it exits together with
+// the goroutine.
 func onThread(do func() error) error {
 	ended := make(chan error)
 	go func() {
@@ -212,8 +212,8 @@ func plug(name string) error {
 // Root reports whether this process may create namespaces.
 func Root() bool { return os.Getuid() == 0 }
 
-// Forward forwards a port of the nodes' address to an address of the host until the end of the test, and returns the
-// nodes' address. Pods can reach the nodes' address but not the host.
+// Forward forwards a port on the nodes' address to an address on the host until the test ends, and returns the nodes'
+// address. Pods can reach that address but not the host.
 func (n *Node) Forward(t testing.TB, port, to string) (address string) {
 	t.Helper()
 	var listener net.Listener
@@ -256,14 +256,14 @@ func join(one, other io.ReadWriteCloser) {
 	<-ended
 }
 
-// Gateway is the address at which pods can reach a server started by Serve.
+// Gateway is the address at which pods reach a server started by Serve.
 const Gateway = resolver
 
 // patience limits how long a program may take to start on a busy machine.
 const patience = 2 * time.Minute
 
-// Serve starts a program that listens on a port of Gateway, waits until it is listening, and lets it run until the
-// end of the test.
+// Serve starts a program that listens on a port on Gateway, waits until it is listening, and lets it run until the
+// test ends.
 func (n *Node) Serve(t testing.TB, port string, command *exec.Cmd) {
 	t.Helper()
 	require.NoError(t, n.network.within(command.Start))

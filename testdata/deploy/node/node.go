@@ -1,10 +1,10 @@
-// Package node implements a small kubelet. The kubelet uses runc to run each pod in its own network namespace, and
-// registers three Node objects that all represent this machine. The kubelet supports the features that the manifests
-// in deploy use: probes, grace periods, read-only root file systems, users, persistent volume claims, ConfigMaps,
-// Secrets, service account tokens, environment variables, kubectl exec and port-forward, and DNS names for Services.
+// Package node implements a small kubelet. It runs each pod with runc in a network namespace of its own, and
+// registers three Node objects that all represent this machine. It supports the features that the manifests in deploy
+// use: probes, grace periods, read-only root file systems, users, persistent volume claims, ConfigMaps, Secrets,
+// service account tokens, environment variables, kubectl exec and port-forward, and DNS names for Services.
 //
-// The package differs from a real kubelet in three ways: it does not load seccomp profiles, it restarts containers
-// sooner, and it resolves a Service to the addresses of its pods.
+// It differs from a real kubelet in three ways: it does not load seccomp profiles, it restarts containers sooner, and
+// it resolves a Service to the addresses of its pods.
 package node
 
 import (
@@ -36,7 +36,7 @@ type Node struct {
 	namespace string
 	network   *network
 	log       func(format string, args ...any)
-	disks     int64 // size of each volume in bytes; 0 means unlimited
+	disks     int64 // volume size in bytes; 0 means unlimited
 	loops     sync.WaitGroup
 
 	mu   sync.Mutex
@@ -47,10 +47,10 @@ type Node struct {
 // Option configures a Node.
 type Option func(*Node)
 
-// SmallDisks gives every volume a file system of its own with the given size.
+// SmallDisks gives every volume its own file system of the given size.
 func SmallDisks(bytes int64) Option { return func(n *Node) { n.disks = bytes } }
 
-// Start runs the pods of a namespace until the end of the test. Start must be called as root, within Contain.
+// Start runs the pods of a namespace until the end of the test. It must be called as root, within Contain.
 func (m *Machines) Start(t testing.TB, namespace, runc string, images map[string]*Image, options ...Option) *Node {
 	t.Helper()
 	n := &Node{
@@ -156,8 +156,8 @@ func (n *Node) cgroup(pod *corev1.Pod, container *corev1.Container) string {
 // State returns the path of runc's state directory.
 func (n *Node) State() string { return filepath.Join(n.dir, "runc") }
 
-// LogFile returns the path of the file that contains a container's output. Restarted containers and later pods with
-// the same name append to the same file.
+// LogFile returns the path of the file that contains a container's output. Restarted containers and new pods with the
+// same name append to it.
 func (n *Node) LogFile(namespace, pod, container string) string {
 	return filepath.Join(n.dir, "logs", namespace+"_"+pod+"_"+container+".log")
 }

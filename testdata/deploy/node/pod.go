@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// work runs a pod until the pod is deleted, and returns when it has been removed. ctx is the context of the node.
+// work runs a pod until it is deleted, and returns once its resources have been removed. ctx is the node's context.
 func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 	wanted, unwanted := context.WithCancel(ctx)
 	defer unwanted()
@@ -48,8 +48,8 @@ func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 	n.finish(pod)
 }
 
-// prepare waits until all volumes of the pod are available, and then connects the pod to the network. If the pod is
-// deleted in the meantime, prepare returns false.
+// prepare waits until all volumes of the pod are available, and then connects the pod to the network. It returns
+// false if the pod is deleted in the meantime.
 func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (folders map[string]string, ok bool) {
 	for last := ""; n.wanted(ctx, pod); sleep(ctx, tick) {
 		var err error
@@ -84,8 +84,8 @@ func (n *Node) mountAll(ctx context.Context, pod *corev1.Pod) (map[string]string
 	return folders, nil
 }
 
-// refresh updates the files from Secrets and ConfigMaps. Projected volumes are not updated, because each update would
-// create a new token.
+// refresh updates files from Secrets and ConfigMaps, but not projected volumes, because each update would create a
+// new token.
 func (n *Node) refresh(ctx context.Context, pod *corev1.Pod) {
 	for i := range pod.Spec.Volumes {
 		volume := &pod.Spec.Volumes[i]
@@ -190,11 +190,11 @@ func setCondition(status *corev1.PodStatus, kind corev1.PodConditionType, value 
 	status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind, Status: value, LastTransitionTime: metav1.Now()})
 }
 
-// finish removes the pod's resources. Unless the pod's machine has been switched off, finish also deletes the pod in
-// the API server.
+// finish removes the pod's resources and, unless the pod's machine has been switched off, deletes the pod from the
+// API server.
 func (n *Node) finish(pod *corev1.Pod) {
 	unplug(n.sandboxName(pod))
-	_ = os.RemoveAll(n.podDir(pod)) // anything left behind is in the test's temporary directory
+	_ = os.RemoveAll(n.podDir(pod)) // anything left behind stays in the test's temporary directory
 	if n.off(pod) {
 		return
 	}

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// provision creates a PersistentVolume for each claim that has none. A controller binds the volume to the claim.
+// provision creates a PersistentVolume for each claim that has none. A controller then binds the volume to the claim.
 func (n *Node) provision(ctx context.Context) {
 	claims, err := n.client.CoreV1().PersistentVolumeClaims(n.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -48,8 +48,8 @@ func (n *Node) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return err
 }
 
-// makeDisk creates the directory of a volume. makeDisk may be called more than once before a claim is bound, but only
-// the first call mounts a file system.
+// makeDisk creates a volume's directory. It may be called repeatedly before a claim is bound, but only the first call
+// mounts a file system.
 func (n *Node) makeDisk(folder string) error {
 	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
 		return err
@@ -87,8 +87,7 @@ func (n *Node) bound(ctx context.Context, namespace, name string) (string, error
 	return volume.Spec.HostPath.Path, nil
 }
 
-// mount creates or updates a volume and returns the directory to mount. If an object is missing, the error contains
-// its name.
+// mount creates or updates a volume and returns the directory to mount. If an object is missing, the error names it.
 func (n *Node) mount(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (folder string, err error) {
 	folder = filepath.Join(n.podDir(pod), "volumes", volume.Name)
 	if claim := volume.PersistentVolumeClaim; claim != nil {
@@ -153,7 +152,7 @@ func chosen(files map[string][]byte, items []corev1.KeyToPath) map[string][]byte
 	return found
 }
 
-// projected returns the token of a service account, its CA and its namespace.
+// projected returns a service account's token, CA and namespace.
 func (n *Node) projected(ctx context.Context, pod *corev1.Pod, sources []corev1.VolumeProjection) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, source := range sources {
@@ -183,8 +182,8 @@ func (n *Node) projected(ctx context.Context, pod *corev1.Pod, sources []corev1.
 	return files, nil
 }
 
-// publish replaces files atomically, like a kubelet: each name is a link through ..data, which is itself a link to the
-// directory with the latest content.
+// publish replaces files atomically, as the kubelet does: each name is a symbolic link through ..data, which itself
+// links to the directory with the latest content.
 func (n *Node) publish(pod *corev1.Pod, folder string, files map[string][]byte, mode int32) error {
 	if same(filepath.Join(folder, "..data"), files) {
 		return nil
@@ -205,7 +204,7 @@ func (n *Node) publish(pod *corev1.Pod, folder string, files map[string][]byte, 
 			return err
 		}
 	}
-	previous, _ := os.Readlink(filepath.Join(folder, "..data")) // missing in the first call
+	previous, _ := os.Readlink(filepath.Join(folder, "..data")) // does not exist on the first call
 	next := filepath.Join(folder, "..data_tmp")
 	if err := os.Symlink(filepath.Base(latest), next); err != nil {
 		return err

@@ -1,7 +1,7 @@
 // Command sidecar implements the part of etcd-backup-restore's API that the wrapper uses. Every initialization
-// succeeds without a validation, and no backups are made. Like the real sidecar, this command fails without POD_NAME
-// and POD_NAMESPACE, or if it cannot write to its home directory. The flags for TLS and for the connection to etcd
-// are the same as those of the real sidecar.
+// succeeds without any validation, and no backups are made. Like the real sidecar, it fails if POD_NAME or
+// POD_NAMESPACE is not set or if it cannot write to its home directory. Its flags for TLS and the connection to etcd
+// are those of the real sidecar.
 package main
 
 import (
@@ -63,7 +63,7 @@ func full(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(`{"kind":"Full","startRevision":0,"lastRevision":1}` + "\n"))
 }
 
-// config serves the configuration of this member, which is derived from the ConfigMap of all members.
+// config serves this member's configuration, which is derived from the ConfigMap shared by all members.
 func config(w http.ResponseWriter, r *http.Request) {
 	text, err := served()
 	stored := filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")

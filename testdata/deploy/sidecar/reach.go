@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// flags contains the values of command-line flags, keyed by name.
+// flags maps the names of command-line flags to their values.
 type flags map[string]string
 
 func arguments() flags {
@@ -29,7 +29,7 @@ func arguments() flags {
 	return args
 }
 
-// reachEtcd sends requests to etcd's configured address until one succeeds, which it logs.
+// reachEtcd sends requests to etcd's configured address until one succeeds, and logs the success.
 func (f flags) reachEtcd() {
 	for last := ""; ; time.Sleep(time.Second) {
 		err := f.askEtcd()
@@ -64,7 +64,7 @@ func (f flags) askEtcd() error {
 	return nil
 }
 
-// identity returns a TLS configuration that uses the client certificate and trusts the CA of etcd's server
+// identity returns a TLS configuration that uses the client certificate and trusts the CA that issued etcd's server
 // certificate.
 func (f flags) identity() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(f["cert"], f["key"])

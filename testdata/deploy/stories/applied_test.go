@@ -24,7 +24,7 @@ func TestVariants_restrictedNamespace(t *testing.T) {
 	}
 }
 
-// different matches the lines of a diff that only one side contains.
+// different matches the diff lines that only one side contains.
 var different = regexp.MustCompile(`(?m)^(?:-[^-]|\+[^+]).*$`)
 
 func TestVariants_upgrade(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The story follows docs/operations.md. Like the members, the client trusts both authorities before the members use
-// the new one, and has a new certificate before the old authority is removed.
+// The story follows docs/operations.md. Like the members, the client trusts both authorities before the new one is
+// used, and has a new certificate before the old authority is removed.
 func TestCARotation_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	former, latter := w.withCertificates(), newAuthority(t)
@@ -53,7 +53,7 @@ func TestCARotation_duringWrites(t *testing.T) {
 	assert.Empty(t, writes.failed, "no write failed during the rotation")
 }
 
-// leaves returns the certificates and keys in Secrets under the file names that docs/operations.md uses.
+// leaves returns the certificates and keys in Secrets, keyed by the file names used in docs/operations.md.
 func leaves(secrets map[string]map[string]string) map[string]string {
 	files := map[string]string{}
 	for name, secret := range secrets {

@@ -32,8 +32,8 @@ var credentials = map[string]string{
 	"AWS_ENDPOINT_URL": "http://" + node.Gateway + ":" + bucketPort,
 }
 
-// offerBucket starts an S3 server for the pods and creates the buckets named in the manifests. offerBucket returns the
-// directory with the objects in my-bucket.
+// offerBucket starts an S3 server for the pods, creates the buckets named in the manifests, and returns the directory
+// that contains my-bucket's objects.
 func (w *world) offerBucket() (folder string) {
 	w.t.Helper()
 	data, attributes := w.t.TempDir(), w.t.TempDir()
@@ -95,7 +95,7 @@ func (w *world) awaitVerified(member string) {
 	})
 }
 
-// checkBackups stops the writer and requires that all acknowledged writes are in the cluster and in its backups.
+// checkBackups stops the writer and requires that both the cluster and its backups contain every acknowledged write.
 func (w *world) checkBackups(member string, writes *writer) {
 	w.t.Helper()
 	w.check(writes)

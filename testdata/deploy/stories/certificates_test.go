@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An authority signs certificates, like an issuer of cert-manager.
+// An authority signs certificates, like a cert-manager issuer.
 type authority struct {
 	t           *testing.T
 	certificate *x509.Certificate
@@ -40,7 +40,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// issue returns the content of a Secret of type kubernetes.io/tls.
+// issue returns the content of a kubernetes.io/tls Secret.
 func (a *authority) issue(name string, dnsNames ...string) map[string]string {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

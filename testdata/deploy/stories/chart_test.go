@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// Chart values for one member with backups on a volume, for three members with backups in a bucket, and for the same
-// with sidecars.
+// Chart values for one member with backups on a volume, for three members with backups in a bucket, and for three
+// such members with sidecars.
 const (
 	one               = "{}"
 	oneWithSidecar    = "sidecar: {enabled: true}"
@@ -19,8 +19,8 @@ const (
 	threeWithSidecars = three + "\n" + oneWithSidecar
 )
 
-// apply installs or upgrades the chart with the given values. apply drops the values of earlier calls, like the helm
-// command.
+// apply installs or upgrades the chart with the given values. Like the helm command, it drops the values from
+// previous calls.
 func (w *world) apply(values ...string) {
 	w.t.Helper()
 	out, err := w.upgrade(values...)
@@ -56,8 +56,8 @@ func (w *world) file(name, content string) string {
 	return path
 }
 
-// strictly applies the rendered objects, and fails the test if there are unknown fields or violations of the Pod
-// Security Standard.
+// strictly applies the rendered objects, and fails the test on unknown fields or violations of the Pod Security
+// Standard.
 func (w *world) strictly(values ...string) {
 	w.t.Helper()
 	out, err := w.Kubectl("apply", "--server-side", "--validate=strict", "-n", w.namespace, "-f", w.rendered(values...))

@@ -58,9 +58,9 @@ func TestLostVolume_memberRejoins(t *testing.T) {
 	w.comesBack("etcd-main-1", func() { w.recipe("docs/operations.md", "-n etcd delete pod etcd-main-1", nil) })
 }
 
-// A member must return after its machine and volume are lost. The pod object remains until the node is deleted,
-// because no kubelet reports that the pod has terminated. The story needs its own machines because other stories are
-// still using the shared ones.
+// A member must return after its machine and volume have been lost. The pod object remains until the node is deleted,
+// because no kubelet reports that the pod has terminated. The story needs its own machines, because other stories are
+// using the shared ones.
 func TestLostNode_memberMoves(t *testing.T) {
 	w := newWorldWithBucket(t)
 	require.NoError(t, machines.Offer(t.Context(), w.namespace, 4, corev1.Taint{Key: "kind", Value: w.namespace, Effect: corev1.TaintEffectNoSchedule}))
@@ -98,7 +98,7 @@ func (w *world) comesBack(member string, loses func()) {
 	w.checkBackups(member, writes)
 }
 
-// A cluster that loses all three volumes must be restored with the chart's settings for the bucket, the keys and the
+// A cluster that loses all three volumes must be restored using the chart's settings for the bucket, the keys and the
 // volumes.
 func TestLostVolumes_clusterIsRestored(t *testing.T) {
 	w := newWorldWithBucket(t)
@@ -130,8 +130,8 @@ func (w *world) loseAll() {
 	w.awaitReady(3)
 }
 
-// The story restores all members as described in docs/operations.md, without a rolling update, which would never
-// finish because the first member becomes ready only together with the others.
+// The story restores all members as described in docs/operations.md. A rolling update would never finish, because the
+// first member becomes ready only together with the others.
 func TestThreeMembers_restoreToATime(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -157,8 +157,8 @@ func TestOneMember_restoreToATime(t *testing.T) {
 	w.checkBackups("etcd-main-0", w.startWriter())
 }
 
-// mistake overwrites the key that greeted reads, and waits until both values have been backed up. mistake returns the
-// chart values that restore the first value.
+// mistake overwrites the key that greeted reads, waits until both values have been backed up, and returns the chart
+// values that restore the first one.
 func (w *world) mistake() (values string) {
 	w.t.Helper()
 	w.greet()
@@ -172,7 +172,7 @@ func (w *world) mistake() (values string) {
 // Changing only replicas must not restart the remaining members.
 func TestReplicas_changeDuringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
-	const values = three + "\nspread: {nodes: preferred}" // the cluster has fewer machines than members
+	const values = three + "\nspread: {nodes: preferred}" // there are fewer machines than members
 	members := func(count int) {
 		if count == 5 {
 			w.recipe("docs/operations.md", "--set replicas=5", given(values))
@@ -208,7 +208,7 @@ func (w *world) clusterID() uint64 {
 	return w.get("greeting").Header.ClusterId
 }
 
-// loseVolume deletes a pod and its claim, as an administrator does after a node has been lost permanently.
+// loseVolume deletes a pod and its claim, as an administrator would after permanently losing a node.
 func (w *world) loseVolume(name string) {
 	w.t.Helper()
 	gone := w.pods()[name].UID

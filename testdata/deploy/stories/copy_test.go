@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The story copies the store once with a Job and then on a schedule with a CronJob. When the first bucket is
-// abandoned, the members must continue with the copy.
+// The story copies the store once with a Job and then on a schedule with a CronJob. The members must be able to
+// continue with the copy when the original bucket is abandoned.
 func TestBackupCopy_clusterContinuesInTheCopy(t *testing.T) {
 	const nightly, each = `copy: {to: "s3://another-bucket/etcd-main", schedule: "0 3 * * *"}`, `copy: {to: "s3://another-bucket/etcd-main", schedule: "* * * * *"}`
 	w := newWorldWithBucket(t)

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// disk is the size of the volumes in these stories. Backups leave 256 MB for etcd, which preallocates 64 MB for its
-// log and needs more for large values.
+// disk is the volume size in these stories. Backups leave 256 MB for etcd, which preallocates 64 MB for its log and
+// needs more for large values.
 const disk = 768 << 20
 
 // etcd exits when its volume is full. Once space has been freed, the member must return with all acknowledged writes.
@@ -33,7 +33,7 @@ func TestFullDisk_memberReturns(t *testing.T) {
 	w.check(writes)
 }
 
-// A full volume of one of three members must not affect the other members.
+// If the volume of one of three members is full, the other members must not be affected.
 func TestFullDisk_clientsAreNotDelayed(t *testing.T) {
 	w := newWorldWithBucket(t, node.SmallDisks(disk))
 	w.apply(three)

@@ -26,9 +26,9 @@ func TestThreeMembers_withSidecars(t *testing.T) {
 	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
 }
 
-// A member must keep its volume, exit record and name when its sidecar is removed and added again. As described in
-// docs/upgrade.md, the sidecar's etcd must still be able to read the data. When the member returns to standalone mode,
-// it must continue its earlier backups.
+// A member must keep its volume, exit record and name when its sidecar is removed and added again. As docs/upgrade.md
+// says, the sidecar's etcd must still be able to read the data. When the member returns to standalone mode, it must
+// continue its previous backups.
 func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorld(t)
 	w.apply(oneWithSidecar)

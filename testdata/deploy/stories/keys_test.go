@@ -21,7 +21,7 @@ const (
 )
 
 // Backups must be encrypted and signed with keys from Secrets, as described in docs/deploy.md, and the copy Job must
-// not get a decryption key.
+// not be given a decryption key.
 func TestBackups_encryptedAndSigned(t *testing.T) {
 	w := newWorld(t)
 	bucket := w.offerBucket()

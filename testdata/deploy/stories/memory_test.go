@@ -17,7 +17,7 @@ import (
 )
 
 // A member must return after the kernel has killed its container for exceeding the memory limit. The story sets a
-// limit, because the chart does not set one by default.
+// limit, because the chart has none by default.
 func TestOOMKill_memberReturns(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "resources: {limits: {memory: 512Mi}}")
@@ -52,7 +52,7 @@ func TestOOMKill_memberReturns(t *testing.T) {
 	w.checkBackups(killed, writes)
 }
 
-// readEverything starts clients that repeatedly read all keys with a single request until stop is called.
+// readEverything starts clients that repeatedly read all keys in a single request until stop is called.
 func (w *world) readEverything(prefix string, clients int) (stop func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

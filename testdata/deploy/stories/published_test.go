@@ -16,7 +16,7 @@ import (
 )
 
 // The story installs two releases with different names, IDs and store prefixes in the same namespace and bucket. The
-// story uses only release files: the nodes load the image from its file, as described in docs/deploy.md, and the
+// story uses only release files: the nodes load the image from a file, as described in docs/deploy.md, and the
 // kubectl plugin is the script in the archive.
 func TestReleaseFiles_twoClusters(t *testing.T) {
 	needsRoot(t)
@@ -66,7 +66,7 @@ func within(t *testing.T, folder, name string, args ...string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// only returns the only file in a directory that matches a pattern.
+// only returns the one file in a directory that matches a pattern.
 func only(t *testing.T, folder, pattern string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(folder, pattern))

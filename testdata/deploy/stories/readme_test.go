@@ -19,13 +19,13 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// Names in the README that are placeholders, except the name of the bucket.
+// Placeholder names in the README, except the bucket name.
 const (
 	theirRegistry = "registry.example.org"
 	theirBucket   = "my-bucket"
 )
 
-// deployCommands returns the commands in the README without any changes.
+// deployCommands returns the commands in the README, unchanged.
 func deployCommands(t *testing.T) string {
 	t.Helper()
 	readme, err := os.ReadFile(filepath.Join(cluster.Checkout(), "README.md"))
@@ -41,7 +41,7 @@ func deployCommands(t *testing.T) string {
 func TestReadme_threeMembersWithBackups(t *testing.T) {
 	needsRoot(t)
 	t.Parallel()
-	w := &world{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main", image: wrapper} // The namespace is created by the commands in the README.
+	w := &world{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main", image: wrapper} // created by the commands
 	t.Cleanup(w.end)
 	w.run()
 	w.offerBucket()
@@ -60,8 +60,8 @@ func TestReadme_threeMembersWithBackups(t *testing.T) {
 	assert.Len(t, w.voters(), 3)
 }
 
-// follow runs commands in the root directory of the project with a user's credentials file, and removes the file that
-// the commands create.
+// follow runs commands in the project's root directory with a user's credentials file, and removes the file that the
+// commands create.
 func (w *world) follow(commands string) (said string) {
 	w.t.Helper()
 	made := filepath.Join(cluster.Checkout(), "my-etcd.yaml")
@@ -83,7 +83,7 @@ func (w *world) follow(commands string) (said string) {
 	return string(out)
 }
 
-// built returns environment variables that point to Go's caches, because the commands run with a different home
+// built returns environment variables that point to Go's caches, because the commands run with another home
 // directory.
 func built(t *testing.T) (variables []string) {
 	t.Helper()

@@ -23,7 +23,7 @@ func (w *world) shell(ctx context.Context, folder, commands string) *exec.Cmd {
 	return command
 }
 
-// given returns the chart values as a file with the name that the pages use.
+// given returns the chart values as a file with the name used on the pages.
 func given(values string) map[string]string { return map[string]string{"my-etcd.yaml": values} }
 
 // recipes matches the code blocks on a page.

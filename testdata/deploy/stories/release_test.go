@@ -80,7 +80,7 @@ func TestHibernation(t *testing.T) {
 	assert.Equal(t, before, w.clusterID())
 }
 
-// The story recreates the StatefulSet while its pods keep running, because a StatefulSet's volume size is immutable.
+// A StatefulSet's volume size is immutable, so the story recreates the StatefulSet while its pods keep running.
 func TestVolumeSize_changesWithoutRestart(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)

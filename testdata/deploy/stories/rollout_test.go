@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// After a configuration change, the pods must restart one at a time, in reverse order, and only when the previous pod
+// After a configuration change, the pods must restart one at a time in reverse order, each only when the previous one
 // is ready.
 func TestConfigurationChange_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
@@ -31,8 +31,7 @@ func TestConfigurationChange_duringWrites(t *testing.T) {
 	require.True(t, first.Before(&last), "the last member is restarted first")
 }
 
-// An invalid configuration must stop only one member until the change is reverted, while the other members keep
-// serving.
+// Until it is reverted, an invalid configuration must stop only one member, while the others keep serving.
 func TestStuckRollout_isReverted(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -132,7 +131,7 @@ func TestKilledContainer_validatesInFull(t *testing.T) {
 	require.NoError(t, contains(w.log("etcd-main-0"), "full validation"))
 }
 
-// kubectl describe must show users why a container has terminated.
+// kubectl describe must show users why a container terminated.
 func TestRefusal_inKubectlDescribe(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one, `etcdConfig:

@@ -14,7 +14,7 @@ import (
 
 const sidecarImage = "europe-docker.pkg.dev/gardener-project/releases/gardener/etcdbrctl"
 
-// scriptedSidecar returns the image that replaces the image of the real sidecar.
+// scriptedSidecar returns the image that replaces the real sidecar's.
 func scriptedSidecar(t *testing.T) *node.Image {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "sidecar")

@@ -47,9 +47,8 @@ func TestThreeMembers_bucket(t *testing.T) {
 	assert.Contains(t, result, "could be restored", "any member can request a backup")
 }
 
-// The story corrects a wrong bucket name as described in the README. With the corrected values alone, a rolling update
-// would wait forever for the first pod, because members without data wait for the store and become ready only
-// together.
+// The story corrects a wrong bucket name as described in the README. Correcting the values is not enough: the rolling
+// update would wait forever for the first pod, because members without data become ready only together.
 func TestWrongBucketName_isCorrected(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "store: {url: s3://mistaken-bucket/etcd-main}")

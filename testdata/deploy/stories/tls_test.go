@@ -40,7 +40,7 @@ func TestThreeMembers_TLS(t *testing.T) {
 	w.awaitMetrics()
 }
 
-// The sidecars must work with TLS, for which each sidecar has a server certificate and a client certificate for etcd.
+// The sidecars must work with TLS, with a server certificate and an etcd client certificate each.
 func TestThreeMembers_sidecarsAndTLS(t *testing.T) {
 	w := newWorld(t)
 	w.secret("etcd-main-backup-credentials", map[string]string{"region": "eu-west-1"})
@@ -64,7 +64,7 @@ func TestOneMember_sidecarAndTLS(t *testing.T) {
 	w.awaitSidecarsReachEtcd()
 }
 
-// awaitSidecarsReachEtcd waits until every sidecar has connected to etcd with the flags of the real sidecar.
+// awaitSidecarsReachEtcd waits until every sidecar has connected to etcd using the real sidecar's flags.
 func (w *world) awaitSidecarsReachEtcd() {
 	w.t.Helper()
 	for member := range w.pods() {
@@ -74,7 +74,7 @@ func (w *world) awaitSidecarsReachEtcd() {
 	}
 }
 
-// withCertificates creates the Secrets without cert-manager.
+// withCertificates creates the certificate Secrets without cert-manager.
 func (w *world) withCertificates() *authority {
 	w.t.Helper()
 	ca := newAuthority(w.t)

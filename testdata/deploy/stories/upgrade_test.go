@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// While a client writes, the story installs the published chart of an earlier version, upgrades to the current chart
-// with a new image tag, rolls back and upgrades again.
+// While a client writes, the story installs an earlier version's published chart, upgrades to the current chart with
+// a new image tag, rolls back, and upgrades again.
 func TestEarlierCharts_upgradeAndRollback(t *testing.T) {
 	for _, chart := range cluster.Released() {
 		t.Run(filepath.Base(chart), func(t *testing.T) {
@@ -58,8 +58,8 @@ func TestAppliedManifests_areAdoptedByHelm(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 }
 
-// The story corrects a Secret and then deletes the pods that are still waiting, because a process reads its
-// environment only at startup.
+// The story corrects a Secret and then deletes the pods that are still waiting, because a running process does not
+// see changes to its environment.
 func TestWrongSecret_isCorrected(t *testing.T) {
 	w := newWorld(t)
 	w.offerBucket()

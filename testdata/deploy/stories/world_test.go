@@ -23,21 +23,21 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// A world is a namespace in the cluster together with a node that runs its pods.
+// A world is a namespace in the cluster, together with a node that runs its pods.
 type world struct {
 	*cluster.Cluster
 	t         *testing.T
 	node      *node.Node
 	namespace string
 	release   string      // name of the Helm release
-	image     *node.Image // image of the members, which some stories replace
+	image     *node.Image // the members' image, which some stories replace
 
 	identity *tls.Config // TLS configuration for clients; nil without TLS
 }
 
 var stories atomic.Int32
 
-// newNamespace starts a story that has no pods and runs in parallel with other stories.
+// newNamespace starts a story without pods that runs in parallel with other stories.
 func newNamespace(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
@@ -107,7 +107,7 @@ func (w *world) awaitReady(count int) {
 	})
 }
 
-// etcd returns a client that connects to the client Service, as a client in another pod would.
+// etcd returns a client that connects to the client Service as a client in another pod would.
 func (w *world) etcd() *clientv3.Client {
 	w.t.Helper()
 	scheme := "http"
@@ -145,7 +145,7 @@ func (w *world) greeted() bool {
 	return len(reply.Kvs) == 1 && string(reply.Kvs[0].Value) == "hello"
 }
 
-// get repeats a linearizable read until there is a quorum.
+// get retries a linearizable read until there is a quorum.
 func (w *world) get(key string, options ...clientv3.OpOption) (reply *clientv3.GetResponse) {
 	w.t.Helper()
 	client := w.etcd()
@@ -196,7 +196,7 @@ func (w *world) voters() (names []string) {
 
 var errNotYet = errors.New("not yet")
 
-// contains returns an error that names the first part that the text does not contain.
+// contains returns an error that names the first part missing from the text.
 func contains(text string, parts ...string) error {
 	for _, part := range parts {
 		if !strings.Contains(text, part) {

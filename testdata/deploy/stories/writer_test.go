@@ -18,15 +18,15 @@ import (
 type writer struct {
 	stop    context.CancelFunc
 	ended   chan struct{}
-	enough  chan struct{} // closed after enoughWrites acknowledged writes
+	enough  chan struct{} // closed once enoughWrites writes have been acknowledged
 	written []string
-	longest time.Duration // longest time between two acknowledged writes
+	longest time.Duration // longest gap between acknowledged writes
 	failed  []string      // times and errors of failed writes
 }
 
 const enoughWrites = 20
 
-// writers counts the writers. Each writer has its own number, so that no two writers write the same key.
+// writers counts the writers. Numbers the writers so that no two of them write the same key.
 var writers atomic.Int32
 
 func (w *world) startWriter() *writer {
@@ -82,7 +82,7 @@ func (w *world) check(writes *writer) {
 	w.t.Logf("%d writes were acknowledged, all are there; the longest time between two was %s", len(writes.written), writes.longest.Round(time.Millisecond))
 }
 
-// lastWritten returns options for reading only the key that was written last.
+// lastWritten returns options for reading only the most recently written key.
 func lastWritten() []clientv3.OpOption {
 	return append(clientv3.WithLastRev(), clientv3.WithPrefix())
 }

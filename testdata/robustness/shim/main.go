@@ -68,7 +68,7 @@ func parse(args []string) *flag.FlagSet {
 	return set
 }
 
-// nested maps flags to the configuration keys whose names are different.
+// nested maps flags to configuration keys whose names differ.
 var nested = map[string]string{
 	"cert-file":                          "client-transport-security/cert-file",
 	"key-file":                           "client-transport-security/key-file",
@@ -103,7 +103,7 @@ var nested = map[string]string{
 	"discovery-password":                 "discovery-config/client/auth/password",
 }
 
-// configuration returns the settings in the form of a configuration file.
+// configuration returns the settings as a configuration file.
 func configuration(given *flag.FlagSet) map[string]any {
 	config := map[string]any{}
 	given.Visit(func(f *flag.Flag) {
@@ -153,8 +153,7 @@ func put(into map[string]any, path []string, value any) {
 	put(section, path[1:], value)
 }
 
-// port returns the port of the wrapper's own server, which is the client port of the test, if there is one, minus
-// below.
+// port returns the port of the wrapper's own server, which is the test's client port, if any, minus below.
 func port(given *flag.FlagSet) int {
 	first, _, _ := strings.Cut(given.Lookup("listen-client-urls").Value.String(), ",")
 	u, err := url.Parse(first)
@@ -168,8 +167,8 @@ func port(given *flag.FlagSet) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// below is the difference between a client port of etcd's tests and a port that the tests do not use. etcd's tests use
-// ports from 10000 and 20000.
+// below is the difference between a client port of etcd's tests and a port that the tests do not use. etcd's tests
+// use ports starting at 10000 and 20000.
 const below = 4000
 
 func level(given *flag.FlagSet) string {

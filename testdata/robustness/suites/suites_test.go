@@ -26,8 +26,8 @@ const module = "go.etcd.io/etcd/tests/v3/"
 
 const founding = "one of its three members is reached by nobody: a cluster is founded only when every member has told that it has no data"
 
-// different lists the tests that cannot pass with etcd-wrapper, with the reasons. A test that starts to pass must be
-// removed from the list.
+// different lists the tests that cannot pass with etcd-wrapper, each with the reason. A test that starts to pass must
+// be removed.
 var different = map[string]string{
 	"TestAuthority": "it reads the lines that Go's HTTP/2 writes to standard error, and every line of ours is JSON",
 	"TestBreakConsistentIndexNewerThanSnapshot":         "it damages the database and waits for etcd's panic: the validation finds the damage before etcd is started",
@@ -103,7 +103,7 @@ func build(t *testing.T, path, of string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// A suite is the compiled test binary of a package of etcd's tests with its working directory.
+// A suite is the compiled test binary of one of etcd's test packages, together with its working directory.
 type suite struct{ program, directory string }
 
 func compiled(t *testing.T, name string) suite {
@@ -152,7 +152,7 @@ func (s suite) attempt(test, binaries string) (ended outcome, output string) {
 }
 
 // patience returns the timeout of a test. etcd's longest test takes two minutes on an idle machine. Tests with a
-// known difference have a shorter timeout, because they may hang.
+// known difference get a shorter timeout, because they may hang.
 func patience(test string) string {
 	if different[test] != "" {
 		return "1m"
@@ -160,8 +160,8 @@ func patience(test string) string {
 	return "5m"
 }
 
-// run runs a test with the binaries in a directory. The test has its own network and PID namespaces, so the ports that
-// etcd's tests use are free, and all processes are killed when the test has finished.
+// run runs a test with the binaries in a directory. The test has its own network and PID namespaces, so the ports
+// that etcd's tests use are free, and all processes are killed when it finishes.
 func (s suite) run(test, binaries string) (ended outcome, output string) {
 	command := exec.Command("sh", "-c", `ip link set lo up && exec "$0" "$@"`,
 		s.program, "-test.run", "^"+test+"$", "-test.v", "-test.timeout", patience(test), "-bin-dir="+binaries)
