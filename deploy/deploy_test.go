@@ -26,7 +26,7 @@ import (
 
 type document = map[string]any
 
-// documents returns the objects of all rendered examples, keyed by file.
+// documents returns the objects in all rendered examples, keyed by file.
 func documents(t *testing.T) map[string][]document {
 	t.Helper()
 	found := map[string][]document{}
@@ -65,7 +65,7 @@ func configuration(t *testing.T, example string) string {
 	return object(t, example, "ConfigMap", "etcd-main-config")["data"].(document)["etcd.conf.yaml"].(string)
 }
 
-// each calls a function for every mapping in a document, at any depth.
+// each calls a function for every mapping in a document, however deeply nested.
 func each(value any, visit func(document)) {
 	switch value := value.(type) {
 	case document:
@@ -121,8 +121,8 @@ func TestRestoreInAPod_usesTheWrappersDirectory(t *testing.T) {
 	assert.Equal(t, volume.Tag.Get("default"), found)
 }
 
-// The size in the claim template must be sufficient, because it cannot be changed later. A volume must have room for
-// three times the quota: the database, a copy, and the copies that recoveries preserve.
+// The size in the claim template must be large enough from the start, because it cannot be changed later. A volume
+// must have room for three times the quota: the database, a copy, and the copies that recoveries preserve.
 func TestVolumeSize_threeDatabases(t *testing.T) {
 	var etcd struct {
 		Quota int64 `json:"quota-backend-bytes"`
@@ -164,7 +164,7 @@ func TestMemberConfigurations_areValid(t *testing.T) {
 	}
 }
 
-// withoutCertificates removes the certificate files from a configuration.
+// withoutCertificates removes the paths of the certificate files from a configuration.
 func withoutCertificates(t *testing.T, own []byte) []byte {
 	t.Helper()
 	if _, err := etcdconf.Parse(own); !errors.Is(err, bootstrap.ErrCertificates) {

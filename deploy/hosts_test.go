@@ -17,7 +17,7 @@ import (
 
 const unit = "systemd/etcd-wrapper.service"
 
-// hostCommands returns the commands in the systemd unit and in the Compose file, keyed by file.
+// hostCommands returns the commands in the systemd unit and the Compose file, keyed by file.
 func hostCommands(t *testing.T) map[string][]string {
 	t.Helper()
 	start := regexp.MustCompile(`(?m)^ExecStart=\S+ (.*)$`).FindStringSubmatch(read(t, unit))
@@ -87,7 +87,7 @@ func TestSystemdTakesTheUnit(t *testing.T) {
 	if err != nil {
 		t.Skip("there is no systemd-analyze")
 	}
-	self, err := os.Executable() // the program in the unit may not be installed
+	self, err := os.Executable() // stands in for the unit's program, which may not be installed
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), filepath.Base(unit))
 	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(content, "/usr/local/bin/etcd-wrapper", self, 1)), 0o600))

@@ -51,7 +51,7 @@ func values(t *testing.T) (names []string, defaults map[string]any, said map[str
 		}
 	}
 	collect("", all, given)
-	top := func(name string) int { // returns the line of a top-level key
+	top := func(name string) int { // returns the offset of a top-level key
 		first, _, _ := strings.Cut(name, ".")
 		return strings.Index("\n"+content, "\n"+first+":")
 	}

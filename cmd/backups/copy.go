@@ -17,8 +17,8 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrAnother reports that a location is not a copy of the store, because Copy did not create the objects there or
-// another process has written to it since.
+// ErrAnother reports that a location is not a copy of the store: either Copy did not create the objects in it, or
+// another process has since written to it.
 var ErrAnother = errors.New("is not a copy of")
 
 // CopyResult is the result of backup copy. The -o json flag prints it.
@@ -27,7 +27,7 @@ type CopyResult struct {
 	To      string `json:"to"`
 	Objects int    `json:"objects"` // number of objects copied by this run
 	Bytes   int64  `json:"bytes"`   // bytes copied by this run
-	Kept    int    `json:"kept"`    // number of objects that the copy already had
+	Kept    int    `json:"kept"`    // number of objects that were already in the copy
 }
 
 // Print prints the result as text.
@@ -37,9 +37,9 @@ func (c CopyResult) Print(to io.Writer) error {
 	return err
 }
 
-// Copy copies every object that is missing from another location, reads each copied object back and compares it. Copy
-// resumes an interrupted copy. If follow is not 0, Copy repeats at that interval until ctx is done, and then returns
-// no error. Objects that have been deleted from the store are kept in the copy.
+// Copy copies the objects that are missing from another location, and reads each one back to compare it. Copy resumes
+// an interrupted copy. If follow is not 0, Copy repeats at that interval until ctx is done, and then returns no
+// error. Objects that have been deleted from the store are kept in the copy.
 //
 // Copy never mixes two histories: it returns ErrAnother if the location contains backups that Copy did not create, or
 // if another process has written to the copy. The object copyMark distinguishes a copy from the store of a running
@@ -62,18 +62,18 @@ func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Du
 	}
 }
 
-// A copier copies one store to another location.
+// A copier copies a store to another location.
 type copier struct {
 	from, to store.Store
 	meter    *Meter
-	resumed  bool            // the objects of an earlier copy have been counted
-	checked  map[string]bool // names of the objects that have been compared
-	stale    bool            // a source object was deleted before it could be compared
+	resumed  bool            // the objects copied by earlier runs have been counted
+	checked  map[string]bool // objects that have already been compared, by name
+	stale    bool            // an object was deleted from the store before it could be compared
 	result   CopyResult
 }
 
-// untilEqual calls pass until it finds nothing new, because the cluster keeps writing and merging segments in the
-// meantime.
+// untilEqual calls pass until there is nothing left to copy. A single pass may not be enough, because the cluster
+// keeps writing and merging segments.
 func (c *copier) untilEqual(ctx context.Context) error {
 	for {
 		copied, err := c.pass(ctx)
@@ -87,7 +87,7 @@ func (c *copier) untilEqual(ctx context.Context) error {
 // before its manifest, and segments are copied in sequence.
 func (c *copier) pass(ctx context.Context) (copied int, err error) {
 	c.stale = false
-	copies, err := list(ctx, c.to) // list the copy first, so that its listing is not newer than the store's
+	copies, err := list(ctx, c.to) // list the copy first, so that its listing is the older one
 	if err != nil {
 		return 0, err
 	}
@@ -125,7 +125,7 @@ func (c *copier) pass(ctx context.Context) (copied int, err error) {
 	return copied, nil
 }
 
-// list returns the sizes of all objects by name.
+// list returns the size of every object, keyed by name.
 func list(ctx context.Context, s store.Store) (map[string]int64, error) {
 	sizes := map[string]int64{}
 	for object, err := range s.List(ctx, "", "") {
@@ -137,8 +137,8 @@ func list(ctx context.Context, s store.Store) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// copy copies an object and reads it back. If the object no longer exists, it has been merged or pruned since the
-// store was listed, and copy returns false.
+// copy copies an object and reads it back. It returns false if the object no longer exists because it has been merged
+// or pruned since the store was listed.
 func (c *copier) copy(ctx context.Context, name string) (copied bool, err error) {
 	content, err := c.from.Get(ctx, name, 0, -1)
 	if errors.Is(err, store.ErrNotFound) {
@@ -150,7 +150,7 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 	defer content.Close()
 	put, err := store.PutOnce(ctx, c.to, name, content)
 	switch {
-	case errors.Is(err, store.ErrExists): // another process created the object after the listing
+	case errors.Is(err, store.ErrExists): // another process has created the object since the listing
 		return false, c.contentError(name)
 	case err != nil:
 		return false, fmt.Errorf("cannot copy %s: %w", name, err)
@@ -167,7 +167,7 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 	return true, nil
 }
 
-// contentError returns the error for an object whose content in the copy differs from the store.
+// contentError returns the error for an object whose content differs between the store and the copy.
 func (c *copier) contentError(name string) error {
 	return fmt.Errorf("%s %w %s: %s differs; copy to another location", c.to, ErrAnother, c.from, name)
 }

@@ -59,7 +59,7 @@ func TestCopy_resumes(t *testing.T) {
 	}
 }
 
-// watched is a store that calls a test function before each put.
+// watched is a store that calls a hook before each put.
 type watched struct {
 	*memory.Store
 	put func()
@@ -89,7 +89,7 @@ func TestCopy_refusesOtherBackups(t *testing.T) {
 	assert.ErrorContains(t, err, "is damaged")
 }
 
-// flipped is a store that returns different bytes than were put.
+// flipped is a store that returns corrupted bytes.
 type flipped struct{ *memory.Store }
 
 func (f flipped) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
@@ -119,7 +119,7 @@ func TestCopy_follow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	looks := 0
 	from := listed{settings.Store, func() {
-		if looks++; looks == 3 { // the first pass copies, the second finds nothing new, and the third runs after the pause
+		if looks++; looks == 3 { // the first pass copies, the second finds nothing new, and the third starts after the interval
 			cancel()
 		}
 	}}
@@ -129,7 +129,7 @@ func TestCopy_follow(t *testing.T) {
 	assert.Positive(t, copied.Objects)
 }
 
-// listed is a store that calls a test function on each listing.
+// listed is a store that calls a hook on each listing.
 type listed struct {
 	store.Store
 	list func()
@@ -140,7 +140,7 @@ func (l listed) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 	return l.Store.List(ctx, prefix, after)
 }
 
-// rehearse starts a new generation in a store, as starting a cluster on the store would.
+// rehearse starts a new generation, as a cluster that is restored from the store would.
 func rehearse(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), kept, archive.Generation{
@@ -148,7 +148,7 @@ func rehearse(t *testing.T, on store.Store) {
 	}))
 }
 
-// goOn adds an empty segment to a store, as a running cluster would.
+// goOn adds an empty segment, as a running cluster would.
 func (l sampleCluster) goOn(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
 	head, err := kept.Head(t.Context(), 1)
@@ -156,7 +156,7 @@ func (l sampleCluster) goOn(t *testing.T, on store.Store) {
 	l.addMarker(t, kept, head.Start)
 }
 
-// merge merges all segments in a store and deletes the originals.
+// merge merges all segments into one and deletes the originals.
 func merge(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
 	segments, err := kept.Objects(t.Context(), 1, archive.Segment)
@@ -172,7 +172,7 @@ func TestCopy_comparesHistories(t *testing.T) {
 	l := runSampleCluster(t)
 	for name, c := range map[string]struct {
 		then func(t *testing.T, original, copied store.Store)
-		err  string // expected error; empty if Copy succeeds again
+		err  string // expected error; empty if the second Copy succeeds
 	}{
 		"nothing happens":                      {func(*testing.T, store.Store, store.Store) {}, ""},
 		"the original continues":               {func(t *testing.T, original, _ store.Store) { l.goOn(t, original) }, ""},

@@ -25,8 +25,8 @@ import (
 // ErrExists reports that the output file already exists.
 var ErrExists = errors.New("already exists; choose another name")
 
-// ErrIncomplete reports that later revisions were backed up but cannot be read. A result is valid even if it is
-// returned with ErrIncomplete.
+// ErrIncomplete reports that revisions after those in the result were backed up but cannot be read. A result is valid
+// even if it is returned with ErrIncomplete.
 var ErrIncomplete = errors.New("incomplete")
 
 // ExportResult is the result of backup export. The -o json flag prints it.
@@ -36,22 +36,22 @@ type ExportResult struct {
 	Time       time.Time `json:"time,omitzero"`
 	Generation int       `json:"generation,omitempty"` // absent for a backup made by the sidecar
 	Full       string    `json:"full"`                 // full snapshot on which the export is based
-	Rows       int64     `json:"rows"`                 // number of rows added to the full snapshot
+	Rows       int64     `json:"rows"`                 // number of rows applied on top of the full snapshot
 	Bytes      int64     `json:"bytes"`                // size of the file
 	Gaps
 }
 
-// Gaps describes what is missing from a result.
+// Gaps describes what a result lacks.
 type Gaps struct {
 	Unsigned bool     `json:"unsigned,omitempty"` // the backup has no signature even though trusted keys are set (--accept=unsigned)
-	Lost     int64    `json:"lost,omitempty"`     // minimum number of later revisions that were backed up but cannot be read
-	Damaged  []string `json:"damaged,omitempty"`  // sentences that explain why backups were skipped
+	Lost     int64    `json:"lost,omitempty"`     // lower bound on the number of backed-up revisions that cannot be read
+	Damaged  []string `json:"damaged,omitempty"`  // one sentence per skipped backup, giving the reason
 }
 
 // Export writes etcd's state at a revision to a new file that only the user can read, in the format of a stock etcd
 // snapshot. Export searches our own backups first and then those made by etcd-backup-restore in the same store.
-// Export returns archive.ErrNotKept if neither contains the target, and ErrIncomplete if later revisions were backed
-// up but cannot be read.
+// Export returns archive.ErrNotKept if the target is in neither, and ErrIncomplete if later revisions were backed up
+// but cannot be read.
 func Export(ctx context.Context, settings Settings, target archive.Target, file string, meter *Meter) (ExportResult, error) {
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
 		return ExportResult{}, fmt.Errorf("%s %w", file, ErrExists)
@@ -76,8 +76,8 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 	return exported, err
 }
 
-// isOlder reports whether a target may be older than our own backups. Only such targets are read from the backups of
-// etcd-backup-restore.
+// isOlder reports whether a target may be older than our own backups. Only then are the backups of
+// etcd-backup-restore searched.
 func isOlder(ctx context.Context, kept *archive.Archive, target archive.Target) bool {
 	certificate, err := kept.Cluster(ctx)
 	switch {
@@ -110,8 +110,8 @@ func exportArchive(ctx context.Context, kept *archive.Archive, target archive.Ta
 	}, err
 }
 
-// find returns the path to a target. Unlike a damaged backup, a backup without a trusted signature is never skipped
-// in favor of an earlier revision: find returns an error instead.
+// find returns the path to a target. A damaged backup may be skipped in favor of an earlier revision, but a backup
+// without a trusted signature is an error.
 func find(ctx context.Context, kept *archive.Archive, target archive.Target) (archive.Path, error) {
 	path, err := kept.Find(ctx, target)
 	if err == nil && errors.Is(path.PastEnd, format.ErrUntrusted) {
@@ -120,14 +120,14 @@ func find(ctx context.Context, kept *archive.Archive, target archive.Target) (ar
 	return path, err
 }
 
-// skip records a backup that could not be used.
+// skip records why a backup could not be used.
 func (g *Gaps) skip(_, _ archive.Path, why error) error {
 	g.Damaged = append(g.Damaged, printable.Line(why.Error()))
 	return nil
 }
 
-// build calls use with the path to a target and returns the path that was used, which is the best usable path if the
-// first one is damaged. build also returns ErrIncomplete if revisions after the end of the used path cannot be read.
+// build calls use with the path to a target and returns that path. If the path is damaged, build falls back to the
+// best usable one. build also returns ErrIncomplete if revisions after the end of the used path cannot be read.
 func (g *Gaps) build(ctx context.Context, kept *archive.Archive, sought archive.Path, made string, use func(archive.Path) error) (archive.Path, error) {
 	if sought.PastEnd != nil {
 		_ = g.skip(sought, sought, sought.PastEnd) // skip always returns nil
@@ -170,8 +170,8 @@ func (e ExportResult) Print(to io.Writer) error {
 }
 
 // A sidecarExport builds a snapshot from the backups made by etcd-backup-restore. The full snapshot is first
-// downloaded to a file next to the output, because the object's name may not match its content. Because of the
-// download, an export needs twice the disk space.
+// downloaded to a file next to the output, because the object's name may not match its content. An export therefore
+// needs twice the disk space.
 type sidecarExport struct {
 	kept    *sidecarstore.Archive
 	target  archive.Target
@@ -179,8 +179,8 @@ type sidecarExport struct {
 	options restore.Options
 }
 
-// export tries the full snapshots in order of preference, because any of them may be damaged or contain more
-// revisions than its name states.
+// export tries the full snapshots in order of preference, because any of them may be damaged or may contain revisions
+// beyond the one in its name.
 func (e sidecarExport) export(ctx context.Context) (exported ExportResult, err error) {
 	fulls, err := e.kept.FullSnapshots(e.target)
 	if err != nil {
@@ -250,7 +250,7 @@ func (e sidecarExport) source(full sidecarstore.Object, db *bolt.DB, fetched res
 	}
 }
 
-// rowsOf returns a function that finds rows in etcd's key bucket.
+// rowsOf returns a function that looks up rows in etcd's key bucket.
 func rowsOf(tx *bolt.Tx) func(revision []byte) (key, value []byte) {
 	rows := tx.Bucket([]byte("key")).Cursor()
 	return func(revision []byte) (key, value []byte) {
@@ -276,11 +276,11 @@ func checkDigest(ctx context.Context, path string) error {
 	return err
 }
 
-// sector is a divisor of every database size. Like etcdutl, repairHint assumes that a snapshot has no digest if
-// sector divides its size.
+// sector divides the size of every etcd database. Like etcdutl, repairHint assumes that a file has no digest if its
+// size is a multiple of sector.
 const sector = 512
 
-// repairHint guesses where a file without a digest comes from and returns the next step.
+// repairHint guesses where a file without a digest comes from and suggests what to do next.
 func repairHint(path string) string {
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 || info.Size()%sector != 0 {
 		return "the file may be truncated"

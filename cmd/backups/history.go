@@ -18,10 +18,10 @@ import (
 )
 
 // copyMark is the object that Copy creates first in every location. The store of a running cluster does not contain
-// copyMark, so Copy never mistakes such a store for a copy, even if both contain the same objects.
+// it, so Copy never mistakes that store for a copy, even if both contain the same objects.
 const copyMark = "copy.json"
 
-// maxMark is the maximum number of bytes read from a mark.
+// maxMark is the maximum size of a mark in bytes.
 const maxMark = 4 << 10
 
 // mark ensures that the location is a copy: it adds the mark if the location contains no backups, and returns an
@@ -40,13 +40,13 @@ func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 		return err
 	}
 	if _, err = store.PutOnce(ctx, c.to, copyMark, strings.NewReader(string(line)+"\n")); errors.Is(err, store.ErrExists) {
-		return nil // another process that is copying to this location has created the mark
+		return nil // another process is copying to this location and has created the mark
 	}
 	return err
 }
 
-// checkDistinct returns an error if the location is the store itself or a folder in the store. In both cases, the
-// store's listing contains the mark of the copy.
+// checkDistinct returns an error if the location is the store itself or a folder in the store. In either case, the
+// mark shows up in the store's listing.
 func (c *copier) checkDistinct(ctx context.Context, originals map[string]int64) error {
 	mark, err := content(ctx, c.to, copyMark)
 	if err != nil {
@@ -77,14 +77,14 @@ func content(ctx context.Context, s store.Store, name string) (string, error) {
 	return string(text), err
 }
 
-// A history is the history of a cluster as derived from object names.
+// A history describes the history of a cluster, as derived from object names.
 type history struct {
 	sizes       map[string]int64
 	generations map[int]*sequence
 	reserved    int64 // highest reservation
 }
 
-// A sequence is a generation as derived from object names.
+// A sequence describes a generation, as derived from object names.
 type sequence struct {
 	objects []archive.Object // segments, merged or not
 	full    int64            // revision of the newest full snapshot
@@ -166,12 +166,12 @@ func (c *copier) compare(ctx context.Context, original, copied history) error {
 	return nil
 }
 
-// written returns the error for an object in the copy that the store never contained.
+// written returns the error for an object that the copy contains but the store never did.
 func (c *copier) written(what string) error {
 	return fmt.Errorf("%s %w %s: it contains %s, which %s does not: a cluster has written to it; copy to another location", c.to, ErrAnother, c.from, what, c.from)
 }
 
-// compareObject compares an object in the copy with the same object in the store, at most once per run.
+// compareObject compares the copy of an object with the original, at most once per run.
 func (c *copier) compareObject(ctx context.Context, original, copied history, name string) error {
 	if _, has := copied.sizes[name]; !has {
 		return nil
@@ -198,8 +198,8 @@ func (c *copier) compareObject(ctx context.Context, original, copied history, na
 	return err
 }
 
-// compareGeneration compares the ends of two sequences of segments. The last segment of the copy contains a digest of
-// all earlier segments.
+// compareGeneration compares the last segment of the copy with the store. Comparing one segment is enough, because it
+// contains a digest of all earlier segments.
 func (c *copier) compareGeneration(ctx context.Context, original history, its, copied *sequence) error {
 	if len(copied.objects) == 0 {
 		return nil

@@ -27,10 +27,10 @@ var ErrNoKey = errors.New("did not exist")
 // Selection selects keys.
 type Selection struct {
 	Key    string
-	Prefix bool // all keys that start with Key
+	Prefix bool // select all keys that start with Key
 }
 
-// String describes the selection in messages.
+// String describes the selection for messages.
 func (s Selection) String() string {
 	if s.Prefix {
 		return "a key with prefix " + quote(s.Key)
@@ -38,7 +38,8 @@ func (s Selection) String() string {
 	return "key " + quote(s.Key)
 }
 
-// rangeEnd returns the end of the selected key range: nil for a single key, empty if there is no upper bound.
+// rangeEnd returns the end of the selected key range: nil for a single key, or an empty slice if there is no upper
+// bound.
 func (s Selection) rangeEnd() []byte {
 	if !s.Prefix {
 		return nil
@@ -85,8 +86,9 @@ const (
 	AsScript Form = "script" // shell commands that write the keys
 )
 
-// Get prints the selected keys as of the target. Get returns ErrNoKey if no key matches, and archive.ErrNotKept if
-// the target is not available. Get rebuilds the database in scratch, a directory that no other process may use.
+// Get prints the selected keys as they were at the target. Get returns ErrNoKey if no key matches, and
+// archive.ErrNotKept if the target is not available. Get rebuilds the database in scratch, a directory that no other
+// process may use.
 func Get(ctx context.Context, settings Settings, target archive.Target, selected Selection, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
 	past, err := openDatabase(ctx, settings, target, scratch, meter)
 	defer func() { err = errors.Join(err, past.Close(), os.RemoveAll(scratch)) }()
@@ -96,7 +98,7 @@ func Get(ctx context.Context, settings Settings, target archive.Target, selected
 	found := false
 	for kv, err := range past.keys(ctx, selected) {
 		if err == nil && form == AsScript && !found {
-			_, err = io.WriteString(to, "set -e\n") // the script must stop at the first put that fails
+			_, err = io.WriteString(to, "set -e\n") // the script must stop at the first failed put
 		}
 		if err == nil {
 			err = form.print(to, kv)
@@ -130,8 +132,8 @@ func (f Form) print(to io.Writer, kv *mvccpb.KeyValue) error {
 	return err
 }
 
-// put returns a shell command that writes the key without a lease. The command passes the value on standard input,
-// because an argument cannot contain a zero byte.
+// put returns a shell command that writes the key without a lease. The value is passed on standard input, because an
+// argument cannot contain a zero byte.
 func put(kv *mvccpb.KeyValue) (string, error) {
 	if strings.ContainsRune(string(kv.Key), 0) {
 		return "", fmt.Errorf("key %s contains a zero byte, which etcdctl does not accept; use --output=json and write the key with your own client", quote(string(kv.Key)))
@@ -143,7 +145,7 @@ func put(kv *mvccpb.KeyValue) (string, error) {
 	return fmt.Sprintf("printf %%b %s | etcdctl put -- %s\n", escaped(kv.Value), key), nil
 }
 
-// escaped escapes bytes for the format %b of the POSIX printf command.
+// escaped escapes bytes for the %b format of the POSIX printf command.
 func escaped(value []byte) string {
 	var b strings.Builder
 	b.WriteByte('\'')
@@ -164,7 +166,7 @@ func shellWord(word string) string { return "'" + strings.ReplaceAll(word, "'", 
 // quote quotes a key for use in messages.
 func quote(key string) string { return fmt.Sprintf("%q", printable.Line(key)) }
 
-// A Change is the difference between two states of a key.
+// A Change is the difference between two versions of a key.
 type Change struct {
 	Change string `json:"change"` // created, changed or deleted
 	From   *Key   `json:"from,omitempty"`
@@ -253,7 +255,7 @@ func changes(from, to iter.Seq2[*mvccpb.KeyValue, error]) iter.Seq2[Change, erro
 	}
 }
 
-// compare compares the current keys of both sequences and returns a result like that of strings.Compare. The end of a
+// compare compares the current keys of both sequences and returns -1, 0 or 1, like strings.Compare. The end of a
 // sequence sorts after every key.
 func compare(was, is *mvccpb.KeyValue, more, further bool) int {
 	switch {
@@ -312,7 +314,7 @@ func openDatabase(ctx context.Context, settings Settings, target archive.Target,
 	return database{keys, exported.Revision}, err
 }
 
-// keys returns the selected keys in key order.
+// keys returns the selected keys, sorted.
 func (d database) keys(ctx context.Context, selected Selection) iter.Seq2[*mvccpb.KeyValue, error] {
 	return d.Range(ctx, []byte(selected.Key), selected.rangeEnd())
 }

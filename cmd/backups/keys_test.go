@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// got returns what Get prints.
+// got returns the output of Get.
 func got(t *testing.T, settings Settings, revision int64, selected Selection, form Form) (text string, err error) {
 	t.Helper()
 	scratch, out := filepath.Join(t.TempDir(), "scratch"), &bytes.Buffer{}
@@ -29,8 +29,8 @@ func got(t *testing.T, settings Settings, revision int64, selected Selection, fo
 	return out.String(), err
 }
 
-// The test cluster writes key0 to key6 in turn, first with the values 0, 1, 2 and so on, and then with the same
-// numbers prefixed with "later".
+// The test cluster writes key0 to key6 in turn: first with the values 0, 1, 2 and so on, then with "later" before
+// each number.
 func TestGet(t *testing.T) {
 	l := runSampleCluster(t)
 	for who, settings := range map[string]Settings{"ours": l.store(t), "the sidecar's": l.storeAsSidecar(t)} {

@@ -20,11 +20,11 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrNoBackups reports that the wrapper that responded has backups disabled.
+// ErrNoBackups reports that backups are disabled in the wrapper that responded.
 var ErrNoBackups = errors.New("backups are disabled because --backup-store is not set")
 
 // Flags is the body of the response to GET /backup: the wrapper's flags by name, without dashes. Flags contains no
-// secrets, because flags contain only the paths of key files.
+// secrets, because key files are passed by path.
 type Flags struct {
 	Store       string `json:"backup-store"`
 	Keep        string `json:"backup-keep"`
@@ -48,10 +48,10 @@ func (m Backup) Print(to io.Writer) error {
 	return err
 }
 
-// An event is one line of the response to POST /backup. In the last line, Made or Error is set; earlier lines report
+// An event is a line of the response to POST /backup. The last line sets Made or Error; the lines before it report
 // progress.
 type event struct {
-	Uploaded int64   `json:"uploaded,omitempty"` // number of bytes of the database uploaded so far
+	Uploaded int64   `json:"uploaded,omitempty"` // bytes of the database uploaded so far
 	Of       int64   `json:"of,omitempty"`       // size of the database
 	Made     *Backup `json:"made,omitempty"`
 	Error    string  `json:"error,omitempty"`
@@ -60,7 +60,7 @@ type event struct {
 // maxLine is the maximum size in bytes of a response, or of one line of a streamed response.
 const maxLine = 64 << 10
 
-// silence is the time without a new line after which the client gives up.
+// silence limits how long the client waits for the next line.
 var silence = 30 * time.Second // tests shorten it
 
 // A Client sends requests to the wrapper on this host.
@@ -140,15 +140,15 @@ func (c Client) ask(ctx context.Context, method string) (*http.Response, error) 
 }
 
 const (
-	heartbeat = time.Second      // interval between two lines of a response
-	patience  = 10 * time.Second // maximum time that a client may take to read a line
+	heartbeat = time.Second      // interval between progress lines
+	patience  = 10 * time.Second // how long a client may take to read a line
 )
 
 // Backend takes full snapshots. *backup.Backups implements it. Its methods may be called from any goroutine.
 type Backend interface {
-	// Now takes a full snapshot, or waits for the snapshot that is already in progress. The error must be a sentence
-	// that users can understand. Now must return soon after ctx is done, because then the client has disconnected or
-	// the server is stopping. The snapshot itself may continue in the background.
+	// Now takes a full snapshot, or waits for the snapshot that is already in progress. The error message must be a
+	// sentence that users can understand. Now must return soon after ctx is done, which means that the client has
+	// disconnected or the server is stopping. The snapshot itself may continue in the background.
 	Now(ctx context.Context) (archive.Full, error)
 	Published() *facts.Backups
 }
@@ -218,7 +218,8 @@ func uploadEvent(backend Backend) event {
 	return event{}
 }
 
-// sendLine sends a line with its own write deadline instead of the server's deadline for the entire response.
+// sendLine sends a line with a write deadline of its own, because the server's deadline applies to the entire
+// response.
 func sendLine(w http.ResponseWriter, line event) error {
 	control := http.NewResponseController(w)
 	if err := control.SetWriteDeadline(time.Now().Add(patience)); err != nil {

@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// making is a Backend whose Now calls the function.
+// making is a Backend whose Now method calls a function.
 type making func(context.Context) (archive.Full, error)
 
 func (m making) Now(ctx context.Context) (archive.Full, error) { return m(ctx) }
@@ -30,7 +30,7 @@ func (making) Published() *facts.Backups {
 	return &facts.Backups{RunningFullSnapshot: &facts.SnapshotProgress{SentBytes: 5, TotalBytes: 10}}
 }
 
-// serving starts a server for the routes and returns a client.
+// serving starts a server for the routes and returns a client for it.
 func serving(t *testing.T, flags Flags, maker Backend) Client {
 	mux := http.NewServeMux()
 	for pattern, handler := range Routes(flags, maker, zerolog.Nop()) {
@@ -94,7 +94,7 @@ func TestServe_clientStopsReading(t *testing.T) {
 		serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/backup", nil), making(func(ctx context.Context) (archive.Full, error) {
 			<-ctx.Done()
 			return archive.Full{}, ctx.Err()
-		})) // the recorder does not support write deadlines, so nothing can be sent
+		})) // the recorder does not support write deadlines, so sendLine fails
 	}()
 	select {
 	case <-served:
@@ -147,7 +147,7 @@ func TestClient_endlessAnswer(t *testing.T) {
 	require.Less(t, <-sent, 64<<20)
 }
 
-// The client must time out if the server sends nothing after the response headers, as a hung wrapper or another
+// The client must time out if the server sends nothing after the response headers, as a hung wrapper or an unrelated
 // program might.
 func TestClient_silentServer(t *testing.T) {
 	before := silence

@@ -19,8 +19,8 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// Listing is the result of backup list. The -o json flag prints it. Times are formatted as in RFC 3339, and sizes are
-// in bytes as stored. New fields may be added, but existing fields are never renamed.
+// Listing is the result of `backup list`. The -o json flag prints it. Times are formatted as in RFC 3339, and sizes
+// are in bytes as stored. New fields may be added, but existing fields are never renamed.
 type Listing struct {
 	Store       string              `json:"store"`
 	Cluster     string              `json:"cluster,omitempty"` // etcd cluster ID of the first cluster, hexadecimal
@@ -56,7 +56,7 @@ type GenerationListing struct {
 	Fulls          []FullListing `json:"fulls"`   // oldest first
 	Segments       Total         `json:"segments"`
 	Verified       *Verification `json:"verified,omitempty"` // latest restore test, with or without segments
-	Ignored        string        `json:"ignored,omitempty"`  // object that cannot be verified and that nothing refers to, with the reason
+	Ignored        string        `json:"ignored,omitempty"`  // unverifiable object that nothing refers to, with the reason
 }
 
 // A Window is a range of revisions that can be restored.
@@ -79,8 +79,8 @@ type FullListing struct {
 	Encrypted bool          `json:"encrypted,omitempty"`
 	Reason    string        `json:"reason"`
 	Member    string        `json:"member"`
-	Verified  *Verification `json:"verified,omitempty"` // absent until a restore test has finished
-	Error     string        `json:"error,omitempty"`    // why the backup is unusable; other fields are then absent
+	Verified  *Verification `json:"verified,omitempty"` // absent until the first restore test has finished
+	Error     string        `json:"error,omitempty"`    // why the backup is unusable; if set, the other fields are absent
 }
 
 // A Verification is the result of a restore test.
@@ -92,13 +92,13 @@ type Verification struct {
 	Segments bool      `json:"segments,omitempty"` // segments were restored too
 }
 
-// Total is a number of objects and their total size.
+// Total is the number and total size of a set of objects.
 type Total struct {
 	Objects int   `json:"objects"`
 	Bytes   int64 `json:"bytes"`
 }
 
-// restoreTestsFor is the age up to which restore tests are listed.
+// restoreTestsFor is the maximum age of the restore tests that are listed.
 const restoreTestsFor = 31 * 24 * time.Hour
 
 // ErrEmpty reports that the store has never contained any backups.
@@ -188,14 +188,14 @@ func newerOf(a, b *Verification) *Verification {
 type SidecarChain struct {
 	Full   string    `json:"full"`  // name of the object
 	From   int64     `json:"from"`  // revision of the full snapshot, taken from its name
-	To     int64     `json:"to"`    // last revision of the delta snapshots before the first gap
+	To     int64     `json:"to"`    // last revision before the first gap in the delta snapshots
 	Begin  time.Time `json:"begin"` // by the sidecar's clock
 	End    time.Time `json:"end"`
 	Deltas int       `json:"deltas"` // number of delta snapshots
 	Bytes  int64     `json:"bytes"`
 }
 
-// ofSidecar lists the backups in a store that etcd-backup-restore made.
+// ofSidecar lists the backups that etcd-backup-restore made in a store.
 func ofSidecar(ctx context.Context, s store.Store) (chains []SidecarChain, err error) {
 	theirs, err := sidecarstore.List(ctx, s)
 	if err != nil {
@@ -278,7 +278,7 @@ func (g GenerationListing) print(b *strings.Builder, now time.Time) {
 		[]string{"segments", count(g.Segments.Objects, "object") + ", " + terminal.Size(g.Segments.Bytes)})...) + "\n")
 }
 
-// printFulls prints only the most important details of full snapshots. The -o json flag prints all details.
+// printFulls prints the most important details of each full snapshot. The -o json flag prints all of them.
 func (o Listing) printFulls(b *strings.Builder, fulls []FullListing, now time.Time) {
 	rows := [][]string{{"FULL", "SIZE", "DATABASE", "MADE", "VERIFIED"}}
 	for _, full := range fulls {
@@ -300,7 +300,7 @@ func (o Listing) printFulls(b *strings.Builder, fulls []FullListing, now time.Ti
 	b.WriteString(terminal.Table(rows...))
 }
 
-// describe formats a restore test as text, with its revision if one is set.
+// describe formats the result of a restore test as text, including the revision if there is one.
 func (v *Verification) describe(now time.Time, revision bool) string {
 	if v == nil {
 		return "not yet"

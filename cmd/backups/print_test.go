@@ -24,7 +24,7 @@ import (
 // continued matches the start of a continuation line.
 var continued = regexp.MustCompile(`\n {12,}`)
 
-// printed checks that a document fits the width of a terminal. printed returns the text with wrapped lines joined and
+// printed checks that a document fits the width of a terminal, and returns its text with wrapped lines joined and
 // runs of spaces collapsed.
 func printed(t *testing.T, document interface{ Print(to io.Writer) error }) string {
 	t.Helper()

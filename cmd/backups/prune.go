@@ -24,9 +24,9 @@ var ErrNoPolicy = errors.New("--backup-keep is required with --backup-store: set
 type PruneResult struct {
 	Store        string             `json:"store"`
 	Policy       string             `json:"policy"`
-	Assumed      bool               `json:"assumed,omitempty"` // the default policy is used because none is set
+	Assumed      bool               `json:"assumed,omitempty"` // the default policy was used because none was set
 	From         time.Time          `json:"from"`              // start of the window of restore points
-	FailedChecks []string           `json:"doubts,omitempty"`  // messages of the failed safety checks
+	FailedChecks []string           `json:"doubts,omitempty"`  // messages from the safety checks that failed
 	Items        []retention.Item   `json:"items"`
 	DryRun       bool               `json:"dry_run"`
 	Done         retention.Deletion `json:"done"`
@@ -40,7 +40,7 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, deleted func(ret
 		return PruneResult{}, ErrNoPolicy
 	}
 	kept := settings.Archive()
-	history, err := kept.History(ctx) // a missing segment cannot be detected from the object names alone
+	history, err := kept.History(ctx) // object names alone cannot reveal a missing segment
 	if err != nil {
 		return PruneResult{}, fmt.Errorf("cannot list the backups: %w", err)
 	}

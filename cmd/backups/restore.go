@@ -36,9 +36,9 @@ func (r RestoreResult) Print(to io.Writer) error {
 	return err
 }
 
-// Restore builds a data directory at a target from our own backups or from those made by etcd-backup-restore in the same
-// store. Restore returns archive.ErrNotKept if neither contains the target, and ErrIncomplete if later revisions were
-// backed up but cannot be read.
+// Restore builds a data directory at a target from our own backups or from those made by etcd-backup-restore in the
+// same store. Restore returns archive.ErrNotKept if the target is in neither, and ErrIncomplete if later revisions
+// were backed up but cannot be read.
 func Restore(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (RestoreResult, error) {
 	defer meter.Clear()
 	kept := settings.Archive()
@@ -64,8 +64,8 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 	return restored, err
 }
 
-// highestRevision returns an upper bound for all revisions that etcd has ever assigned. If the newest full snapshot
-// is damaged, highestRevision derives the bound from object names.
+// highestRevision returns an upper bound on the revisions that etcd has ever assigned. If the newest full snapshot is
+// damaged, highestRevision derives the bound from object names.
 func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Path) (int64, error) {
 	reserved, err := kept.Reserved(ctx)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {

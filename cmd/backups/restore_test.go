@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// planned returns the plan for restoring the data directory of a single-member cluster.
+// planned returns a plan that restores the data directory of a single-member cluster.
 func planned(t *testing.T) seed.Seed {
 	return seed.Seed{
 		DataDir: filepath.Join(t.TempDir(), "new.etcd"), Name: "default", Token: seed.NewToken(),
@@ -154,8 +154,7 @@ func TestRestore_olderGeneration(t *testing.T) {
 	}
 }
 
-// secondGeneration adds a generation whose full snapshot has a much higher revision than the one from which the
-// generation was restored.
+// secondGeneration adds a generation that starts at a much higher revision than the one it was restored from.
 func (l sampleCluster) secondGeneration(t *testing.T, kept *archive.Archive, at time.Time) archive.Full {
 	revision := l.last + 500
 	full, err := archivetest.PutFull(t.Context(), kept, archive.Full{

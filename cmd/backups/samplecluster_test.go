@@ -30,7 +30,7 @@ type sampleCluster struct {
 	snapshot []byte // a stock snapshot
 	revision int64  // revision of the snapshot
 	last     int64
-	rows     []format.Row // rows written after the snapshot, in order
+	rows     []format.Row // rows written after the snapshot, in revision order
 	events   []sidecarstoretest.Event
 }
 
@@ -111,7 +111,7 @@ func (l sampleCluster) storeAsSidecar(t *testing.T) Settings {
 	return Settings{Store: s, Keys: &format.Keys{}}
 }
 
-// requireSnapshot requires that a snapshot file contains the history up to a revision.
+// requireSnapshot checks that a snapshot file contains the history up to a revision.
 func (l sampleCluster) requireSnapshot(t *testing.T, path string, revision int64) {
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -126,8 +126,8 @@ func (l sampleCluster) requireSnapshot(t *testing.T, path string, revision int64
 	require.NoError(t, os.Remove(path+".db"))
 }
 
-// addFullWithoutData adds a full snapshot without its data. gap is the number of revisions between the end of the
-// chain and the snapshot.
+// addFullWithoutData adds the manifest of a full snapshot without its data. gap is the number of revisions between
+// the end of the chain and the snapshot.
 func (l sampleCluster) addFullWithoutData(t *testing.T, settings Settings, gap int64) {
 	kept := settings.Archive()
 	head, err := kept.Head(t.Context(), 1)

@@ -30,7 +30,7 @@ import (
 // Settings are the parsed and validated backup flags.
 type Settings struct {
 	Flags     commandline.StoreFlags // the parsed flags
-	VolumeDir string                 // volume of the running wrapper; empty if the flags name the store
+	VolumeDir string                 // volume of the running wrapper; empty if --backup-store is set
 	Store     store.Store            // nil without --backup-store
 	Keys      *format.Keys
 	Keep      string           // the value of --backup-keep; empty if it is not set
@@ -66,8 +66,8 @@ func Read(flags commandline.Backups) (Settings, error) {
 // Archive returns the archive in the store.
 func (s Settings) Archive() *archive.Archive { return archive.New(s.Store, s.Keys) }
 
-// FlagsOf returns the flags that the running wrapper passes to backup commands. Paths are absolute, because the
-// commands run in other working directories.
+// FlagsOf returns the flags that the running wrapper passes to backup commands. Paths are made absolute, because the
+// commands may run in a different working directory.
 func FlagsOf(flags commandline.Backups, volumeDir string) Flags {
 	return Flags{
 		Store: flags.Store, Keep: cmp.Or(flags.Keep, commandline.DefaultKeep), Identities: absolute(flags.Identities), SigningKey: absolute(flags.SigningKey),
@@ -82,7 +82,7 @@ func absolute(path string) string {
 	return path
 }
 
-// ErrNoStore reports that neither a flag nor a running wrapper names a store.
+// ErrNoStore reports that --backup-store is not set and that there is no running wrapper to take it from.
 var ErrNoStore = errors.New("--backup-store: missing; set it or ETCD_WRAPPER_BACKUP_STORE to the store that start-etcd uses")
 
 // Find parses the flags of a command. If --backup-store is not set, Find uses the flags of the wrapper on this host
@@ -106,13 +106,13 @@ func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings
 
 const (
 	redraw = 200 * time.Millisecond // minimum interval between updates
-	settle = time.Second            // minimum elapsed time before a rate is shown
+	settle = time.Second            // time before a rate is shown
 )
 
 // clearLine moves the cursor to the start of the line and clears it (ECMA-48).
 const clearLine = "\r\x1b[K"
 
-// A Meter shows the progress of a task in one line on a terminal: bytes, rate and time left. A Meter must be used
+// A Meter shows the progress of a task on one line of a terminal: bytes, rate and time left. A Meter must be used
 // from a single goroutine. The zero value shows nothing.
 type Meter struct {
 	to    io.Writer // nil disables the display
@@ -121,10 +121,10 @@ type Meter struct {
 	drawn time.Time
 }
 
-// NewMeter returns a meter that writes to a terminal. If to is nil, the meter shows nothing.
+// NewMeter returns a meter that writes to the terminal to. If to is nil, the meter shows nothing.
 func NewMeter(to io.Writer) *Meter { return &Meter{to: to, now: time.Now} }
 
-// Show shows that this number of bytes has been processed. A total of 0 means that the total is unknown.
+// Show reports that done of total bytes have been processed. If the total is unknown, it is 0.
 func (m *Meter) Show(what string, done, total int64) {
 	if m.to == nil {
 		return
@@ -140,8 +140,8 @@ func (m *Meter) Show(what string, done, total int64) {
 	fmt.Fprint(m.to, clearLine, what, ": ", formatProgress(done, total, now.Sub(m.began))) //nolint:errcheck // nobody is left to tell
 }
 
-// TrackRestore returns a function that calls restore and shows how much of the database has been written in the
-// meantime.
+// TrackRestore returns a function that calls restore and, while it runs, shows how much of the database has been
+// written.
 func (m *Meter) TrackRestore(file string, restore RestoreFunc) RestoreFunc {
 	return func(ctx context.Context, path archive.Path) (archive.Result, error) {
 		ended, shown := make(chan struct{}), make(chan struct{})
@@ -188,7 +188,7 @@ func formatProgress(done, total int64, took time.Duration) string {
 	return text
 }
 
-// count formats a number followed by its noun, in the plural unless the number is 1.
+// count formats a number and its noun, which is plural unless the number is 1.
 func count[N int | int64](number N, word string) string {
 	if number == 1 {
 		return "1 " + word

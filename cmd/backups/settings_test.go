@@ -40,7 +40,7 @@ func TestDocuments_areDocumented(t *testing.T) {
 	}
 }
 
-// fields returns the JSON names of a document's fields, including nested fields.
+// fields returns the JSON names of a document's fields, including nested ones.
 func fields(document reflect.Type) (names []string) {
 	for document.Kind() == reflect.Pointer || document.Kind() == reflect.Slice {
 		document = document.Elem()
@@ -86,7 +86,7 @@ func TestRead_defaults(t *testing.T) {
 // silent is a Backend for tests that never call it.
 type silent struct{ Backend }
 
-// wrapper starts a server that returns the flags, and returns its port.
+// wrapper starts a server that responds with the flags, and returns its port.
 func wrapper(t *testing.T, told Flags) uint16 {
 	mux := http.NewServeMux()
 	for pattern, handler := range Routes(told, silent{}, zerolog.Nop()) {

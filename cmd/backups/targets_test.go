@@ -18,13 +18,13 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// since returns the time at which a revision was written, which is noon plus one second per revision.
+// since returns the time at which a revision was written: noon plus one second per revision.
 func since(seconds float64) time.Time {
 	return noon.Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// inPieces creates a store that contains the snapshot as a full snapshot, two segments with another full snapshot
-// between them, and a third full snapshot at the end.
+// inPieces creates a store with three full snapshots (at the start, at middle and at the end), with one segment after
+// each of the first two.
 func (l sampleCluster) inPieces(t *testing.T, middle int64) Settings {
 	settings := l.keepUpTo(t, middle)
 	kept := settings.Archive()
@@ -48,7 +48,7 @@ func (l sampleCluster) inPieces(t *testing.T, middle int64) Settings {
 	return settings
 }
 
-// keepUpTo creates a store with the full snapshot and one segment that ends at a given revision.
+// keepUpTo creates a store with one full snapshot and one segment, which ends at revision last.
 func (l sampleCluster) keepUpTo(t *testing.T, last int64) Settings {
 	settings := Settings{Store: memory.New(), Keys: &format.Keys{}}
 	kept := settings.Archive()
@@ -62,7 +62,7 @@ func (l sampleCluster) keepUpTo(t *testing.T, last int64) Settings {
 	return settings
 }
 
-// ship uploads the next segment, which ends at a given revision.
+// ship uploads the next segment, which ends at revision last.
 func (l sampleCluster) ship(t *testing.T, settings Settings, last int64) {
 	kept := settings.Archive()
 	head, err := kept.Head(t.Context(), 1)

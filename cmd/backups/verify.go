@@ -24,7 +24,7 @@ type VerifyResult struct {
 	Segments   bool            `json:"segments"` // segments were restored too
 	Outcome    archive.Outcome `json:"outcome"`
 	Why        string          `json:"why,omitempty"`
-	Hash       *format.Hash    `json:"hash,omitempty"` // etcd's hash with which the result was compared; absent if there is none
+	Hash       *format.Hash    `json:"hash,omitempty"` // etcd's hash that the restored data was compared with; absent if there is none
 	Seconds    float64         `json:"seconds"`
 	Recorded   bool            `json:"recorded"` // the result was written to the store
 }
@@ -32,15 +32,15 @@ type VerifyResult struct {
 // A Selector selects a backup.
 type Selector struct {
 	archive.Target
-	Full bool // selects the newest full snapshot of Generation instead of a target; 0 is the newest generation
+	Full bool // select the newest full snapshot of Generation instead of a target; generation 0 is the newest
 }
 
 // A RestoreFunc restores the backup at a path and returns the result of the restore test.
 type RestoreFunc func(context.Context, archive.Path) (archive.Result, error)
 
 // Verify tests a backup by calling restore, and records the result in the store. A result is valid even if it is
-// returned with ErrNotVerified or ErrIncomplete. ErrIncomplete reports that the backup was restored, but later
-// revisions cannot be read.
+// returned with ErrNotVerified or ErrIncomplete. ErrIncomplete means that the backup was restored but later revisions
+// cannot be read.
 func Verify(ctx context.Context, settings Settings, chosen Selector, restore RestoreFunc) (VerifyResult, error) {
 	kept := settings.Archive()
 	path, err := findSelected(ctx, kept, chosen)
@@ -55,7 +55,7 @@ func Verify(ctx context.Context, settings Settings, chosen Selector, restore Res
 		Generation: result.Generation, Full: result.Full, Revision: result.Revision, Segments: result.Segments, Outcome: result.Outcome,
 		Why: result.Why, Hash: result.Hash, Seconds: result.Seconds,
 	}
-	if settings.Keys.Signs() || !settings.Keys.Trusts() { // members with trusted keys reject an unsigned result
+	if settings.Keys.Signs() || !settings.Keys.Trusts() { // members with trusted keys would reject an unsigned result
 		err = kept.PutResult(ctx, result)
 		verified.Recorded = err == nil
 	}

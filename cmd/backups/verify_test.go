@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// restores returns a RestoreFunc with a fixed outcome.
+// restores returns a RestoreFunc that always has the given outcome.
 func restores(outcome archive.Outcome) func(context.Context, archive.Path) (archive.Result, error) {
 	return func(_ context.Context, path archive.Path) (archive.Result, error) {
 		return archive.Result{
@@ -26,7 +26,7 @@ func restores(outcome archive.Outcome) func(context.Context, archive.Path) (arch
 	}
 }
 
-// newest selects the newest full snapshot without segments.
+// newest selects the newest full snapshot, without the segments that follow it.
 var newest = Selector{Full: true}
 
 func TestVerify_newestFull(t *testing.T) {
@@ -94,7 +94,7 @@ func TestVerify_withSegments(t *testing.T) {
 	assert.Equal(t, archive.Failed, restoreTests[0].Outcome)
 }
 
-// A full snapshot must not be given an unsigned result, because members with trusted keys would reject the snapshot.
+// No unsigned result may be stored for a full snapshot, because members with trusted keys would reject the snapshot.
 func TestVerify_unsignedResultIsNotStored(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	settings := runSampleCluster(t).storeWith(t, pair.Load(t))

@@ -12,10 +12,10 @@ type Candidate struct{ Word, Help string }
 
 // Complete returns the candidates for the last word: commands, flags, or the allowed values of a flag or an argument.
 // The last word may be empty, and words must not include the program name. Complete returns nothing for etcd's own
-// tools or where any word is allowed, such as a path.
+// tools, or where any word is allowed, as for a path.
 func Complete(parser *kong.Kong, words []string) []Candidate {
 	app, last := parser.Model, len(words)-1
-	traced, _ := kong.Trace(parser, words[:last]) // parsing stops at the first word that is invalid or lacks a value
+	traced, _ := kong.Trace(parser, words[:last]) // stops at the first word that is invalid or lacks a value
 	node, arguments := app.Node, 0
 	for _, step := range traced.Path {
 		switch {
@@ -25,7 +25,7 @@ func Complete(parser *kong.Kong, words []string) []Candidate {
 			arguments++
 		}
 	}
-	var before *kong.Flag // flag that takes the next word as its value
+	var before *kong.Flag // flag whose value is the next word
 	if last > 0 {
 		if flag := flagOf(app, node, words[last-1]); flag != nil && !flag.IsBool() {
 			before = flag
@@ -60,8 +60,8 @@ func Complete(parser *kong.Kong, words []string) []Candidate {
 	return slices.DeleteFunc(all, func(c Candidate) bool { return !strings.HasPrefix(c.Word, words[last]) })
 }
 
-// flagsOf returns the flags that the help of a command lists, except --help. Global flags are only listed in the help
-// of the program.
+// flagsOf returns the flags that a command's help lists, except --help. Global flags are only listed in the program's
+// help.
 func flagsOf(app *kong.Application, node *kong.Node) []*kong.Flag {
 	return slices.DeleteFunc(slices.Concat(node.AllFlags(true)...), func(flag *kong.Flag) bool {
 		return flag == app.HelpFlag || node != app.Node && slices.Contains(app.Flags, flag)

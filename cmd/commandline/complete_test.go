@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tools is a command line that has every kind of argument.
+// tools is a command line with every kind of argument.
 type tools struct {
 	Debug bool `help:"Of the program."`
 	List  struct {

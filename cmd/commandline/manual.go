@@ -2,9 +2,8 @@ package commandline
 
 import "github.com/alecthomas/kong"
 
-// Documented is implemented by command lines that provide a manual for their commands. The text appears below the
-// flags of a command, both in its help and on the man page. A command is identified by its words, such as "backup
-// list".
+// Documented is implemented by command lines that provide a manual for their commands. The manual appears below the
+// command's flags, both in its help and on the man page. A command is identified by its words, such as "backup list".
 type Documented interface{ Manual(command string) string }
 
 // helpWidth is the width of the help output in columns.

@@ -1,9 +1,9 @@
-// Package commandline parses command lines in the syntax of Go's flag package, which gardener/etcd-wrapper uses and
-// the operator's pods rely on, and also reads a pod's settings from environment variables. The package defines the
-// flags of start-etcd with their defaults and validation.
+// Package commandline parses command lines in the syntax of Go's flag package, because gardener/etcd-wrapper uses
+// that package and the operator's pods rely on it. It also reads a pod's settings from environment variables. The
+// package defines the flags of start-etcd with their defaults and validation.
 //
-// The caller passes its commands as a struct for kong and gets the selected command. The package has no side effects,
-// except that it unsets environment variables that must be ignored.
+// The caller passes its commands as a struct with kong tags and gets back the selected command. The package has no
+// side effects, except that it unsets environment variables that must be ignored.
 package commandline
 
 import (
@@ -37,7 +37,7 @@ func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error
 		kong.Name("etcd-wrapper"),
 		kong.Description("Run an etcd member that backs itself up, tests its backups and restores itself."),
 		kong.Help(help),
-		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // environment variables are explained once in the program's help
+		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // the program's help explains the environment variables once
 		kong.Vars{"home": os.Getenv("HOME"), "termination": DefaultTerminationPath, "keep": DefaultKeep},
 		kong.DefaultEnvars(prefix),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(duration)),
@@ -49,8 +49,8 @@ func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error
 	return parser, nil
 }
 
-// Parse parses args into commands and returns a pointer to the selected command. If there is nothing left to do, the
-// error is Done. Any other error is a sentence that names the flag.
+// Parse parses args into commands and returns a pointer to the selected command. The error is a Done if there is
+// nothing left to do, and otherwise a sentence that names the flag.
 func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	var done error
 	parser, err := New(commands, out, kong.Exit(func(status int) { done = Done(status) })) // kong continues after --help
@@ -87,8 +87,8 @@ func passthroughCommands(parser *kong.Kong) (names []string) {
 // both.
 var longFlag = regexp.MustCompile(`^--?([a-z][a-z-]+)(=.*)?$`)
 
-// valued lists the operator's flags that require a value. If one of these flags is not followed by "=", the next
-// argument is its value, even if that argument starts with a dash.
+// valued lists the operator's flags that require a value. Without "=", the value is the next argument, even if that
+// argument starts with a dash.
 var valued = []string{
 	"etcd-wrapper-port", "etcd-client-port", "backup-restore-host-port", "backup-restore-ca-cert-bundle-path",
 	"etcd-server-name", "etcd-client-cert-path", "etcd-client-key-path", "etcd-ready-timeout",
@@ -96,8 +96,8 @@ var valued = []string{
 
 // asGoReadsFlags converts single-dash flags to double-dash flags, and joins each flag and its value with "=".
 // asGoReadsFlags stops at "--" or at a passthrough command, whose arguments are not parsed. asGoReadsFlags also
-// unsets environment variables that are empty or whose flag is set: Kubernetes creates variables from the names of
-// Services, and an invalid variable that is not used must not prevent the start.
+// unsets environment variables that are empty or whose flag is set: Kubernetes derives variables from the names of
+// Services, and an unused variable must not prevent the start if it is invalid.
 func asGoReadsFlags(args, passing []string) (read []string) {
 	given := map[string]bool{}
 	for i := 0; i < len(args); i++ {
@@ -146,8 +146,8 @@ const startEtcd = "start-etcd"
 // servicePattern matches the variables that Kubernetes creates for a Service.
 var servicePattern = regexp.MustCompile(`^(\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// unknownVariable returns an error if an environment variable has the program's prefix but no flag uses it. Without
-// this check, a pod with a misspelled variable could run without backups.
+// unknownVariable returns an error if an environment variable has the program's prefix but does not belong to a flag.
+// Without this check, a pod with a misspelled variable could run without backups.
 func unknownVariable(parser *kong.Kong) error {
 	known := map[string]bool{}
 	for _, command := range parser.Model.Leaves(false) {
@@ -186,7 +186,8 @@ func isOfService(name string) bool {
 }
 
 // EtcdVariables returns the sorted names of the environment variables with the prefix ETCD_, which plain etcd would
-// read. EtcdVariables skips empty variables, the program's own variables, and variables of Services.
+// read. EtcdVariables skips empty variables, the program's own variables, and the variables that Kubernetes creates
+// for Services.
 func EtcdVariables() (names []string) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
@@ -201,9 +202,9 @@ func EtcdVariables() (names []string) {
 // serviceURL matches the value of the _PORT variable that Kubernetes creates for each Service in the namespace.
 var serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
-// ForgetServices unsets the environment variables that Kubernetes created for a Service but that are also named like
-// a flag, and returns their names. For example, a Service named "etcd-wrapper-etcd-client" sets
-// ETCD_WRAPPER_ETCD_CLIENT_PORT to a URL. ForgetServices must be called before anything reads the environment.
+// ForgetServices unsets the environment variables that Kubernetes created for a Service but whose names match a flag,
+// and returns their names. For example, a Service named "etcd-wrapper-etcd-client" sets ETCD_WRAPPER_ETCD_CLIENT_PORT
+// to a URL. ForgetServices must be called before anything reads the environment.
 func ForgetServices() (forgotten []string) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
@@ -222,7 +223,7 @@ func variable(flag string) string {
 	return prefix + "_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// help prints the program's help or the help of a command. The help of a command omits global flags.
+// help prints the help of the program or of a command. A command's help omits global flags.
 func help(options kong.HelpOptions, context *kong.Context) error {
 	options.WrapUpperBound = helpWidth
 	selected := context.Selected()

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// commands is a command line that includes a command whose arguments are passed through.
+// commands is a command line with a passthrough command.
 type commands struct {
 	Start StartEtcd `cmd:"" name:"start-etcd"`
 	Tool  struct {
@@ -170,7 +170,7 @@ func TestForgetServices(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_PORT", "tcp://10.0.0.1:9095")
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_HOST", "10.0.0.1")
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_PORT", "9095")
-	t.Setenv("ETCD_WRAPPER_BACKUP_RESTORE_HOST_PORT", "tcp://sidecar:8080") // a user's mistake: no such Service exists
+	t.Setenv("ETCD_WRAPPER_BACKUP_RESTORE_HOST_PORT", "tcp://sidecar:8080") // a user error: no such Service exists
 	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_PORT", "2380")                       // the user's variable must be kept even if there is a Service with this name
 	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_SERVICE_HOST", "10.0.0.2")
 	assert.Equal(t, []string{"ETCD_WRAPPER_ETCD_WRAPPER_PORT"}, ForgetServices())
@@ -225,7 +225,7 @@ func TestStartEtcd_flagsAreDocumented(t *testing.T) {
 		}
 		expected := flag.Default
 		if flag.Name == "backup-keep" {
-			expected = DefaultKeep // default of the commands that delete backups
+			expected = DefaultKeep // default for commands that delete backups
 		}
 		if flag.IsBool() {
 			expected = cmp.Or(expected, "false")
@@ -261,7 +261,7 @@ func readAsGo(args []string) (flags goFlags, rest int, err error) {
 	return flags, set.NArg(), err
 }
 
-// usable reports whether the values are valid. usable is needed because Go's flag package accepts any string.
+// usable reports whether the values are valid. Go's flag package itself accepts any string.
 func (g goFlags) usable() bool {
 	port := func(n int) bool { return n >= 0 && n <= math.MaxUint16 }
 	return port(g.wrapperPort) && g.wrapperPort != 0 && port(g.clientPort) && g.readyTimeout >= 0 && (g.cert == "") == (g.certKey == "")

@@ -76,7 +76,7 @@ func (f *StartEtcd) Validate() error {
 	if err := f.Recovery.validateFor(f.Standalone, f.Backups.Store); err != nil {
 		return err
 	}
-	dir, err := filepath.Abs(f.VolumeDir) // the path of the data directory must not depend on the working directory
+	dir, err := filepath.Abs(f.VolumeDir) // the data directory must not depend on the working directory
 	if err != nil {
 		return fmt.Errorf("--volume-dir: %w", err)
 	}
@@ -84,11 +84,10 @@ func (f *StartEtcd) Validate() error {
 	return nil
 }
 
-// ExpectsTLS reports whether etcd is expected to serve TLS. ExpectsTLS is only used until etcd's configuration is
-// known.
+// ExpectsTLS reports whether etcd is expected to serve TLS. It is only used until etcd's configuration is known.
 func (f *StartEtcd) ExpectsTLS() bool { return f.EtcdCertPath != "" || f.SidecarTLS }
 
-// DataVersion returns the oldest etcd version that must be able to read the data. With a sidecar, the default is 3.5,
+// DataVersion returns the oldest etcd version that must be able to read the data. With a sidecar, it defaults to 3.5,
 // because the sidecar opens the data with etcd 3.5.
 func (f *StartEtcd) DataVersion() string {
 	switch {
@@ -110,7 +109,7 @@ func (f *StartEtcd) Level() zerolog.Level {
 // Address returns the listen address of the wrapper's own server in the form <host>:<port>.
 func (f *StartEtcd) Address() string { return net.JoinHostPort("", strconv.Itoa(int(f.WrapperPort))) }
 
-// RecordPath returns the path of the exit record. gardener/etcd-wrapper uses the same name.
+// RecordPath returns the path of the exit record, which has the same name as in gardener/etcd-wrapper.
 func (f *StartEtcd) RecordPath() string { return filepath.Join(f.VolumeDir, "exit_code") }
 
 // CrashNotePath returns the path of the file that records the reason for a crash.
@@ -192,7 +191,7 @@ func (f *StoreFlags) Reading() []string {
 	return args
 }
 
-// SigningFlags contains the flag of the commands that write signed objects to a store.
+// SigningFlags contains the flag that is common to the commands that write signed objects to a store.
 type SigningFlags struct {
 	SigningKey string `name:"backup-signing-key" group:"Backups" placeholder:"PATH" help:"File with the ed25519 private key (PEM) that signs backups."`
 }
@@ -200,8 +199,8 @@ type SigningFlags struct {
 // DefaultKeep is the default value of --backup-keep.
 const DefaultKeep = "points=24h,hourly=24,daily=7,weekly=4"
 
-// KeepFlags contains the flag of the commands that delete backups. The flag has no default, because backup prune must
-// never apply a default policy to an arbitrary store.
+// KeepFlags contains the flag that is common to the commands that delete backups. The flag has no default, because
+// backup prune must never apply a default policy to an arbitrary store.
 type KeepFlags struct {
 	Keep string `name:"backup-keep" group:"Backups" placeholder:"${keep}" help:"Retention policy: keep every revision within points and, before that, the last verified full snapshot of each of the given number of hours, days and weeks."`
 }
@@ -218,7 +217,7 @@ type Backups struct {
 	SpoolLimit   Bytes          `name:"backup-spool-limit" group:"Backups" default:"1Gi" help:"Maximum size of the spool on the volume while the store is unreachable."`
 }
 
-// Limits of flags. minInterval is also the minimum time between markers, and a spool of minSpool has room for at
+// Limits of flags. minInterval is also the minimum time between markers. A spool of size minSpool has room for at
 // least one segment.
 const (
 	minInterval = 100 * time.Millisecond // not enforced with --backup-ack=stored
@@ -226,7 +225,7 @@ const (
 	minSpool    = Bytes(32 << 20)
 )
 
-// AckStored is the value of --backup-ack with which a write is acknowledged only after it has been stored.
+// AckStored is the value of --backup-ack that delays the acknowledgment of a write until the write is in the store.
 const AckStored = "stored"
 
 // validateFor validates the flags and sets the default interval. The error names the flag that is invalid. Flags that

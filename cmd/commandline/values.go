@@ -17,14 +17,14 @@ import (
 type Target struct {
 	Revision   int64     // 0 if not set
 	Time       time.Time // zero if not set
-	Generation int       // not part of the text form
+	Generation int       // not part of the textual form
 }
 
-// clockAhead is the maximum time by which another clock may be ahead of the local clock.
+// clockAhead limits how far another machine's clock may be ahead of the local clock.
 const clockAhead = time.Minute
 
-// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the flag. Times in the future are
-// rejected because they must be mistakes.
+// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the name of the flag. Times in the
+// future are rejected as mistakes.
 func (t *Target) UnmarshalText(text []byte) error {
 	kind, value, _ := strings.Cut(string(text), ":")
 	now := time.Now()
@@ -74,13 +74,13 @@ func parseTime(value string, now time.Time) (time.Time, error) {
 type Threshold struct {
 	Free  float64       // minimum free fraction of the database file, between 0 and 1
 	Min   Bytes         // minimum number of free bytes
-	Pause time.Duration // maximum time that a defragmentation is expected to take
+	Pause time.Duration // maximum expected duration of a defragmentation
 }
 
 // defaultPause is used if a threshold does not set a pause.
 const defaultPause = 15 * time.Second
 
-// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the flag.
+// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the name of the flag.
 func (t *Threshold) UnmarshalText(text []byte) error {
 	read := Threshold{Pause: defaultPause}
 	if string(text) != "never" {
@@ -124,7 +124,7 @@ func percentage(text string) (float64, error) {
 	return float64(percent) / 100, nil
 }
 
-// duration parses a duration like kong, but quotes an invalid value in the error.
+// duration parses a duration as kong does, but quotes an invalid value in the error.
 func duration(line *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := line.Scan.PopValueInto("duration", &text); err != nil {
@@ -138,8 +138,8 @@ func duration(line *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// Bytes is a size in bytes in the format of a Kubernetes quantity, which is a whole number with an optional suffix
-// Ki, Mi, Gi, Ti, k, M, G or T.
+// Bytes is a size in bytes. Its text form is a Kubernetes quantity: a whole number with an optional suffix Ki, Mi,
+// Gi, Ti, k, M, G or T.
 type Bytes int64
 
 var units = []struct {
@@ -159,7 +159,7 @@ func (b Bytes) String() string {
 	return "0"
 }
 
-// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the flag.
+// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the name of the flag.
 func (b *Bytes) UnmarshalText(text []byte) error {
 	for _, unit := range units {
 		number, has := strings.CutSuffix(string(text), unit.name)
@@ -179,7 +179,7 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 // Port is a TCP port.
 type Port uint16
 
-// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the flag.
+// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the name of the flag.
 func (p *Port) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseInt(string(text), 0, 0)
 	if err != nil || n < 0 || n > math.MaxUint16 {
@@ -192,7 +192,7 @@ func (p *Port) UnmarshalText(text []byte) error {
 // A Generation is the number of a generation, or 0 if the flag is not set.
 type Generation int
 
-// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the flag.
+// UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the name of the flag.
 func (g *Generation) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 10, 31)
 	if err != nil || n == 0 {

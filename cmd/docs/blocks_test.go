@@ -14,21 +14,20 @@ import (
 )
 
 var (
-	// others lists the external tools and shell builtins that the pages use.
+	// others lists the external tools and shell builtins that the pages may use.
 	others = strings.Fields("age-keygen age az cat cp curl ctr docker etcdctl etcdutl export go helm kubectl mkdir mv npx openssl " +
 		"podman rm sh sha256sum shasum skopeo sleep source ssh-keygen sudo tar zstd EOF brew cd until watch for done kill git etcdctl() . du echo systemctl")
-	// key matches the start of a line of YAML.
+	// key matches the start of a YAML line.
 	key = regexp.MustCompile(`^(- )?"?[\w./-]+"?:( |$)`)
-	// notShell lists the languages of fenced code blocks that do not contain shell commands. text is the language of
-	// command output.
+	// notShell lists the languages of fenced code blocks that do not contain shell commands. Command output is in the
+	// language text.
 	notShell = []string{"mermaid", "yaml", "text"}
 	variable = regexp.MustCompile(`\b([A-Z_]{3,})=`)
 	topics   = regexp.MustCompile(`-only=([a-z,]+)`)
 	tested   = regexp.MustCompile(`^go test (\./\S+) (?:.*-run (\w+))?`)
 )
 
-// quotation reports whether a block contains something other than commands: bytes of the format, code, or output of
-// the program.
+// quotation reports whether a block contains bytes of the format, code, or program output instead of commands.
 func quotation(block Block) bool {
 	return strings.HasPrefix(block.Page, "docs/backup-format") && !strings.Contains(block.Text, "etcdutl") ||
 		strings.Contains(block.Text, "func Test") || strings.Contains(block.Text, " -> ")
@@ -64,7 +63,7 @@ func TestCommandsInPages_exist(t *testing.T) {
 	assert.Greater(t, checked, 80)
 }
 
-// topics lists the words that select benchmarks, which the pages may use.
+// Each word that the pages pass to -only must select a benchmark.
 func TestBenchmarksInPages_exist(t *testing.T) {
 	sources, err := filepath.Glob(filepath.Join(root(t), "cmd", "suites", "bench", "*.go"))
 	require.NoError(t, err)
@@ -83,7 +82,7 @@ func TestBenchmarksInPages_exist(t *testing.T) {
 	}
 }
 
-// written reports whether a block is the content of a YAML file, and fails the test if the YAML is invalid.
+// written reports whether a block is the content of a YAML file. It fails the test if the YAML is invalid.
 func written(t *testing.T, block Block) bool {
 	t.Helper()
 	if !key.MatchString(block.Text) {

@@ -1,8 +1,8 @@
 // Package docs reads README.md and docs/ for tests that compare the documentation with the program. A flag, metric,
 // check or exit status that is not documented fails a test next to its code.
 //
-// Only tests import the package. Tables are found by their headers, so they can be moved to another page without
-// changing a test. The package's own tests check that everything the pages refer to exists: links, paths, make
+// Only tests import the package. Tests find tables by their headers, so a table can move to another page without a
+// change to the test. The package's own tests check that everything the pages refer to exists: links, paths, make
 // targets and packages.
 package docs
 
@@ -64,7 +64,7 @@ func root(t testing.TB) string {
 	}
 }
 
-// Table returns the rows of the table that has this header. The test fails unless there is exactly one such table.
+// Table returns the rows of the table with the given header. The test fails unless there is exactly one such table.
 func Table(t testing.TB, header ...string) (rows []Row) {
 	t.Helper()
 	inside, found := false, 0

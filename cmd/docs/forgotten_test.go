@@ -54,10 +54,10 @@ func TestStores_missingContract(t *testing.T) {
 	assert.Equal(t, map[string]bool{"ftp": false}, stores(t, folder))
 }
 
-// kept lists flags that have no effect but are set by the operator's pods.
+// kept lists flags that have no effect but that the operator's pods set.
 var kept = []string{"EtcdServerName", "EtcdClientPort"}
 
-// unread returns the fields for flags that no code reads.
+// unread returns the flag fields that no code reads.
 func unread(flags reflect.Type, code string) (fields []string) {
 	for field := range flags.Fields() {
 		switch {

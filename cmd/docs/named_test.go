@@ -55,7 +55,7 @@ func TestPathsInPages_exist(t *testing.T) {
 	assert.NotZero(t, checked)
 }
 
-// No two rows may describe the same thing, because only one of them would be kept up to date.
+// No two rows may describe the same thing, because one of them would become outdated.
 func TestTables_haveNoDuplicateRows(t *testing.T) {
 	for name, content := range pages(t) {
 		seen := map[string]bool{}

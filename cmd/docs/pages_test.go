@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// longest returns the maximum number of words for a page. Reference pages, such as the backup format and the list of
+// longest returns the maximum number of words on a page. Reference pages, such as the backup format and the list of
 // metrics, may be longer because they are not read from start to finish.
 func longest(page string) int {
 	switch page {
@@ -22,7 +22,7 @@ func longest(page string) int {
 	}
 }
 
-// generated matches a generated diagram, whose words are not counted because it grows with its transition table.
+// generated matches a generated diagram. Its words do not count, because it grows with its transition table.
 var generated = regexp.MustCompile("(?s)```mermaid\n.*?```\n")
 
 func TestPages_length(t *testing.T) {

@@ -24,7 +24,7 @@ const (
 	largest       = 64 << 10 // maximum size of a picture in bytes
 )
 
-// pictured reads a file from the directory of the pictures.
+// pictured reads a file from the picture directory.
 func pictured(t *testing.T, name string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(pictureFolder, name))
@@ -48,8 +48,8 @@ func TestPictures_sizeAndColourSchemes(t *testing.T) {
 	}
 }
 
-// The tests of the module that draws the pictures with D2 compare the bytes. Without D2, this test can only check
-// that each picture contains the text of its source.
+// This test only checks that each picture contains the text of its source, because D2 is not available here. The
+// module that draws the pictures with D2 compares the bytes.
 func TestPictures_nameTheirSource(t *testing.T) {
 	texts, err := filepath.Glob(filepath.Join(pictureFolder, "*.d2"))
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestPictures_nameTheirSource(t *testing.T) {
 var (
 	// shown matches quoted text in the source of a picture.
 	shown = regexp.MustCompile(`"([^"]*)"`)
-	// names matches names that must exist in the program: flags, files, endpoints, ports and states.
+	// names matches the names of things that must exist in the program: flags, files, endpoints, ports and states.
 	names = regexp.MustCompile(`--[a-z][a-z-]+|\b[a-z_-]+\.(?:json|etcd|spool)\b|\bexit_code\b|/[a-z]{5,}\b|:\d{4}\b|\b(?:[A-Z][a-z]+){1,2}$`)
 )
 
@@ -111,7 +111,7 @@ const colours = `text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #
 @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .other { fill: #6e7681 } .ours { fill: #58a6ff } .axis { stroke: #6e7681 } .paper { fill: #161b22 } }
 `
 
-// The recording must show the input and output line by line, or all at once for readers who prefer reduced motion.
+// The recording must show the input and output line by line, or all at once if the reader prefers reduced motion.
 func TestRecording_matchesTheOutput(t *testing.T) {
 	const lineHeight, margin, perCommand, perLine = 20, 16, 1.2, 0.15
 	lines := strings.Split(strings.TrimSpace(pictured(t, "recording.txt")), "\n")
@@ -135,11 +135,11 @@ func TestRecording_matchesTheOutput(t *testing.T) {
 	statemachinetest.AssertGenerated(t, filepath.Join(pictureFolder, "recording.svg"), b.String())
 }
 
-// A bar represents a row of a table in docs/benchmarks.md, which is identified by its first words.
+// A bar represents a table row in docs/benchmarks.md. The row is identified by its first words.
 type bar struct{ row, label string }
 
-// charts are drawn from rows of docs/benchmarks.md. A chart with pairs of bars shows both medians, and any other
-// chart shows their ratio.
+// charts lists the charts that are drawn from rows of docs/benchmarks.md. If pair is set, a chart shows both medians
+// of each row; otherwise, it shows their ratio.
 var charts = []struct {
 	file, unit string
 	pair       bool
@@ -233,7 +233,7 @@ func TestReadmeFigures_matchTheBenchmarks(t *testing.T) {
 	}
 }
 
-// measured returns the rows of docs/benchmarks.md that contain a measurement.
+// measured returns the rows of docs/benchmarks.md that contain measurements.
 func measured(t *testing.T) (rows []Row) {
 	t.Helper()
 	for line := range strings.Lines(pages(t)["docs/benchmarks.md"]) {
@@ -256,7 +256,7 @@ func rowOf(t *testing.T, rows []Row, beginning string) Row {
 	return nil
 }
 
-// number returns the median in a cell.
+// number parses the median in a table cell.
 func number(t *testing.T, cell string) float64 {
 	t.Helper()
 	first, _, _ := strings.Cut(cell, " ")

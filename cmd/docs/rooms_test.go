@@ -18,7 +18,7 @@ import (
 
 const module = "etcd-wrapper/"
 
-// arrows maps each importing room and imported room to an example of a package that imports another.
+// arrows maps each pair of importing and imported room to an example of such an import.
 type arrows map[string]map[string]string
 
 func (a arrows) add(from, to, example string) {
@@ -49,7 +49,7 @@ func (a arrows) leads(from, to string) []string {
 	return walk(from)
 }
 
-// circle describes a cycle of rooms that import each other. If there is no cycle, circle returns an empty string.
+// circle describes an import cycle between rooms. It returns an empty string if there is none.
 func (a arrows) circle() string {
 	for _, room := range slices.Sorted(maps.Keys(a)) {
 		if way := a.leads(room, room); way != nil {
@@ -63,7 +63,7 @@ func (a arrows) circle() string {
 	return ""
 }
 
-// reduced removes the arrows that are implied by other arrows.
+// reduced removes arrows that other arrows imply.
 func (a arrows) reduced() arrows {
 	kept := arrows{}
 	for from, all := range a {
@@ -77,7 +77,7 @@ func (a arrows) reduced() arrows {
 	return kept
 }
 
-// mermaid draws the arrows in a fixed order.
+// mermaid draws the arrows as a Mermaid diagram, in a fixed order.
 func (a arrows) mermaid() string {
 	var b strings.Builder
 	b.WriteString("flowchart TB\n")
@@ -134,7 +134,7 @@ func TestCommittedPackageDiagram_matchesImports(t *testing.T) {
 	rooms := imports(t)
 	require.Empty(t, rooms.circle())
 	for _, of := range rooms {
-		delete(of, "internal") // any room may import it
+		delete(of, "internal") // every room may import it
 	}
 	content, err := os.ReadFile(filepath.Join(root(t), "docs", "design.md"))
 	require.NoError(t, err)

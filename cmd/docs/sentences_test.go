@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	// sentence matches a log line about backups, recovery or a certificate.
+	// sentence matches a log message about backups, recovery or a certificate.
 	sentence = regexp.MustCompile(`\bMsgf?\("((?:backups: |recovery: |certificate %s|cannot reload the server)[^"]+)"`)
 	level    = regexp.MustCompile(`\.(Info|Warn|Error|Debug|WithLevel)\(`)
 	verb     = regexp.MustCompile(`%[sdqv]`)
@@ -47,7 +47,7 @@ func TestWarnings_areDocumented(t *testing.T) {
 // check matches the results of retention's safety checks.
 var check = regexp.MustCompile(`\breturn (?:\[\]string\{|fmt\.Sprintf\()"([^"]+)"|\breturn "([^"]+ [^"]+)"`)
 
-// Each reason for keeping backups must have a row in a table.
+// Each message from a failed safety check must have a row in a table.
 func TestProblems_areDocumented(t *testing.T) {
 	program, err := os.ReadFile("../../backup/archive/retention/execute.go")
 	require.NoError(t, err)
@@ -64,12 +64,12 @@ func TestProblems_areDocumented(t *testing.T) {
 	assert.Greater(t, len(said), 10)
 }
 
-// quotes reports whether a row quotes a sentence. An ellipsis in the row matches any text.
+// quotes reports whether a row quotes a sentence. An ellipsis in the row matches anything.
 func quotes(row, sentence string) bool {
 	return !slices.ContainsFunc(parts(row), func(part string) bool { return !strings.Contains(sentence, part) })
 }
 
-// parts splits a row at its ellipses, and omits parts that are too short to compare.
+// parts splits a row at its ellipses and drops the parts that are too short to compare.
 func parts(row string) (all []string) {
 	for part := range strings.SplitSeq(places.Replace(row), "…") {
 		if part = strings.Trim(part, " ,:;"); len(part) > 4 {
@@ -82,7 +82,7 @@ func parts(row string) (all []string) {
 // places replaces the placeholders in quotations on the pages with ellipses.
 var places = strings.NewReplacer(" N", " …", " M ", " … ", "something of", "something … of")
 
-// Problems that are quoted on the pages must be messages of the program. An ellipsis in a quotation matches any text.
+// The problems that the pages quote must be messages of the program. An ellipsis in a quotation matches anything.
 func TestQuotedProblems_exist(t *testing.T) {
 	program, checked := sources(t), 0
 	rows := slices.Concat(Table(t, "problem", "meaning", "what to do"), Table(t, "failed check", "meaning", "what to do"))

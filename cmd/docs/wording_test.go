@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// unwritten lists the pages and the directories with Go files that still contain constructions from the list below.
-// Remove rewritten entries, and do not add new ones.
+// unwritten lists the pages and Go directories that still contain constructions from the list below. Remove rewritten
+// entries, and do not add new ones.
 var unwritten = []string{"docs/benchmarks.md", "backup/writer", "cmd/etcd-wrapper", "cmd/suites/recovery"}
 
 // pagesAndRooms returns all pages and all directories under top that contain Go files.
@@ -71,7 +71,7 @@ var patterns = sync.OnceValue(func() (all []*regexp.Regexp) {
 	return all
 })
 
-// findConstructions returns the constructions found in a text with their replacements.
+// findConstructions returns the constructions that a text contains, with their replacements.
 func findConstructions(text string) (found []string) {
 	text = strings.ReplaceAll(text, "full\nsnapshot", "full snapshot")
 	for _, word := range allowed {
@@ -85,8 +85,8 @@ func findConstructions(text string) (found []string) {
 	return found
 }
 
-// proseOf returns the text of a page without code blocks, the comments and messages of a Go file, or only the
-// comments of a test file.
+// proseOf returns the prose of a file: for a page, everything but its code blocks; for a Go file, its comments and
+// messages; for a test file, only its comments.
 func proseOf(t *testing.T, path string) (texts []string) {
 	t.Helper()
 	content, err := os.ReadFile(path)

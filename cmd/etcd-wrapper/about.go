@@ -28,8 +28,8 @@ func wrapperVersion() string {
 	return versionOf(version, info)
 }
 
-// versionOf returns the version that the Makefile set. If it is not set, versionOf returns the version of the main
-// module, which go install and go build take from the tag or commit.
+// versionOf returns the version that the Makefile set, or otherwise the version of the main module, which go install
+// and go build take from the tag or commit.
 func versionOf(set string, info *debug.BuildInfo) string {
 	if set == "" && info != nil {
 		set = info.Main.Version
@@ -52,17 +52,17 @@ type versions struct {
 func (c *versionCommand) execute(s streams) exitcode.Code {
 	is := versions{wrapperVersion(), dataversion.Embedded, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 	text := fmt.Sprintf("etcd-wrapper %s\netcd %s\n%s %s\n", is.Wrapper, is.Etcd, is.Go, is.Platform)
-	_ = c.print(s.out, text, is) // standard output may be closed
+	_ = c.print(s.out, text, is) // fails if standard output is closed
 	return exitcode.Clean
 }
 
-// drawing is the value of --dump-fsm, a state machine as text.
+// drawing is the value of --dump-fsm: a state machine as text.
 type drawing string
 
-// IsBool allows using the flag without a value.
+// IsBool allows the flag to be used without a value.
 func (*drawing) IsBool() bool { return true }
 
-// Decode implements kong.MapperValue. kong prefixes the error with the flag.
+// Decode implements kong.MapperValue. kong prefixes the error with the name of the flag.
 func (d *drawing) Decode(line *kong.DecodeContext) error {
 	what := "lifecycle.dot"
 	if line.Scan.Peek().Type == kong.FlagValueToken {
@@ -78,7 +78,7 @@ func (d *drawing) Decode(line *kong.DecodeContext) error {
 
 func (d drawing) execute(s streams) exitcode.Code { return s.print(string(d)) }
 
-// machines maps the names that --dump-fsm accepts to the state machines.
+// machines maps each name that --dump-fsm accepts to a state machine.
 var machines = map[string]*statemachine.Diagram{"lifecycle": &lifecycle.Diagram, "recovery": &recovery.Diagram, "backup": &writer.Diagram}
 
 var formats = map[string]func(*statemachine.Diagram) string{
@@ -106,8 +106,8 @@ func (c *completionCommand) execute(s streams) exitcode.Code {
 	return s.print(scripts[c.Shell])
 }
 
-// completeCommand prints the candidates for the last word, and is run by the completion scripts. Each candidate is
-// printed on a line of its own: the word, a tab and the help text.
+// completeCommand prints the candidates for the last word, one per line: the word, a tab and the help text. The
+// completion scripts run it.
 type completeCommand struct {
 	Words []string `arg:"" optional:""`
 }
@@ -115,7 +115,7 @@ type completeCommand struct {
 func (c *completeCommand) execute(s streams) exitcode.Code {
 	parser, err := commandline.New(&commandLine{}, io.Discard)
 	if err != nil || len(c.Words) == 0 {
-		return exitcode.NotTold // an error message would garble the user's command line
+		return exitcode.NotTold // an error message would garble the command line being completed
 	}
 	if len(c.Words) > 1 && (c.Words[0] == "etcdctl" || c.Words[0] == "etcdutl") {
 		completeTool(c.Words[0], c.Words[1:], s.out)

@@ -8,15 +8,15 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// announcer reports when etcd starts and stops serving.
+// announcer announces when etcd starts and stops serving.
 type announcer struct {
-	ready func() // reports that the member is ready; only the first call has an effect
-	stop  func() // reports that the member is stopping; only the first call has an effect
+	ready func() // announces that the member is ready; only the first call has an effect
+	stop  func() // announces that the member is stopping; only the first call has an effect
 	end   func() // waits until all notifications have been sent
 }
 
 // announce logs how to use the member once it is ready. If systemd started the process, announce also notifies
-// systemd when the member becomes ready and when it stops. A goroutine sends the notifications, so a service manager
+// systemd when the member becomes ready and when it stops. The notifications are sent by a goroutine, so a systemd
 // that does not read them cannot delay the stop.
 func (p *parts) announce(log zerolog.Logger, forUsers bool) announcer {
 	ready, stopping := make(chan struct{}), make(chan struct{})
@@ -40,7 +40,7 @@ func (p *parts) announce(log zerolog.Logger, forUsers bool) announcer {
 	}}
 }
 
-// logUsage logs how to use the member, in three lines for users or in one line for programs.
+// logUsage logs how to use the member: three lines for users, or one line for programs.
 func (p *parts) logUsage(log zerolog.Logger, forUsers bool) {
 	endpoint, page := p.runtime.Usage()
 	put := os.Args[0] + " etcdctl --endpoints=" + endpoint + " put greeting hello"

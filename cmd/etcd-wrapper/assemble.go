@@ -40,12 +40,12 @@ import (
 
 // parts are the components of a run.
 type parts struct {
-	driver    *lifecycle.Driver // nil if the run cannot be started
+	driver    *lifecycle.Driver // nil if the run cannot start
 	runtime   *runtime.Runtime
 	report    *report.Report
 	announcer announcer
-	outcome   lifecycle.Outcome // reason why the run cannot be started
-	end       []func()          // cleanup functions, in the order of creation
+	outcome   lifecycle.Outcome // reason why the run cannot start
+	end       []func()          // cleanup functions, in order of creation
 }
 
 // assemble creates the components in dependency order and starts the wrapper's own server. assemble neither contacts
@@ -141,7 +141,7 @@ func readRootPassword(path string) (string, error) {
 func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar, func(), error) {
 	if recoverer != nil {
 		document, err := c.etcdConfig().Load()
-		if err == nil && c.Backups.Ack == commandline.AckStored { // otherwise, recovery would wait for other members
+		if err == nil && c.Backups.Ack == commandline.AckStored { // fail early, because recovery would wait for other members first
 			if checked, failed := etcdconf.Parse(document.YAML); failed == nil { // the certificates may not exist yet
 				err = runtime.CheckAck(c.Backups.Ack, checked.Etcd)
 			}
@@ -157,8 +157,7 @@ func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar,
 	return client, func() {}, err
 }
 
-// watch keeps the log and the termination message up to date and announces when the member is ready, until end is
-// called.
+// watch logs changes, updates the termination message and announces when the member is ready, until end is called.
 func (c *startCommand) watch(log zerolog.Logger, p *parts, happened func(status.TimelineEvent)) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
@@ -181,7 +180,7 @@ func (c *startCommand) watch(log zerolog.Logger, p *parts, happened func(status.
 }
 
 // podName returns the value of POD_NAME, or the host name if it is not set. In a pod without host networking, the
-// host name is the name of the pod.
+// host name is the pod's name.
 func podName() string {
 	name := os.Getenv("POD_NAME")
 	if name == "" {
@@ -194,7 +193,7 @@ func failed(status exitcode.Code, err error) *parts {
 	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
 }
 
-// configStatus returns the exit status to use if the configuration or a flag is invalid.
+// configStatus returns the exit status for an invalid configuration or flag.
 func configStatus(err error) exitcode.Code {
 	if errors.Is(err, etcdconf.ErrUnusable) {
 		return exitcode.BadConfig
@@ -202,7 +201,7 @@ func configStatus(err error) exitcode.Code {
 	return exitcode.Usage
 }
 
-// shortMessage returns the termination message of a run that failed before the lifecycle was started.
+// shortMessage returns the termination message of a run that failed before the lifecycle started.
 func shortMessage(outcome lifecycle.Outcome) string {
 	return fmt.Sprintf("%s: %s\n", outcome.Status, outcome.Reason)
 }
@@ -243,13 +242,13 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Par
 	}, exitcode.Clean, nil
 }
 
-// stop starts a graceful stop, like SIGTERM.
+// stop starts a graceful stop, as SIGTERM does.
 func (p *parts) stop() {
 	p.announcer.stop()
 	p.driver.Stop()
 }
 
-// routes returns the additional handlers of the wrapper's server.
+// routes returns additional handlers for the wrapper's server.
 func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kept *backup.Backups, log zerolog.Logger) map[string]http.Handler {
 	states := make([]string, len(lifecycle.States))
 	for i, state := range lifecycle.States {
@@ -301,7 +300,7 @@ func (c *startCommand) pod() (account kubernetes.Account, pod kubernetes.Pod, er
 		return account, pod, fmt.Errorf("--kubernetes: %w", err)
 	}
 	pod, err = kubernetes.ParsePod(podName())
-	if err != nil && !slices.Equal(c.Kubernetes, []string{"events"}) { // posting Events does not require a StatefulSet
+	if err != nil && !slices.Equal(c.Kubernetes, []string{"events"}) { // posting Events works without a StatefulSet
 		return account, pod, fmt.Errorf("--kubernetes: %w; set POD_NAME", err)
 	}
 	return account, pod, nil
@@ -361,7 +360,7 @@ func (c *startCommand) request() *recovery.Request {
 	return &recovery.Request{Target: archive.Target(*c.Recovery.RestoreTo), ID: c.Recovery.RestoreID}
 }
 
-// events returns a function that posts timeline events to Kubernetes and a function that stops the posting. Without
+// events returns a function that posts timeline events to Kubernetes, and a function that stops posting. Without
 // --kubernetes=events, both functions do nothing.
 func (c *startCommand) events(account kubernetes.Account, log zerolog.Logger) (tell func(status.TimelineEvent), end func()) {
 	if !slices.Contains(c.Kubernetes, "events") {
@@ -375,9 +374,9 @@ func (c *startCommand) events(account kubernetes.Account, log zerolog.Logger) (t
 	}, recorder.Stop
 }
 
-// reasons maps each kind of timeline event to the reasons of its Kubernetes Events, one for a healthy and one for an
-// unhealthy member. If the reason is empty, no Event is posted, because Kubernetes already shows which pods are
-// ready.
+// reasons maps each kind of timeline event to the reasons of its Kubernetes Events: well if the event is good news,
+// not if it is bad news. If the reason is empty, no Event is posted. Readiness has no entry, because Kubernetes
+// already shows which pods are ready.
 var reasons = map[string]struct{ well, not string }{
 	"start":           {"", "LastRunFailed"},
 	"restore_test":    {"", "RestoreTestFailed"},
@@ -388,7 +387,7 @@ var reasons = map[string]struct{ well, not string }{
 	"restore":         {"Restored", ""},
 }
 
-// eventOf converts a timeline event to a Kubernetes Event. If no Event should be posted, worth is false.
+// eventOf converts a timeline event to a Kubernetes Event. worth is false if no Event should be posted.
 func eventOf(h status.TimelineEvent) (event kubernetes.Event, worth bool) {
 	well := h.Health == status.HealthOK
 	reason := reasons[h.Kind].not

@@ -34,16 +34,16 @@ type backupCommand struct {
 	Prune  backupPruneCommand  `cmd:"" name:"prune" help:"Delete backups that --backup-keep no longer requires."`
 }
 
-// storeCommand holds the flags that all commands with access to a store have in common. The flags are named like
-// those of start-etcd, so they can be set by the environment variables of a pod.
+// storeCommand holds the flags that are common to all commands that access a store. The flags are named like those of
+// start-etcd, so they can be set by the environment variables of a pod.
 type storeCommand struct {
 	commandline.StoreFlags `embed:""`
 	WrapperPort            commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Without --backup-store: use the store of the wrapper on this port of this host. Alias: --port."`
 	output                 `embed:""`
 }
 
-// run opens the store, calls do, and prints the result and the error. own holds the flags that only some commands
-// have.
+// run opens the store, calls do, and prints the result and the error. own holds the flags that are specific to some
+// commands.
 func (f *storeCommand) run(s streams, own commandline.Backups, do func(context.Context, backups.Settings) (document, error)) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -124,8 +124,7 @@ func (c *backupExportCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// checkDirectory returns an error if a directory does not exist. Creating the directory could hide a typo in its
-// path.
+// checkDirectory returns an error if a directory does not exist. Creating it could hide a typo in its path.
 func checkDirectory(flag, dir string) error {
 	switch info, err := os.Stat(dir); {
 	case errors.Is(err, os.ErrNotExist):
@@ -138,7 +137,7 @@ func checkDirectory(flag, dir string) error {
 	return nil
 }
 
-// runInScratch is like run, but passes a temporary directory to do, in which a command can rebuild a database.
+// runInScratch is like run, but also passes a temporary directory to do, in which the command can rebuild a database.
 func (f *storeCommand) runInScratch(s streams, own commandline.Backups, do func(context.Context, backups.Settings, string) (document, error)) exitcode.Code {
 	return f.run(s, own, func(ctx context.Context, settings backups.Settings) (document, error) {
 		dir := cmp.Or(os.Getenv("TMPDIR"), settings.VolumeDir, os.TempDir())
@@ -222,7 +221,7 @@ type acceptFlags struct {
 
 func (a acceptFlags) accepts(what string) bool { return slices.Contains(a.Accept, what) }
 
-// result returns the document, if there is one, and the error unless the user has accepted it.
+// result returns the document, if any, and the error, unless the user has accepted it.
 func (a acceptFlags) result(made document, err error) (document, error) {
 	switch {
 	case err == nil:
@@ -277,7 +276,7 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// targetIn returns a target within a generation, which is the latest state if the target is nil.
+// targetIn returns a target within a generation. If the target is nil, it selects the latest state.
 func targetIn(generation commandline.Generation, target *commandline.Target) archive.Target {
 	if target == nil {
 		return archive.Target{Generation: int(generation)}

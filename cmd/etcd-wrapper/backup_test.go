@@ -29,14 +29,14 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// visit runs a command whose log is not written to a terminal, and returns its output and log.
+// visit runs a command without a terminal and returns its output and log.
 func visit(args ...string) (status exitcode.Code, out, log string) {
 	var printed, logged bytes.Buffer
 	status = run(append([]string{"backup"}, args...), streams{out: &printed, log: &logged})
 	return status, printed.String(), logged.String()
 }
 
-// kept returns the flag that selects a new store with one unverified full snapshot.
+// kept returns a --backup-store flag with a new store that contains one unverified full snapshot.
 func kept(t *testing.T) string {
 	dir := t.TempDir()
 	opened, err := folder.New(dir)
@@ -51,7 +51,7 @@ func kept(t *testing.T) string {
 	return "--backup-store=file://" + dir
 }
 
-// nobody returns the flag that selects a port on which no process is listening.
+// nobody returns an --etcd-wrapper-port flag with a port on which no process is listening.
 func nobody() string {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
@@ -217,7 +217,7 @@ func TestRestore_directoryThatDoesNotExist(t *testing.T) {
 	assert.NoDirExists(t, filepath.Dir(dir))
 }
 
-// Status 70 must only be used for damaged backups.
+// Only damaged backups may cause status 70.
 func TestBackupStatus_damageAlone(t *testing.T) {
 	for err, want := range map[error]exitcode.Code{
 		format.ErrDamaged: exitcode.BackupFailed, archive.ErrHole: exitcode.BackupFailed, backups.ErrNotVerified: exitcode.BackupFailed,

@@ -21,11 +21,11 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// The hidden commands in this file are run as child processes of this program. Child processes are needed because
-// etcd and bbolt may panic on damaged data in their own goroutines, or because the work must run at a low priority.
+// The hidden commands in this file are run as child processes of this program. Some need a process of their own
+// because etcd and bbolt may panic on damaged data in goroutines whose panics cannot be recovered, others because
+// they must run at a low priority.
 
-// verifyCommand validates a data directory. With -o json, it runs as the child process of a validation, because etcd
-// and bbolt may panic on corrupt data in their own goroutines.
+// verifyCommand validates a data directory. With -o json, it is the child process of a validation.
 type verifyCommand struct {
 	output  `embed:""`
 	DataDir string `name:"data-dir" env:"-" required:"" help:"etcd's data directory."`
@@ -80,7 +80,7 @@ func verifyInChild() datadir.Validation {
 	}
 }
 
-// inspectCommand is the child process that first opens the database of a backup.
+// inspectCommand is the child process in which the database of a backup is opened for the first time.
 type inspectCommand struct {
 	Database string `arg:"" name:"database" help:"Path of the database file."`
 }
@@ -97,8 +97,8 @@ func inspectInChild() backups.Inspect {
 // inspectArgs returns the arguments of inspectCommand.
 func inspectArgs(path string) []string { return []string{"inspect-database", "--", path} }
 
-// verifyBackupCommand runs a restore test in a child process at a low priority. If the child process panics, the
-// restore test has failed.
+// verifyBackupCommand is the child process that runs a restore test at a low priority. If it panics, the restore test
+// has failed.
 type verifyBackupCommand struct {
 	commandline.StoreFlags `embed:""`
 	Generation             int    `name:"generation" env:"-" required:"" help:"Generation of the full snapshot."`
@@ -118,8 +118,8 @@ func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
 	return exitcode.Code(verification.RunChild(ctx, settings.Archive(), job, c.Scratch, s.out))
 }
 
-// verifyBackupInChild returns a function that runs verifyBackupCommand with the flags of a store. No other process
-// may use scratch in the meantime.
+// verifyBackupInChild returns a function that runs verifyBackupCommand with the flags of a store. While the function
+// runs, no other process may use scratch.
 func verifyBackupInChild(flags commandline.StoreFlags, scratch string) backups.RestoreFunc {
 	return verification.InChild(self(), func(job verification.Job) []string {
 		return append([]string{

@@ -12,8 +12,8 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// ours matches a call of this program in a code block: at the start of a line, after another command, in a pod, or in
-// <(…).
+// ours matches an invocation of this program in a code block: at the start of a line, after another command, in a
+// pod, or in <(…).
 var ours = regexp.MustCompile(`(?:^|&& |-- /|<\()(?:bin/)?etcd-wrapper ([^|)&>]*)`)
 
 func TestDocumentation_commandsParse(t *testing.T) {

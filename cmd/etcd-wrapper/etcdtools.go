@@ -40,7 +40,7 @@ func (c *etcdutlCommand) execute(s streams) exitcode.Code {
 	return ofTool(runEtcdutl(c.Args, s.out))
 }
 
-// ofTool returns the exit status for an error that the tool has already printed.
+// ofTool returns the exit status for an error that one of etcd's tools has already printed.
 func ofTool(err error) exitcode.Code {
 	if err != nil {
 		return exitcode.ToolFailed
@@ -60,14 +60,14 @@ func runEtcdctl(args []string, s streams) error {
 	return ctlv3.Start()
 }
 
-// needsMember reports whether etcdctl connects to etcd with these arguments.
+// needsMember reports whether etcdctl connects to etcd if it is run with these arguments.
 func needsMember(args []string) bool {
 	command := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
 	asksForHelp := slices.ContainsFunc(args, func(arg string) bool { return arg == "-h" || arg == "--help" })
 	return command >= 0 && !asksForHelp && !slices.Contains([]string{"version", "help", "completion"}, args[command])
 }
 
-// A toolFlag is a flag of etcdctl with its value.
+// A toolFlag is an etcdctl flag and its value.
 type toolFlag struct{ flag, value string }
 
 // clientAccess contains the settings in etcd's configuration that a client needs.
@@ -102,8 +102,8 @@ func etcdctlSettings() ([]toolFlag, error) {
 	return known, err
 }
 
-// wrapperSetting returns the value of the environment variable for a start-etcd flag, or otherwise if the variable is
-// not set. Command-line flags are not considered, because they are etcdctl's own.
+// wrapperSetting returns the value of the environment variable for a start-etcd flag. If the variable is not set, it
+// returns otherwise. Command-line flags are ignored, because they belong to etcdctl.
 func wrapperSetting(name, otherwise string) string {
 	return cmp.Or(os.Getenv("ETCD_WRAPPER_"+name), otherwise)
 }
@@ -120,7 +120,7 @@ func (a clientAccess) endpoints() string {
 	return scheme + net.JoinHostPort(name, wrapperSetting("ETCD_CLIENT_PORT", "2379"))
 }
 
-// missingFlags returns the settings that neither the arguments nor etcdctl's environment contain. etcdctl rejects a
+// missingFlags returns the settings that are neither in the arguments nor in etcdctl's environment. etcdctl rejects a
 // setting that is set twice.
 func missingFlags(known []toolFlag, args []string) []string {
 	var flags []string
@@ -148,7 +148,7 @@ func runEtcdutl(args []string, out io.Writer) error {
 		etcdutl.NewMigrateCommand(),
 	)
 	root.SetArgs(append([]string{}, args...)) // if args is nil, cobra uses the arguments of the process
-	root.SetOut(out)                          // only requested output; usage after an error goes to standard error
+	root.SetOut(out)                          // only for requested output; usage after an error goes to standard error
 	root.SetErr(os.Stderr)
 	command, err := root.ExecuteC()
 	if err != nil {
@@ -157,12 +157,12 @@ func runEtcdutl(args []string, out io.Writer) error {
 	return err
 }
 
-// completeTool completes the last word of the arguments of one of etcd's tools. completeTool prints one candidate per
-// line, followed by cobra's directive, which the completion scripts ignore.
+// completeTool completes the last argument of etcdctl or etcdutl. It prints one candidate per line, followed by
+// cobra's directive, which the completion scripts ignore.
 func completeTool(tool string, words []string, out io.Writer) {
 	words = append([]string{cobra.ShellCompRequestCmd}, words...)
 	if tool == "etcdutl" {
-		_ = runEtcdutl(words, out) // an error message would garble the user's command line
+		_ = runEtcdutl(words, out) // an error message would garble the command line being completed
 		return
 	}
 	os.Args = append([]string{tool}, words...)

@@ -81,7 +81,7 @@ client-transport-security: {cert-file: /s/tls.crt, key-file: /s/tls.key, trusted
 func TestEtcdutl_withoutArguments(t *testing.T) {
 	own := os.Args
 	t.Cleanup(func() { os.Args = own })
-	os.Args = []string{"etcd-wrapper", "etcdutl"} // as in the process that runs the tool
+	os.Args = []string{"etcd-wrapper", "etcdutl"} // as in a real invocation
 	var out bytes.Buffer
 	require.NoError(t, runEtcdutl(nil, &out))
 	assert.Contains(t, out.String(), "snapshot")

@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/commandline"
 )
 
-// warnOfEtcdVariables logs a warning about environment variables that configure plain etcd or its images and charts.
+// warnOfEtcdVariables logs a warning about environment variables that only plain etcd, its images or its charts use.
 // These variables have no effect, because a member is configured by a single file.
 func warnOfEtcdVariables(log zerolog.Logger) {
 	var unknown []string

@@ -29,7 +29,7 @@ func main() {
 	os.Exit(int(status))
 }
 
-// command is one of the program's commands.
+// command is a command of the program.
 type command interface {
 	execute(s streams) exitcode.Code
 }
@@ -106,7 +106,8 @@ func writeUsageMessage(args []string, cause error) {
 	_ = exitcode.WriteMessage(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the error has already been logged
 }
 
-// terminationPath returns the path of the termination message as set on an invalid command line, or an empty string.
+// terminationPath returns the path of the termination message as given on a command line that could not be parsed, or
+// an empty string.
 func terminationPath(args []string) string {
 	for _, arg := range args {
 		if name, path, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); name == "termination-message-path" {

@@ -193,7 +193,7 @@ func TestFlags_environmentVariables(t *testing.T) {
 	}
 }
 
-// If no wrapper is running, status must show how the last run ended.
+// If no wrapper is running, the status command must show how the last run ended.
 func TestStatus_afterTheProcessEnded(t *testing.T) {
 	volume := t.TempDir()
 	_, log, status := runCommand(t, false, "status", "--port=1", "--volume-dir", volume)

@@ -18,7 +18,7 @@ var manual = sync.OnceValue(func() *template.Template { return template.Must(tem
 func (*commandLine) Manual(command string) string {
 	var text strings.Builder
 	if err := manual().ExecuteTemplate(&text, command, exitcode.Codes()); err != nil {
-		return "" // an error would hide the help; a test ensures that each command has a manual
+		return "" // an error would suppress the help; a test ensures that each command has a manual
 	}
 	return text.String()
 }

@@ -28,8 +28,8 @@ type streams struct {
 	terminal bool   // the log is written to a terminal
 	shown    bool   // results are written to a terminal
 	colour   bool   // the log may use colors
-	json     bool   // the log is read by a program
-	command  string // name of the command in error messages; empty for the backup commands
+	json     bool   // the log is written as JSON
+	command  string // command name for error messages; empty for the backup commands
 }
 
 // print prints a result as plain text.
@@ -46,7 +46,7 @@ func (s streams) logError(message string, err error, status exitcode.Code) exitc
 	return status
 }
 
-// report logs an error, as a sentence for users or as a line of JSON for programs.
+// report logs an error as a sentence, or as a line of JSON if s.json is set.
 func (s streams) report(level zerolog.Level, message string, err error) {
 	if s.json {
 		log := logstream.New(s.log, zerolog.InfoLevel)
@@ -107,8 +107,8 @@ func (s streams) finish(how output, result document, err error) exitcode.Code {
 // errInterrupted reports that the command was interrupted by a signal.
 var errInterrupted = errors.New("interrupted; temporary files were removed")
 
-// backupStatus returns the exit status for an error. Damaged backups have their own exit status, because they cannot
-// be repaired locally.
+// backupStatus returns the exit status for an error from a backup command. Damaged backups have an exit status of
+// their own, because they cannot be repaired locally.
 func backupStatus(err error) exitcode.Code {
 	if store.FailureOf(err) != "" {
 		return exitcode.StoreAway

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// farewell limits how long the wrapper's server may take to finish requests after the lifecycle has ended.
+	// farewell limits how long the wrapper's server may keep finishing requests after the lifecycle has ended.
 	farewell = lifecycle.TakingDown * 4 / 5
-	// saying limits how long it may take to write the termination message.
+	// saying limits how long writing the termination message may take.
 	saying = lifecycle.TakingDown * 2 / 5
 )
 
@@ -67,8 +67,8 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	}
 }
 
-// run runs the lifecycle, reports how it ended and stops the components. The report is written first and the other
-// steps have a time limit, because a hanging disk must not delay the report or the exit.
+// run runs the lifecycle, reports how it ended and stops the components. The report is written first, and every later
+// step has a time limit, so that a hanging disk delays neither the report nor the exit.
 func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
 	if p.driver == nil {
 		tell(p.outcome, shortMessage(p.outcome))
@@ -82,7 +82,7 @@ func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(life
 	outcome := p.driver.Run()
 	close(driven)
 	p.announcer.stop()
-	if outcome.Status == exitcode.Clean { // the exit record is final, so the last acknowledged writes can be uploaded
+	if outcome.Status == exitcode.Clean { // the exit record is final, so the remaining writes can be uploaded
 		p.runtime.Flush(hurry)
 	}
 	tell(outcome, p.report.TerminationMessage(outcome))
@@ -117,7 +117,7 @@ func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome,
 	}
 }
 
-// bounded calls do but waits at most limit for the result, because file operations may hang.
+// bounded calls do and waits for at most limit, because file operations may hang.
 func bounded(limit time.Duration, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
@@ -167,8 +167,8 @@ func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge f
 	}
 }
 
-// limitMemory sets the memory limit of the Go runtime slightly below the container's limit. The kernel kills a
-// process that exceeds the container's limit, without leaving a message.
+// limitMemory sets the Go runtime's memory limit slightly below the container's limit. If a process exceeds the
+// container's limit, the kernel kills it without leaving a message.
 func limitMemory(log zerolog.Logger) {
 	switch limit, err := memlimit.Set(); {
 	case err != nil: // macOS has no containers

@@ -50,7 +50,7 @@ func (c *statusCommand) execute(s streams) exitcode.Code {
 	defer stop()
 	err := c.fetch(ctx, receive)
 	if ctx.Err() != nil {
-		return exitcode.CutShort // the user pressed Ctrl-C and does not need a message
+		return exitcode.CutShort // the user pressed Ctrl-C, which needs no message
 	}
 	if err != nil {
 		if last := runtime.LastRunOn(c.VolumeDir); last != "" && errors.Is(err, status.ErrNoAnswer) {
@@ -121,7 +121,7 @@ func (c *defragCommand) execute(s streams) exitcode.Code {
 	if err != nil {
 		return s.logError("cannot determine whether the database was defragmented", err, answerStatus(err))
 	}
-	_ = c.print(s.out, "defragmented "+terminal.DefragmentationResult(last)+"\n", last) // fails only if the reader has closed the stream
+	_ = c.print(s.out, "defragmented "+terminal.DefragmentationResult(last)+"\n", last) // fails only if the reader has closed the pipe
 	return exitcode.Clean
 }
 
@@ -146,7 +146,7 @@ func (c *defragCommand) defragment(to io.Writer) (*state.Defragmentation, error)
 		}
 		if now.Maintenance != nil && now.Maintenance.Busy() && now.Maintenance.Reason != shown {
 			shown = now.Maintenance.Reason
-			_, _ = fmt.Fprintln(to, now.Maintenance.Phase+": "+shown) // fails only if the reader has closed the stream
+			_, _ = fmt.Fprintln(to, now.Maintenance.Phase+": "+shown) // fails only if the reader has closed the pipe
 		}
 		if last := ended(now, before); last != nil {
 			return last, nil
@@ -155,8 +155,8 @@ func (c *defragCommand) defragment(to io.Writer) (*state.Defragmentation, error)
 	}
 }
 
-// ended returns the result of a defragmentation that was requested after before was fetched, or nil if it is still
-// running.
+// ended returns the result of a defragmentation, or nil if it is still running. before is the status from before the
+// request.
 func ended(now, before status.Document) *state.Defragmentation {
 	last := func(d status.Document) *state.Defragmentation {
 		if d.Maintenance == nil || d.Maintenance.Busy() {
@@ -171,7 +171,7 @@ func ended(now, before status.Document) *state.Defragmentation {
 	return is
 }
 
-// executeCluster shows the status of all members that the wrapper on this host reports.
+// executeCluster shows the status of all members, as reported by the wrapper on this host.
 func (c *statusCommand) executeCluster(s streams) exitcode.Code {
 	fail := func(err error, code exitcode.Code) exitcode.Code {
 		return s.logError("cannot show the status of the cluster", err, code)

@@ -16,7 +16,7 @@ import (
 // ConsoleOptions configures the log output on a terminal.
 type ConsoleOptions struct {
 	Colour bool // use colors
-	All    bool // also show etcd's own log lines at info level
+	All    bool // also show etcd's own lines at info level
 }
 
 // Console returns a writer that formats JSON log lines for a terminal.
@@ -78,7 +78,7 @@ func prepareTransition(line map[string]any) error {
 	return nil
 }
 
-// inMilliseconds is the suffix of the names of durations.
+// inMilliseconds is the suffix of the names of duration fields.
 const inMilliseconds = "_ms"
 
 func formatDuration(number json.Number) string {
@@ -89,7 +89,7 @@ func formatDuration(number json.Number) string {
 	return terminal.Round(time.Duration(count * float64(time.Millisecond))).String()
 }
 
-// infoFilter drops etcd's own info lines, of which there are about 40 per start.
+// infoFilter drops etcd's own log lines at info level, about 40 per start.
 type infoFilter struct{ to io.Writer }
 
 // Write implements io.Writer for one log line per call.

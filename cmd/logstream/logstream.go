@@ -1,5 +1,5 @@
 // Package logstream provides the program's log stream, which contains JSON lines, or text if it is written to a
-// terminal. Writers are never blocked by the reader of the stream. The output of libraries is redirected to the same
+// terminal. A slow reader of the stream never blocks a writer. The output of libraries is redirected to the same
 // stream.
 //
 // Package main opens the stream, redirects the libraries and creates the loggers of all other packages.
@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// writeTimes sets zerolog's global time format. writeTimes sets the format only once, because active loggers read it.
+// writeTimes sets zerolog's global time format. The format is set only once, because loggers that are in use read it.
 var writeTimes = sync.OnceFunc(func() {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
 	zerolog.TimestampFunc = func() time.Time { return time.Now().UTC() }

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// queueSize is the maximum number of lines that are queued if the reader stalls. Additional lines are dropped.
+	// queueSize is the maximum number of queued lines. Additional lines are dropped.
 	queueSize = 4096
-	// flushTimeout limits how long flush waits for the reader to read the queued lines. On a busy machine, even a
+	// flushTimeout limits how long flush waits until the queued lines have been read. On a busy machine, even a
 	// healthy reader may need most of this time for the last lines, which include the reason for the exit.
 	flushTimeout = 2 * time.Second
 )
@@ -47,14 +47,14 @@ func NeverWait(to io.Writer) (log io.Writer, flush func()) {
 // Write implements io.Writer. Write is safe for concurrent use.
 func (q *queue) Write(line []byte) (int, error) {
 	select {
-	case q.lines <- append([]byte{}, line...): // the copy is never nil
+	case q.lines <- append([]byte{}, line...): // a nil line would end pass
 	default:
 		q.lost.Add(1)
 	}
 	return len(line), nil
 }
 
-// pass forwards lines until it receives nil, which means that there are no more lines.
+// pass forwards lines until it receives nil, which marks the end.
 func (q *queue) pass(to io.Writer, flushed chan<- struct{}) {
 	defer close(flushed)
 	for line := range q.lines {

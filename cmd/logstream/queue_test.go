@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A shelf is a writer that accepts one line at a time while it is open.
+// A shelf is a writer that blocks until open is closed.
 type shelf struct {
 	open  chan struct{}
 	lines []string
@@ -45,7 +45,7 @@ func TestNeverWait_countsLostLines(t *testing.T) {
 		for i := range 1 + queueSize + 10 {
 			_, _ = io.WriteString(log, fmt.Sprint(i))
 			if i == 0 {
-				synctest.Wait() // the line is being written
+				synctest.Wait() // wait until pass is writing the line
 			}
 		}
 		flush() // gives up

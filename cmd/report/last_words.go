@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// TerminationMessage returns the message that `kubectl describe pod` shows after a run: how and why the run ended, in
-// which state, what the next start will find, and how long each phase took.
+// TerminationMessage returns the message that `kubectl describe pod` shows after a run: how, why and in which state
+// the run ended, what the next start will find, and how long each phase took.
 func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	run := r.run.Snapshot()
 	var b strings.Builder
@@ -38,7 +38,7 @@ func isStop(t lifecycle.Transition) bool { return t.To == lifecycle.Terminating 
 // message.
 const recordPatience = 200 * time.Millisecond
 
-// recordLeft reads the exit record again and describes what the next start will find.
+// recordLeft rereads the exit record and describes what the next start will find.
 func (r *Report) recordLeft() string {
 	left := make(chan string, 1)
 	go func() {
@@ -92,7 +92,7 @@ last status: %s; since %s: %s
 
 func format(d time.Duration) string { return terminal.Round(d).String() }
 
-// firstLine returns the first line of a text, which omits the stack trace of a panic.
+// firstLine returns the first line of a string, which leaves out the stack trace of a panic.
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	return line

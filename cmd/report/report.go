@@ -1,8 +1,8 @@
-// Package report describes a run in the status document, in the phase that /readyz shows, and in the termination
+// Package report describes a run: in the status document, in the phase that /readyz shows, and in the termination
 // message for Kubernetes. A Report takes its data from the lifecycle, the runtime and the readiness monitor.
 //
 // Package main creates one Report per run and serves it. The status page, the metrics and `etcd-wrapper status` are
-// all based on the document of the Report. A Report changes nothing and responds from memory, except that it reads
+// all based on the document of the Report. A Report changes nothing. It reads only from memory, except for the
 // certificate files and, at the end of the run, the exit record.
 package report
 
@@ -24,11 +24,11 @@ import (
 // Lifecycle is the state machine of the run.
 type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
 
-// Runtime is the part of the running member that a Report reads.
+// Runtime provides the facts about the running member that a Report shows.
 type Runtime interface {
 	Document() status.Document // returns the document without the lifecycle, the checks and the timeline
 	Progress() string          // returns the progress of starting or closing etcd as a clause, or ""
-	RecoveryProgress() string  // returns what recovery is waiting for, and since when, as a clause; "" if recovery is not waiting
+	RecoveryProgress() string  // returns what recovery is waiting for and since when, as a clause, or ""
 	Readiness() *readiness.Report
 	Requests() (writes, reads state.Requests)
 	FlushError() error // returns the error of the final upload; nil before the stop or if everything has been uploaded
@@ -47,7 +47,7 @@ type Report struct {
 	history   *history.History
 }
 
-// New returns a report on a run. version is the version of the wrapper, and pod is the name of the pod.
+// New returns a report on a run. version is the wrapper's version, and pod is the pod's name.
 func New(run Lifecycle, runtime Runtime, version, pod string) *Report {
 	started := runtime.Document().Started
 	return &Report{
@@ -72,8 +72,8 @@ func (r *Report) Phase() readiness.Phase {
 	}
 }
 
-// reason returns the reason for the state. While etcd is starting or stopping, or recovery is running, reason also
-// returns what it is waiting for.
+// reason returns the reason for the state. While etcd is starting or stopping, the reason includes its progress.
+// While recovery is running, the reason is its progress.
 func (r *Report) reason(run *lifecycle.Snapshot) string {
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
 		if progress := r.runtime.Progress(); progress != "" {
@@ -82,7 +82,7 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 	}
 	if slices.Contains(lifecycle.BeforeResult, run.State) {
 		if awaited := r.runtime.RecoveryProgress(); awaited != "" {
-			return awaited // users would overlook it at the end of the reason
+			return awaited // users would overlook it after run.Reason
 		}
 	}
 	return run.Reason
@@ -150,11 +150,11 @@ func validation(v lifecycle.Validation) *status.Validation {
 	return &status.Validation{Mode: string(v.Mode), Reason: v.Why}
 }
 
-// maxChanges limits how many changes of readiness are recorded. If readiness is flapping, there must still be room
-// for the transitions of the lifecycle.
+// maxChanges limits how many changes of readiness are recorded, so that flapping readiness leaves room for the
+// lifecycle's transitions.
 const maxChanges = 16
 
-// maxSteps limits the number of transitions in a document to the number that the lifecycle keeps.
+// maxSteps is the maximum number of transitions in a document, which is the number that the lifecycle keeps.
 const maxSteps = 64
 
 // readinessHistory records when and why readiness changed.

@@ -29,7 +29,7 @@ func document(t *testing.T, run *lifecycle.Snapshot) string {
 	return string(text)
 }
 
-// Clearing a field of the lifecycle must change the document: otherwise, the document does not contain the field.
+// If clearing a field of the lifecycle does not change the document, the document lacks that field.
 func TestDocument_hasEveryFieldOfTheLifecycle(t *testing.T) {
 	complete := document(t, full())
 	for _, part := range []func(*lifecycle.Snapshot) any{
@@ -74,7 +74,7 @@ func TestDocument_fillsEveryField(t *testing.T) {
 			for i := range value.NumField() {
 				visit(path+"."+value.Type().Field(i).Name, value.Field(i))
 			}
-		case path != "Document.Ready" && path != "Document.Standalone": // there is no monitor in this test, but there is a sidecar
+		case path != "Document.Ready" && path != "Document.Standalone": // this test has a sidecar but no monitor
 			assert.False(t, value.IsZero(), "%s is always empty: fill it in in Document", path)
 		}
 	}
@@ -148,7 +148,7 @@ last problem: etcd, 3s ago, resolved since: etcd stopped
 	})
 }
 
-// hungRuntime is a runtime whose volume hangs.
+// hungRuntime is a runtime with a hung volume.
 type hungRuntime struct {
 	fakeRuntime
 	forever chan struct{}
@@ -184,7 +184,7 @@ func newFakeLifecycle(now *lifecycle.Snapshot) *fakeLifecycle {
 
 func (m *fakeLifecycle) Snapshot() *lifecycle.Snapshot { return m.now.Load() }
 
-// fakeRuntime is a runtime that has a value in every field.
+// fakeRuntime is a runtime that sets every field of the document.
 type fakeRuntime struct {
 	standalone bool
 	began      time.Time

@@ -12,18 +12,18 @@ import (
 
 const (
 	// pollInterval and healthyInterval are the polling intervals for values that change without a notification, such
-	// as readiness. Healthy members are polled less often to save CPU time.
+	// as readiness. Healthy members are polled less often, to save CPU time.
 	pollInterval    = 250 * time.Millisecond
 	healthyInterval = time.Second
-	// logDelay is the minimum time for which etcd must have been waiting before the wait is logged.
+	// logDelay is the minimum wait of etcd that is logged.
 	logDelay = time.Second
-	// firstReminder and lastReminder are the shortest and the longest interval between reminders of a lasting
+	// firstReminder and lastReminder are the shortest and longest intervals between reminders of a persistent
 	// problem. The interval doubles after each reminder.
 	firstReminder = 30 * time.Second
 	lastReminder  = 5 * time.Minute
 )
 
-// Watch observes the run until ctx is done. Watch logs changes of readiness and reminders of lasting problems, and
+// Watch observes the run until ctx is done. Watch logs changes of readiness and reminders of persistent problems, and
 // updates the timeline. Watch calls lost when the termination message for a killed process changes, and calls
 // happened for each event on the timeline. Neither callback may block.
 func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), happened func(status.TimelineEvent)) {
@@ -48,14 +48,14 @@ type watcher struct {
 	lost     func()
 	happened func(status.TimelineEvent)
 
-	latest   string // message passed to the last call of lost
+	latest   string // termination message at the last call of lost
 	health   string // last logged health
 	warned   bool   // the reason why the member is not ready has been logged
 	waits    string // what etcd is waiting for
 	since    time.Time
 	logged   bool      // etcd's wait has been logged
 	degraded time.Time // time at which the member became degraded
-	subject  time.Time // time at which the condition in the reminders started
+	subject  time.Time // start of the condition that the reminders are about
 	reminded time.Time
 	pause    time.Duration // interval until the next reminder
 }
@@ -93,7 +93,7 @@ func (w *watcher) noteReadiness(run *lifecycle.Snapshot, is status.Document, now
 	}
 }
 
-// noteHealth logs when a ready member becomes degraded and when it is healthy again.
+// noteHealth logs when a ready member becomes degraded and when it recovers.
 func (w *watcher) noteHealth(is status.Headline, now time.Time) {
 	was := w.health
 	if is.Health == was {
@@ -125,7 +125,7 @@ func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 	w.log.Info().Str("state", string(run.State)).Msg("etcd is " + waits)
 }
 
-// logCondition logs reminders of a lasting problem at increasing intervals.
+// logCondition logs reminders of a persistent problem at increasing intervals.
 func (w *watcher) logCondition(run *lifecycle.Snapshot, is status.Document, now time.Time) {
 	subject, quiet := w.conditionSince(run, is)
 	if subject != w.subject {
@@ -139,7 +139,7 @@ func (w *watcher) logCondition(run *lifecycle.Snapshot, is status.Document, now 
 		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.describeCondition(run, is))
 }
 
-// conditionSince returns the time at which the current problem started. If there is no problem, quiet is true.
+// conditionSince returns the time at which the current problem started. quiet is true if there is none.
 func (w *watcher) conditionSince(run *lifecycle.Snapshot, is status.Document) (since time.Time, quiet bool) {
 	if is.Headline.Health == status.HealthDegraded {
 		return w.degraded, false
@@ -150,8 +150,8 @@ func (w *watcher) conditionSince(run *lifecycle.Snapshot, is status.Document) (s
 	return run.PhaseSince, false
 }
 
-// conditionLevel returns the level warn if something is wrong. A slow start usually means that there is no quorum,
-// and a slow recovery means that a response is missing, but it is normal for a validation to be slow.
+// conditionLevel returns the warn level if something is wrong, and otherwise info. A slow start usually means that
+// there is no quorum, and a slow recovery that a response is missing, but a slow validation is normal.
 func conditionLevel(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
 	waits := recovery != nil && (recovery.State == "AskPeers" || recovery.State == "AskStore")
 	if isActive(run.Condition) || waits || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {
@@ -168,7 +168,7 @@ func (w *watcher) describeCondition(run *lifecycle.Snapshot, is status.Document)
 		return "not ready: " + notReadyReason(run, is)
 	}
 	if isActive(run.Condition) && w.runtime.RecoveryProgress() == "" {
-		return string(run.State) + ": " + run.Condition.Message // omit the reason for the state, which changes with each attempt
+		return string(run.State) + ": " + run.Condition.Message // without the reason for the state, which changes with each attempt
 	}
 	return string(run.State) + ": " + w.reason(run)
 }

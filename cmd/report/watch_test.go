@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// runWatch calls do while Watch is running, and returns the logged lines and the number of calls to lost.
+// runWatch calls do while Watch is running, then returns the logged lines and how often lost was called.
 func runWatch(t *testing.T, now *lifecycle.Snapshot, there *fakeRuntime, do func(*fakeLifecycle)) (lines []map[string]any, calls int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -48,7 +48,7 @@ func runWatch(t *testing.T, now *lifecycle.Snapshot, there *fakeRuntime, do func
 	return lines, calls
 }
 
-// snapshotIn returns a snapshot of a run that has just entered the state.
+// snapshotIn returns a snapshot of a run that has just entered the given state.
 func snapshotIn(state lifecycle.State) *lifecycle.Snapshot {
 	return &lifecycle.Snapshot{State: state, PhaseSince: time.Now(), Reason: "the sidecar is silent", Attempt: 7}
 }
@@ -56,7 +56,7 @@ func snapshotIn(state lifecycle.State) *lifecycle.Snapshot {
 func TestWatch_remindersBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := snapshotIn(lifecycle.Wait)
-		now.Reason = "the initialization is in progress" // the reminders contain this reason
+		now.Reason = "the initialization is in progress" // the reminders include this reason
 		now.Condition = lifecycle.Condition{Class: lifecycle.ClassSidecar, At: time.Now(), Since: time.Now(), Message: "the sidecar is silent; look at its log"}
 		lines, _ := runWatch(t, now, &fakeRuntime{}, func(*fakeLifecycle) { time.Sleep(time.Hour) })
 		// The reminders are expected after 0.5, 1.5, 3.5, 7.5 and 12.5 min, and then every 5 min.

@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// endPatience limits how long stopping the backups may delay closing etcd.
+	// endPatience limits how long stopping the backups may delay the close of etcd.
 	endPatience = 2 * time.Second
-	// flushReserve is the part of the stop budget that remains after the final upload.
+	// flushReserve is the part of the stop budget that is reserved for the steps after the final upload.
 	flushReserve = lifecycle.TakingDown + time.Second
 )
 
-// A closed describes how this run closed etcd.
+// A closed records how this run closed etcd.
 type closed struct {
 	inOrder    bool
-	began      time.Time // start of the close
-	flushError error     // error that Flush returned because some data was not uploaded
+	began      time.Time // time at which the close started
+	flushError error     // Flush's error if some data was not uploaded
 }
 
 // beginBackups starts the backups once etcd is ready.

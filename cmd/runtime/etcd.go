@@ -31,7 +31,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// Configure implements lifecycle.Member. If the copy for debug containers cannot be stored, etcd is started anyway.
+// Configure implements lifecycle.Member. etcd starts even if the copy for debug containers cannot be stored.
 func (r *Runtime) Configure(yaml []byte) error {
 	if err := bootstrap.StoreConfig(r.flags.StoredConfigPath, yaml); err != nil {
 		r.log.Warn().Err(err).Msg("cannot store a copy of the configuration for debugging")
@@ -85,7 +85,7 @@ func CheckAck(ack string, etcd *embed.Config) error {
 		etcdconf.ErrUnusable, len(members))
 }
 
-// describeData returns the fingerprint with which the next start compares the data. If the data cannot be read, the
+// describeData returns the fingerprint that the next start compares with the data. If the data cannot be read, that
 // comparison will fail.
 func (r *Runtime) describeData() []byte {
 	taken, err := datadir.TakeFingerprint(r.config.Etcd.Dir, r.config.Etcd.WalDir)
@@ -123,8 +123,8 @@ func (r *Runtime) awaitPeers(ctx context.Context, report func(reason string)) (d
 	return others.AwaitVersion(ctx, peers.DowngradeWait, report)
 }
 
-// invalidateRecord invalidates the exit record permanently. If the record cannot be removed, the removal is retried
-// during the stop.
+// invalidateRecord permanently invalidates the exit record. If the record cannot be removed, the removal is retried
+// when etcd stops.
 func (r *Runtime) invalidateRecord() {
 	if err := r.record.Invalidate(); err != nil {
 		r.log.Error().Err(err).Msg("cannot remove the exit record even though another process is using the data directory")
@@ -186,8 +186,8 @@ func (r *Runtime) listeners() (all []certificates.Listener) {
 	return all
 }
 
-// forceOnce clears force-new-cluster if an earlier start has already applied the setting. Applying force-new-cluster
-// again would remove the members that have joined since.
+// forceOnce clears force-new-cluster if an earlier start has already applied it. Applying force-new-cluster again
+// would remove the members that have joined since.
 func (r *Runtime) forceOnce(etcd *embed.Config) {
 	note := bootstrap.ForceNoteOn(r.flags.VolumeDir)
 	if etcd.ForceNewCluster {
@@ -341,7 +341,7 @@ func (r *Runtime) Close() (opened bool, err error) {
 		return false, nil
 	}
 	began := time.Now()
-	if r.parts.Leases != nil { // if a member stays down, its lease must expire
+	if r.parts.Leases != nil { // the lease of a stopped member must expire
 		r.parts.Leases.Stop()
 	}
 	r.endBackups()

@@ -18,8 +18,8 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// durations holds durations in nanoseconds. Phases that were not reached have the duration 0. A forced exit reads the
-// durations while etcd is still being closed.
+// durations holds the durations of phases in nanoseconds; phases that were not reached have the duration 0. The
+// fields are atomic because a forced exit reads them while etcd is still being closed.
 type durations struct{ start, stop, drain atomic.Int64 }
 
 // Durations returns how long etcd took to start and to stop, and how much of the stop was spent on draining streams.
@@ -91,8 +91,8 @@ func (r *Runtime) Requests() (writes, reads state.Requests) {
 	return etcd.Requests()
 }
 
-// Defragment starts a defragmentation and returns without waiting for it. The error is the reason why a
-// defragmentation cannot start now.
+// Defragment starts a defragmentation and returns without waiting for it. The error explains why a defragmentation
+// cannot start now.
 func (r *Runtime) Defragment() error {
 	etcd := r.etcd.Load()
 	if etcd == nil {
@@ -107,8 +107,7 @@ func (r *Runtime) Record() (exitcode.Word, error) {
 	return exitcode.NewRecord(r.flags.RecordPath()).Read()
 }
 
-// LeaseOfMember returns the content of the member's Lease. While the member has no leader, LeaseOfMember returns
-// false.
+// LeaseOfMember returns the content of the member's Lease, or false while the member has no leader.
 func (r *Runtime) LeaseOfMember() (kubernetes.MemberLease, bool) {
 	etcd := r.etcd.Load()
 	if etcd == nil {
@@ -124,8 +123,7 @@ func (r *Runtime) LeaseOfMember() (kubernetes.MemberLease, bool) {
 	return is, view.Leader != ""
 }
 
-// LeaseOfBackups returns the content of the snapshot Leases. If this member is not the backup writer, LeaseOfBackups
-// returns false.
+// LeaseOfBackups returns the content of the snapshot Leases, or false if this member is not the backup writer.
 func (r *Runtime) LeaseOfBackups() (lease kubernetes.BackupLeases, ok bool) {
 	is := r.parts.Backups.Published()
 	if is.Role != facts.Writer {

@@ -28,7 +28,7 @@ func TestLastExits_areComplete(t *testing.T) {
 	}
 }
 
-// constants returns the values of the constants in a file that chosen selects.
+// constants returns the values of the constants that chosen selects from a file.
 func constants(t *testing.T, path string, chosen func(name, kind string) bool) (texts []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)

@@ -21,9 +21,9 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// A lastRun contains how the previous run ended and records how this run ends for the next one. These records are
-// only informational: the validation mode depends on the exit record alone. All methods of lastRun are safe for
-// concurrent use.
+// A lastRun holds how the last run ended, and records how this run ends for the next one. The records are only
+// informational: the validation mode depends on the exit record alone. All methods of lastRun are safe for concurrent
+// use.
 type lastRun struct {
 	flags  *commandline.StartEtcd
 	record *exitcode.Record
@@ -33,7 +33,7 @@ type lastRun struct {
 
 	mu   sync.Mutex
 	last lastExit
-	held bool // this process holds the lock of the volume and may write the note
+	held bool // this process holds the volume's lock and may write the note
 	run  exitcode.LastRun
 }
 
@@ -51,8 +51,8 @@ func newLastRun(flags *commandline.StartEtcd, record *exitcode.Record, note *exi
 	return l
 }
 
-// LastRunOn describes how the last run on a volume ended, for users who find no running process. If the volume
-// contains no record, LastRunOn returns an empty string.
+// LastRunOn describes how the last run on a volume ended. It is shown to users if no wrapper is running. If the
+// volume contains no record, LastRunOn returns an empty string.
 func LastRunOn(volumeDir string) string {
 	flags := &commandline.StartEtcd{VolumeDir: volumeDir}
 	last, err := exitcode.ReadLastRun(flags.LastRunPath())
@@ -71,7 +71,7 @@ func LastRunOn(volumeDir string) string {
 	}
 }
 
-// read returns how the last run ended. A run that has not recorded how it ended may still be running.
+// read returns how the last run ended. If there is no record of its end, it may still be running.
 func (l *lastRun) read() lastExit {
 	last, err := exitcode.ReadLastRun(l.flags.LastRunPath())
 	noted, orderly := err == nil, !last.Ended.IsZero()
@@ -87,7 +87,7 @@ func (l *lastRun) read() lastExit {
 		return is(status.ExitKilled, "the run did not record its end: SIGKILL, out of memory, a node or power failure, or a full volume"+l.firstOf(last))
 	case unclean == nil:
 		return is(string(word), "")
-	case noted && !last.Served: // the exit record was written by an earlier run, because a run that stops before it starts etcd does not change it
+	case noted && !last.Served: // the last run stopped before starting etcd, so the exit record is from a run before it
 		return is(string(exitcode.Terminated), last.Reason)
 	case nothingOn(l.flags.VolumeDir):
 		return is(status.ExitNone, "")
@@ -96,7 +96,7 @@ func (l *lastRun) read() lastExit {
 	}
 }
 
-// firstOf returns the crash that started a crash loop, if the last run did not record a reason. If the volume is
+// firstOf returns the crash that started a crash loop, for a last run that did not record a reason. If the volume is
 // full, firstOf returns the last crash that could be recorded.
 func (l *lastRun) firstOf(last exitcode.LastRun) string {
 	first := l.crash.FirstReason(last.Began)
@@ -116,7 +116,7 @@ func (l *lastRun) ended() lastExit {
 	return l.last
 }
 
-// markBlocked records that another process holds the lock of the volume, which means that the last run has not ended.
+// markBlocked notes that another process holds the lock of the volume, so the last run may not have ended.
 func (l *lastRun) markBlocked() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,7 +130,7 @@ func nothingOn(volume string) bool {
 	return len(entries) == 0 && (err == nil || errors.Is(err, fs.ErrNotExist))
 }
 
-// warn logs how the last run ended if users should look into it.
+// warn logs a warning if the last run crashed, failed or was killed.
 func (l *lastRun) warn(last lastExit) {
 	message := map[string]string{
 		status.ExitCrash:  "the last run on this volume crashed",
@@ -167,7 +167,7 @@ func (l *lastRun) recordServing(dataDir string) {
 	l.note(func(run *exitcode.LastRun) { run.Served, run.DataDir = true, dataDir })
 }
 
-// lost reports whether an earlier run served data from a directory that is now empty.
+// lost reports whether an earlier run served data from a data directory that is now empty.
 func (l *lastRun) lost(dataDir string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

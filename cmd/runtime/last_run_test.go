@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/readiness/metrics"
 )
 
-// next returns the runtime of the run that follows w, which has ended or was killed.
+// next returns the runtime of the run after w, once w has ended or been killed.
 func next(t *testing.T, w *Runtime) *Runtime {
 	t.Helper()
 	w.lastRun.busy.Wait()
@@ -67,7 +67,7 @@ func TestLastRun_crashLoopOnAFullVolume(t *testing.T) {
 	require.NoError(t, w.Lock())
 	w.lastRun.busy.Wait()
 	require.NoError(t, os.WriteFile(w.flags.CrashNotePath(), []byte("etcd: no space left on device\n"), 0o600))
-	w = next(t, w) // this run keeps the note and is killed
+	w = next(t, w) // this run leaves the note in place and is killed
 	w = next(t, w)
 	class, reason := lastExitOf(w)
 	assert.Equal(t, "killed", class)

@@ -9,8 +9,8 @@ import (
 )
 
 // releaseStartup releases memory that is no longer needed after the start, which reduces the memory usage of idle
-// members. releaseStartup returns unused heap pages to the system and unmaps pages of the executable. The kernel
-// keeps the pages of the executable in the page cache and maps them again when they are accessed.
+// members. releaseStartup returns unused heap pages to the system and unmaps pages of the executable. Pages of the
+// executable stay in the page cache, and the kernel maps them again on access.
 func releaseStartup() {
 	debug.FreeOSMemory()
 	program, err := os.Readlink("/proc/self/exe")

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mapped returns the size in KiB of the part of the executable that is mapped into memory.
+// mapped returns how many KiB of the executable are mapped into memory.
 func mapped(t *testing.T) (total int) {
 	t.Helper()
 	program, err := os.Readlink("/proc/self/exe")

@@ -25,8 +25,8 @@ func (r *Runtime) recoveryStatus() *status.Recovery {
 	return state
 }
 
-// isUnverified reports whether etcd was started without comparing its data with the store. Any later backup proves
-// that the data matches, because the backup writer compares the data before it makes a backup.
+// isUnverified reports whether etcd was started without comparing its data with the store. The first backup proves
+// that the data matches, because the backup writer compares the two before it makes one.
 func (r *Runtime) isUnverified(is recovery.Progress) bool {
 	return is.Uncompared && (r.parts.Backups == nil || r.parts.Backups.Facts().Shipped.Revision == 0)
 }

@@ -1,9 +1,9 @@
-// Package runtime implements the interfaces that the lifecycle uses. The package connects packages that do not import
-// each other: bootstrap, the embedded etcd, the readiness monitor and the records of a run.
+// Package runtime implements the interfaces that the lifecycle uses. It connects packages that do not import each
+// other: bootstrap, the embedded etcd, the readiness monitor and the records of a run.
 //
 // Package main creates one Runtime per run and connects it to the wrapper's server before the lifecycle starts. The
-// lifecycle then calls the methods of the Runtime one at a time. Methods that only report are safe for concurrent
-// use.
+// lifecycle then calls the methods of the Runtime one at a time. The methods that only report state are safe for
+// concurrent use.
 package runtime
 
 import (
@@ -34,7 +34,7 @@ import (
 // A Server is the part of the wrapper's own server that depends on etcd's configuration.
 type Server interface {
 	UseHTTP()
-	UseTLS(certFile, keyFile string) error // fails only if the files cannot be used
+	UseTLS(certFile, keyFile string) error // fails only if the certificate files cannot be used
 }
 
 // Parts are the components that a Runtime uses.
@@ -44,7 +44,7 @@ type Parts struct {
 	Backups  *backup.Backups            // nil without a store
 	Recovery *recovery.Recovery         // nil with a sidecar
 	Leases   *kubernetes.Leases         // nil without --kubernetes=leases
-	Unwanted func(context.Context) bool // reports whether the StatefulSet has been scaled down below this member; nil without --kubernetes=replicas
+	Unwanted func(context.Context) bool // reports whether scaling down the StatefulSet has removed this member; nil without --kubernetes=replicas
 
 	RootPassword string // password for etcd's root user in a new cluster; empty without --root-password-file
 }
@@ -59,7 +59,7 @@ type Runtime struct {
 	note         *exitcode.CrashNote
 	monitor      *readiness.Monitor
 	certificates *certificates.Files
-	gate         maintenance.Gate // held while the whole database is being read
+	gate         maintenance.Gate // held while the entire database is being read
 	parts        Parts            // set before the lifecycle starts
 
 	began          time.Time
@@ -68,7 +68,7 @@ type Runtime struct {
 	warned         []byte                   // configuration for which warnings were last logged
 	configWarnings atomic.Pointer[[]string] // warnings about the configuration
 	etcd           atomic.Pointer[member.Member]
-	memberID       atomic.Value // contains a string that is set once etcd is ready
+	memberID       atomic.Value // a string, set once etcd is ready
 	endMonitor     func()       // stops the monitor and waits for it; nil before etcd has been started
 	durations      durations
 	closed         closed
@@ -126,13 +126,13 @@ func (r *Runtime) LastCrash() string {
 // Monitor returns the readiness monitor of the member.
 func (r *Runtime) Monitor() *readiness.Monitor { return r.monitor }
 
-// Lock implements lifecycle.Volume. A crash can only record its reason on the volume while the volume is locked.
+// Lock implements lifecycle.Volume. The reason for a crash can only be recorded while the volume is locked.
 func (r *Runtime) Lock() error {
 	if err := r.volume.Lock(); err != nil {
 		r.lastRun.markBlocked()
 		return err
 	}
-	r.lastRun.start() // must be called before the previous crash note is removed
+	r.lastRun.start() // must run before the previous crash note is removed
 	if err := r.note.Arm(r.lastRun.ended().loops); err != nil {
 		r.log.Warn().Err(err).Msg("cannot write to the crash note: the reason for a crash would be lost")
 	}
@@ -178,8 +178,8 @@ func (r *Runtime) Finish(outcome lifecycle.Outcome) {
 	}
 }
 
-// A sidecarMetrics counts the calls to a sidecar and the results of initializations. The lifecycle requests the
-// status and initializations one at a time, but may fetch the configuration concurrently.
+// A sidecarMetrics counts the calls to a sidecar and the results of initializations. The lifecycle makes one status
+// or initialization request at a time, but may fetch the configuration concurrently.
 type sidecarMetrics struct {
 	lifecycle.Sidecar
 	counts *metrics.Metrics

@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// server records the requested protocols.
+// server is a Server that records the requested protocols.
 type server struct {
 	speaks  []string
 	refuses error
@@ -213,7 +213,7 @@ func classOf(w *Runtime) string {
 	return class
 }
 
-// spoken is a sidecar that returns a sequence of statuses. An empty status means that the sidecar does not respond.
+// spoken is a sidecar that returns a sequence of statuses. For an empty status, it returns an error.
 type spoken struct {
 	words []bootstrap.InitializationStatus
 }

@@ -206,7 +206,7 @@ func TestImageHasTheSameBytesFromAnotherCheckout(t *testing.T) {
 	for name := range strings.SplitSeq(strings.TrimRight(string(files), "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join(root, name))
 		if errors.Is(err, os.ErrNotExist) {
-			continue // deleted but not committed yet
+			continue // deleted, but the deletion has not been committed
 		}
 		require.NoError(t, err)
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(copied, name)), 0o755))
@@ -214,7 +214,7 @@ func TestImageHasTheSameBytesFromAnotherCheckout(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(copied, name), content, info.Mode()&0o700))
 	}
-	// The copy is not a git repository, but the labels of the image must contain the commit.
+	// The copy is not a git repository, but the image labels must contain the commit.
 	t.Setenv("GIT_DIR", gitDir(t, root))
 	first, second := makeImage(t, root), makeImage(t, copied)
 	want, err := os.ReadFile(first + ".tar")
@@ -281,7 +281,7 @@ func contentOf(t *testing.T, index v1.ImageIndex, digest v1.Hash, name string) (
 // billType is the artifact type of a software bill of materials.
 const billType = "application/vnd.cyclonedx+json"
 
-// bills returns the software bills of materials in a layout.
+// bills returns the software bills of materials in an image layout.
 func bills(parts *v1.IndexManifest) (found []v1.Descriptor) {
 	for _, part := range parts.Manifests {
 		if part.ArtifactType == billType {
@@ -321,8 +321,8 @@ func TestImagePushIncludesTheBills(t *testing.T) {
 	}
 }
 
-// The build must stop at a failure inside $(…): without inherit_errexit, Bash would continue, and the image would not
-// contain any notices.
+// The build must stop if a command inside $(…) fails. Without inherit_errexit, Bash would continue, and the image
+// would contain no notices.
 func TestImageEndsAtAFailureWhileABinaryIsAdded(t *testing.T) {
 	out, err := exec.Command("bash", "-c", `source ./common.sh; add() { false; echo added; }; images+=("$(add)"); echo "${images[@]}"`).CombinedOutput()
 	require.Error(t, err)

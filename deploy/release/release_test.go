@@ -26,10 +26,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// platforms lists the platforms of a release, named as in the names of the binaries.
+// platforms lists the platforms of a release, spelled as in the names of the binaries.
 var platforms = []string{"darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64"}
 
-// nothing is the source of a program that only prints its arguments, which the tests build for all platforms.
+// nothing is the source directory of a program that only prints its arguments. The tests build it for all platforms.
 var nothing string
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// A release contains the environment for release.sh.
+// A release is the environment in which release.sh runs.
 type release map[string]string
 
 // prepared returns a release that contains a trivial program for each platform, and an image without platforms.
@@ -88,7 +88,7 @@ func build(t *testing.T, dir, platform, cgo string) (binary string) {
 	system, processor, _ := strings.Cut(platform, "_")
 	binary = filepath.Join(dir, platform, "etcd-wrapper")
 	if _, err := os.Stat(binary); err == nil {
-		return binary // built by an earlier test
+		return binary // already built by another test
 	}
 	command := exec.Command("go", "build", "-trimpath", "-o", binary, ".")
 	command.Dir, command.Env = dir, append(os.Environ(), "CGO_ENABLED="+cgo, "GOOS="+system, "GOARCH="+processor)
@@ -97,7 +97,7 @@ func build(t *testing.T, dir, platform, cgo string) (binary string) {
 	return binary
 }
 
-// published returns the content of the release files, keyed by name.
+// published returns the contents of the release files, keyed by name.
 func published(t *testing.T, r release, binaries []string) map[string]string {
 	t.Helper()
 	require.NoError(t, r.write("../..", binaries))
@@ -182,7 +182,7 @@ func TestReleaseRejectsABinaryThatNeedsACLibrary(t *testing.T) {
 	require.ErrorContains(t, r.write("../..", []string{build(t, dir, "linux_amd64", "1")}), "is built with CGO_ENABLED=1")
 }
 
-// tool builds a program from the module that pins its version, such as helm for the tests of the chart.
+// tool builds a program, such as helm for the chart tests, from the module that pins its version.
 func tool(t *testing.T, module, source string) (path string) {
 	t.Helper()
 	tools, err := filepath.Abs("../../bin/test-deploy")
@@ -238,7 +238,7 @@ func TestReleaseFormulaAndManifestNameEachArchive(t *testing.T) {
 	}
 }
 
-// krew links the program in the archive under the name of a plugin.
+// krew must install the program from the archive and link it under the name of the plugin.
 func TestReleaseManifestIsInstalledByKrew(t *testing.T) {
 	r, binaries := prepared(t)
 	published(t, r, binaries)

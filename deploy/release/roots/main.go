@@ -1,6 +1,5 @@
 // Command roots prints the root certificates that Mozilla trusts, as published by the Go project, so that the image
-// does not depend on the build machine. Roots with constraints are omitted, because a certificate file cannot express
-// the constraints.
+// does not depend on the build machine. Roots with constraints are omitted, because a PEM file cannot express them.
 package main
 
 import (
