@@ -15,11 +15,11 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// A ConfigPreview holds the settings that determine how early a configuration may be fetched.
+// ConfigPreview holds the settings that determine how early a configuration may be fetched.
 type ConfigPreview struct {
-	// NewAlone reports whether the configuration is for a new single-member cluster. The sidecar returns the same
-	// configuration before and after the initialization of a single-member cluster, because there is no other member
-	// that could change it.
+	// NewAlone reports whether the configuration is for a new single-member cluster. For a single-member cluster,
+	// the sidecar returns the same configuration before and after initialization, because no other member can
+	// change it.
 	NewAlone bool
 	// LogDir is the WAL directory, or "" if the configuration does not set one.
 	LogDir string
@@ -46,9 +46,9 @@ func Preview(config []byte) ConfigPreview {
 	return preview
 }
 
-// StoreConfig writes a copy of the fetched configuration to path for use in debug containers. Only the owner can read
-// the file. StoreConfig replaces the file atomically but does not sync it: the configuration is fetched again after a
-// power failure.
+// StoreConfig writes a copy of the fetched configuration to path for use in debug containers. Only the owner can
+// read the file. StoreConfig replaces the file atomically but does not sync it, because the configuration is
+// fetched again after a power failure.
 func StoreConfig(path string, yaml []byte) error {
 	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
@@ -66,8 +66,8 @@ func StoreConfig(path string, yaml []byte) error {
 }
 
 // ErrCertificates means that certificate files are temporarily unusable: a file is missing or truncated, a
-// certificate does not match its key, or the mount is hanging. Callers retry and keep the validation result, because
-// certificates may be in the middle of a rotation.
+// certificate does not match its key, or the mount is hanging. Callers retry without repeating the validation,
+// because a certificate rotation may be in progress.
 var ErrCertificates = errors.New("certificate files are temporarily unusable")
 
 // Mark returns an error that has the text of err and also matches kind in errors.Is.
@@ -79,9 +79,8 @@ func (m marked) Error() string { return m.cause.Error() }
 
 func (m marked) Unwrap() []error { return []error{m.cause, m.kind} }
 
-// A ForceNote is a file on the volume that records that etcd was started with force-new-cluster. The note keeps the
-// wrapper from applying the option again on the next start, which would drop all members that have been added since
-// then.
+// A ForceNote is a file on the volume that records that etcd was started with force-new-cluster. The note prevents
+// the next start from applying the option again, which would drop any members added in the meantime.
 type ForceNote struct{ path string }
 
 // ForceNoteOn returns the note on a volume.
@@ -100,7 +99,7 @@ func (n ForceNote) Write() error {
 	return disk.Replace(n.path, []byte("etcd was started with force-new-cluster; remove the key from the etcd configuration\n"))
 }
 
-// Remove allows force-new-cluster to be applied again. Call Remove when etcd is started without the option.
+// Remove allows force-new-cluster to be applied again. Call Remove when etcd is started without force-new-cluster.
 func (n ForceNote) Remove() error {
 	if !n.Exists() {
 		return nil
@@ -108,10 +107,10 @@ func (n ForceNote) Remove() error {
 	return disk.Remove(n.path)
 }
 
-// ExplainError adds advice to an error from the operating system or etcd, such as the free disk space or the user
-// that the process runs as. If the error does not name a file, ExplainError assumes that it occurred in dir. The
-// result wraps err. ExplainError returns errors that already have advice unchanged. ExplainError reads the disk, so
-// it may block.
+// ExplainError adds advice to an error from the operating system or etcd, for example the free disk space or the
+// user that the process runs as. If the error does not name a file, ExplainError assumes that it occurred in dir.
+// The result wraps err. Errors that already have advice are returned unchanged. ExplainError reads the disk, so it
+// may block.
 func ExplainError(err error, dir string) error {
 	if _, explained := errors.AsType[*explainedError](err); explained || err == nil {
 		return err
@@ -146,8 +145,8 @@ func ExplainError(err error, dir string) error {
 
 const joinAnew = "restart the member with --recover=auto and without a sidecar to rejoin as a new member; or move its data directory away, remove the member if it is still listed, and add it again"
 
-// deniedFile matches etcd messages about a file. The path is required because object stores use the same words for
-// rejected credentials.
+// deniedFile matches etcd messages about a file. The path is required because object stores use the same wording
+// for rejected credentials.
 var deniedFile = regexp.MustCompile(fmt.Sprintf(`[a-z]+ /\S+: (%v|%v)`, syscall.EACCES, syscall.EPERM))
 
 // explainedError is an error with advice.
@@ -164,8 +163,7 @@ func isErrno(err error, number syscall.Errno) bool {
 	return errors.Is(err, number) || strings.Contains(err.Error(), number.Error())
 }
 
-// freeSpace returns the start of a message that describes the free space on a disk, or "" if the free space is
-// unknown.
+// freeSpace returns a message prefix that states the free disk space, or "" if it is unknown.
 func freeSpace(dir string) string {
 	left, size, err := disk.Space(dir)
 	if err != nil {

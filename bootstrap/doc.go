@@ -3,5 +3,5 @@
 // fetched configuration.
 //
 // Package datadir validates a data directory, and package etcdconf checks the etcd configuration. Package lifecycle
-// uses all three packages through its own small interfaces, and the command provides the implementations.
+// accesses all three packages through its own small interfaces, and the command connects them.
 package bootstrap

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// holder describes the process that has locked a directory, or returns "" if the kernel does not list the process,
-// for example because the process runs in another container.
+// holder describes the process that has locked a directory, or returns "" if the kernel does not list that process,
+// for example because it runs in another container.
 func holder(path string) string {
 	var directory unix.Stat_t
 	locks, err := os.Open("/proc/locks")
@@ -31,7 +31,7 @@ func holder(path string) string {
 	return ""
 }
 
-// commandOf returns ", " and the command of a process, or "" if the command is unknown.
+// commandOf returns ", " followed by the command of a process, or "" if the command is unknown.
 func commandOf(pid string) string {
 	command, err := os.ReadFile("/proc/" + pid + "/comm")
 	if err != nil {

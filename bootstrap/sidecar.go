@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// InitializationStatus is the status that the sidecar reports for the initialization of the data directory.
+// InitializationStatus is the status of the data directory's initialization, as reported by the sidecar.
 type InitializationStatus string
 
 // Statuses returned by GET /initialization/status in etcd-backup-restore. The sidecar resets the status to New once
@@ -43,12 +43,12 @@ func (s InitializationStatus) Running() bool { return s == Progress }
 // Result reports whether the status is the result of an initialization.
 func (s InitializationStatus) Result() bool { return s == Successful || s == Failed }
 
-// word matches an unknown status that is safe to quote in an error. Text that does not match may be confidential and
-// is not quoted.
+// word matches an unrecognized status that is safe to quote in an error. Any other text may be confidential and is
+// not quoted.
 var word = regexp.MustCompile(`^[A-Za-z]{1,24}$`)
 
-// ParseInitializationStatus parses a status that may be surrounded by white space. Unknown statuses are errors,
-// because etcd must never open the data on a guess.
+// ParseInitializationStatus parses a status that may be surrounded by white space. Unrecognized statuses are
+// errors, because etcd must never open the data on a guess.
 func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
 	status := InitializationStatus(bytes.TrimSpace(body))
 	switch {
@@ -67,12 +67,12 @@ type Mode string
 // Modes accepted by GET /initialization/start.
 const (
 	Sanity Mode = "sanity" // after a clean exit: check only the structure
-	Full   Mode = "full"   // in all other cases: read everything
+	Full   Mode = "full"   // otherwise: read everything
 )
 
 // ModeAfter chooses the validation mode from the exit record. If the record has a note, the data files must still
-// match the note, because another etcd may have opened the files since. The changed function compares the files with
-// the note. A record without a note is accepted as is. ModeAfter also returns the reason for the choice.
+// match it, because another etcd may have opened them since. The changed function compares the files with the note.
+// A record without a note is accepted as is. ModeAfter also returns the reason for the choice.
 func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode Mode, reason string) {
 	word, err := record.Read()
 	if err != nil {
@@ -90,9 +90,9 @@ func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode M
 	return Sanity, "the last etcd on this volume was closed cleanly (" + string(word) + ")"
 }
 
-// Deadlines for a call to the sidecar, from connecting to reading the last byte of the response.
+// Deadlines for a call to the sidecar, including connecting and reading the whole response.
 const (
-	// StatusDeadline is generous because a lost response costs another initialization.
+	// StatusDeadline is generous because a lost response means another initialization.
 	StatusDeadline = 15 * time.Second
 	// TriggerDeadline is short because the sidecar responds immediately and initializes in the background.
 	TriggerDeadline = 10 * time.Second
@@ -184,7 +184,7 @@ func (c *Client) Status(ctx context.Context) (InitializationStatus, error) {
 	return status, nil
 }
 
-// WhyFailed returns nil because the sidecar reports the reason only in its log.
+// WhyFailed returns nil because the sidecar only logs the reason.
 func (c *Client) WhyFailed() error { return nil }
 
 // Trigger requests an initialization. The sidecar ignores the request unless its status is New. The call takes at
@@ -201,8 +201,7 @@ func (c *Client) Config(ctx context.Context) ([]byte, error) {
 	return c.get(ctx, ConfigDeadline, "etcd configuration", maxConfigBody, "/config", nil)
 }
 
-// get reads the whole response before the request ends. Errors contain the request and the host but never the
-// response.
+// get reads the whole response within the deadline. Errors contain the request and the host but never the response.
 func (c *Client) get(
 	ctx context.Context, deadline time.Duration, what string, limit int64, path string, query url.Values,
 ) ([]byte, error) {
@@ -230,7 +229,7 @@ func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte,
 	if err != nil {
 		return nil, explainTLS(withoutURL(err))
 	}
-	defer response.Body.Close() // the body has been read completely or is no longer needed
+	defer response.Body.Close() // the body was read completely or is no longer needed
 	if response.StatusCode != http.StatusOK {
 		return nil, statusError(response)
 	}
@@ -265,7 +264,7 @@ func statusError(response *http.Response) error {
 // checkRedirect rejects redirects because the client trusts only the sidecar itself.
 func checkRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// withoutURL removes the layer of an error that repeats the method and the URL.
+// withoutURL unwraps the layer of an error that repeats the method and the URL.
 func withoutURL(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err
@@ -273,7 +272,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// dialTLS reads the CA bundle for each connection, so the CA can be rotated while the client is waiting.
+// dialTLS rereads the CA bundle for each connection, so the CA can be rotated while the client is waiting.
 func dialTLS(host, caPath string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		pool, err := disk.ReadRoots(caPath)

@@ -16,9 +16,9 @@ import (
 // ErrVolumeBusy means that another process has locked the volume.
 var ErrVolumeBusy = errors.New("locked by another process")
 
-// A Volume is the directory that contains the exit record and, in a pod, the data directory. Two wrappers cannot use
-// the same volume, because each wrapper locks it. The wrapper takes the lock before the first call to the sidecar and
-// holds it until the process exits.
+// A Volume is the directory that contains the exit record and, in a pod, the data directory. The wrapper locks the
+// volume, so two wrappers cannot use the same one. The wrapper takes the lock before the first call to the sidecar
+// and holds it until the process exits.
 type Volume struct {
 	path   string
 	locked *os.File
@@ -29,7 +29,7 @@ type Volume struct {
 func NewVolume(path string) *Volume { return &Volume{path: path} }
 
 // Check returns an error with advice if the volume cannot store data. Check does not create a missing directory: if
-// the path is wrong or the volume is not mounted, etcd would start a new cluster even though data exists elsewhere.
+// the path were wrong or the volume not mounted, etcd would start a new cluster even though data exists elsewhere.
 func (v *Volume) Check() error {
 	info, err := os.Stat(v.path)
 	switch {
@@ -45,8 +45,8 @@ func (v *Volume) Check() error {
 	return nil
 }
 
-// Lock locks the volume, or returns ErrVolumeBusy without waiting. Locking a locked volume again does nothing.
-// Read-only volumes can also be locked.
+// Lock locks the volume, or returns ErrVolumeBusy without waiting. Locking the volume again does nothing. Read-only
+// volumes can also be locked.
 func (v *Volume) Lock() error {
 	if v.locked != nil {
 		return nil
@@ -109,8 +109,8 @@ func (v *Volume) Unlock() (err error) {
 // ErrDataInUse means that another process has the data open for writing or has locked the data directory.
 var ErrDataInUse = errors.New("the data is in use by a running etcd")
 
-// Limits for the search for databases. On a real volume, the data directory is at the first level, next to few other
-// directories.
+// Limits for the search for databases. On a real volume, the data directory is at the top level and has few
+// siblings.
 const (
 	maxDepth       = 8     // maximum number of levels below the volume
 	maxDirectories = 10000 // maximum number of directories to search, shallowest first
@@ -122,7 +122,7 @@ type LockMode int
 // Lock modes, derived from bbolt's lock on the file.
 const (
 	Unused  LockMode = iota
-	Reading          // shared lock: etcd has to wait, but the data does not change
+	Reading          // shared lock: etcd has to wait, but the data is not changing
 	Writing          // exclusive lock: etcd is running in this or another process
 )
 
@@ -139,7 +139,8 @@ func LockModeOf(database string) LockMode {
 	}
 }
 
-// isLocked reports whether another process holds a conflicting lock, by taking and immediately releasing the lock.
+// isLocked reports whether another process holds a conflicting lock. To find out, isLocked takes the lock and
+// immediately releases it.
 func isLocked(database string, lock int) bool {
 	file, err := os.OpenFile(database, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -149,9 +150,9 @@ func isLocked(database string, lock int) bool {
 	return errors.Is(unix.Flock(int(file.Fd()), lock|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// Probe returns ErrDataInUse with the path if another process has a database on the volume open for writing. Probe is
-// needed because plain etcd does not lock the volume. Probe searches 8 levels deep and does not follow symbolic links
-// to directories.
+// Probe returns ErrDataInUse with the path if another process has a database on the volume open for writing. The
+// search is needed because plain etcd does not lock the volume. Probe searches 8 levels deep and does not follow
+// symbolic links to directories.
 func (v *Volume) Probe() error {
 	for directory := range v.dataDirs() {
 		database := filepath.Join(directory, "member", "snap", "db")
@@ -162,7 +163,7 @@ func (v *Volume) Probe() error {
 	return nil
 }
 
-// Logs returns the WAL directories on the volume, searching as deep as Probe.
+// Logs returns the WAL directories on the volume, searching to the same depth as Probe.
 func (v *Volume) Logs() (found []string) {
 	for directory := range v.dataDirs() {
 		log := filepath.Join(directory, "member", "wal")
@@ -184,7 +185,7 @@ func (v *Volume) dataDirs() iter.Seq[string] {
 				if !yield(directory) {
 					return
 				}
-				entries, _ := os.ReadDir(directory) // skip directories that cannot be listed
+				entries, _ := os.ReadDir(directory) // skip a directory that cannot be listed
 				for _, entry := range entries {
 					if entry.IsDir() && entry.Name() != "member" { // a member directory never contains a data directory
 						next = append(next, filepath.Join(directory, entry.Name()))

@@ -1,5 +1,5 @@
-// Package exitcode manages the results of a run: the exit status for the parent process, the exit record for the next
-// start, and the crash note, the note about the last run and the termination message for users.
+// Package exitcode manages the results of a run: the exit status for the parent process, the exit record for the
+// next start, and, for users, the crash note, the last-run note and the termination message.
 //
 // The exit record determines how thoroughly the next start validates the data. If the record is clean, only the
 // structure is checked, so the record must never be written while etcd may still have the data open. The rules are
@@ -26,17 +26,17 @@ const (
 	Clean       Code = 0   // stopped cleanly on request
 	Crashed     Code = 2   // a panic, for which Go uses the same status, or a fatal etcd error
 	Usage       Code = 64  // invalid flag or environment variable
-	ServerTaken Code = 69  // the wrapper's own server cannot start or has failed
+	ServerTaken Code = 69  // the wrapper's own server failed or could not start
 	EtcdFailed  Code = 70  // etcd failed to start or stopped unexpectedly
 	BadRecord   Code = 74  // the exit record could not be removed or written
 	NotReady    Code = 75  // etcd did not become ready within --etcd-ready-timeout
 	BadConfig   Code = 78  // the etcd configuration is invalid, or the requested operation is not possible
 	OutOfTime   Code = 124 // the shutdown timed out
-	forcedBase  Code = 128 // plus the number of the second signal, as in a shell
+	forcedBase  Code = 128 // plus the number of the second signal, like in a shell
 )
 
-// Exit statuses of the other commands, which can also exit with Usage. These statuses never appear in logs or
-// termination messages. Some of the numbers are also used by start-etcd.
+// Exit statuses of the other commands, in addition to Usage. These statuses never appear in logs or termination
+// messages. Some of the numbers are also used by start-etcd.
 const (
 	ToolFailed     Code = 1  // etcdctl, etcdutl or defrag failed; etcdctl and etcdutl choose the number
 	NoAnswer       Code = 69 // status, defrag: no wrapper responds on the port
@@ -51,7 +51,7 @@ const (
 	CutShort Code = 130 // backup, restore, status: interrupted by Ctrl-C or SIGTERM
 )
 
-// SecondSignal returns the exit status for a stop that was interrupted by a second signal.
+// SecondSignal returns the exit status for a stop that a second signal interrupted.
 func SecondSignal(second syscall.Signal) Code { return forcedBase + Code(second) }
 
 // String returns a short description for log lines.

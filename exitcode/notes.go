@@ -23,10 +23,10 @@ import (
 // validation mode, because there is no clean exit record after a crash.
 type CrashNote struct {
 	path string
-	file atomic.Pointer[os.File] // nil unless armed; an abandoned start may arm the note during the exit
+	file atomic.Pointer[os.File] // nil unless armed; an abandoned start may arm the note while the process is exiting
 }
 
-// Suffixes of the notes about earlier crashes.
+// Suffixes of the notes on earlier crashes.
 const (
 	firstCrash  = ".first"  // first crash since a run served requests
 	latestCrash = ".latest" // latest crash since then, if there has been more than one
@@ -38,7 +38,7 @@ func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 // PreviousReason returns the reason for the crash of the last run on one line, or "". Call PreviousReason before Arm.
 func (n *CrashNote) PreviousReason() string { return firstLineOf(n.path) }
 
-// FirstReason returns the reason for the first crash in a crash loop, or "" if that crash happened before since.
+// FirstReason returns the reason for the first crash in a crash loop, or "" if it happened before since.
 func (n *CrashNote) FirstReason(since time.Time) string {
 	info, err := os.Lstat(n.path + firstCrash)
 	if err != nil || info.ModTime().Before(since) {
@@ -61,10 +61,10 @@ func firstLineOf(path string) string {
 	return printable.Line(string(line))
 }
 
-// Arm makes the Go runtime write the stack trace of a panic in any goroutine to the note. Arm preserves the note
-// about the last crash as the first or the latest note of a crash loop. loops reports whether no run has served
-// requests since the first crash. Call Arm only while the volume is locked, because a second process could otherwise
-// overwrite the note. If the note is already armed, Arm does nothing.
+// Arm makes the Go runtime write the stack trace of a panic in any goroutine to the note. Arm keeps the note on the
+// last crash as either the first or the latest note of a crash loop. loops reports whether no run has served
+// requests since the first crash. Call Arm only while the volume is locked, because a second process could
+// otherwise overwrite the note. If the note is already armed, Arm does nothing.
 func (n *CrashNote) Arm(loops bool) error {
 	if n.file.Load() != nil {
 		return nil
@@ -85,7 +85,7 @@ func (n *CrashNote) Arm(loops bool) error {
 	return nil
 }
 
-// keep renames the note about a crash so that the next crash does not overwrite it.
+// keep renames the note on a crash so that the next crash does not overwrite it.
 func (n *CrashNote) keep(loops bool) error {
 	if n.PreviousReason() == "" {
 		return nil
@@ -119,8 +119,8 @@ func (n *CrashNote) Discard() error {
 	return errors.Join(err, file.Close(), os.Remove(n.path))
 }
 
-// A LastRun is a note about a run that informs users of the next run. The note does not affect the validation mode.
-// The zero value means that there is no note.
+// A LastRun is a note that tells users of the next run about this one. The note does not affect the validation
+// mode. The zero value means that there is no note.
 type LastRun struct {
 	Began  time.Time `json:"began"`
 	Ended  time.Time `json:"ended,omitzero"` // zero while the run is in progress, or if the process was killed
@@ -128,16 +128,16 @@ type LastRun struct {
 	Reason string    `json:"reason,omitempty"`
 	Served bool      `json:"served"` // the run served requests
 	// DataDir is the data directory of the latest run that served requests, which may be an earlier run. DataDir
-	// proves that there was a database, even if the directory is empty now.
+	// proves that there was a database, even if the directory is now empty.
 	DataDir string `json:"data_dir,omitempty"`
 }
 
-// Lost reports whether a run has served data from a directory that is now missing or empty, as reported by isEmpty.
+// Lost reports whether a run served data from a directory that, according to isEmpty, is now missing or empty.
 func (r LastRun) Lost(dataDir string, isEmpty func(dataDir string) bool) bool {
 	return r.DataDir != "" && r.DataDir == dataDir && isEmpty(dataDir)
 }
 
-// Size limits in bytes: maxLastRun for reading a note, maxLastReason for the reason in the note.
+// Maximum sizes in bytes: maxLastRun of a note, and maxLastReason of the reason in it.
 const (
 	maxLastRun    = 8 << 10
 	maxLastReason = 1 << 10
@@ -173,8 +173,8 @@ func (r LastRun) Keep(path string) error {
 const maxMessage = 4096
 
 // A Message is the termination message of the container. Unprintable characters are escaped, because `kubectl
-// describe pod` prints the message to a terminal. A process that is killed cannot write a message, so Prepare writes
-// the message for this case in advance. A Message is safe for concurrent use.
+// describe pod` prints the message to a terminal. A process that is killed cannot write a message, so Prepare
+// writes one in advance. A Message is safe for concurrent use.
 type Message struct {
 	path string
 
@@ -185,8 +185,7 @@ type Message struct {
 // NewMessage returns the message at path without accessing the file.
 func NewMessage(path string) *Message { return &Message{path: path} }
 
-// Prepare writes the message that is shown if the process is killed, unless the final message has been written
-// already.
+// Prepare writes the message to show if the process is killed, unless the final message has already been written.
 func (m *Message) Prepare(text string) error { return m.write(text, false) }
 
 // Finish writes the final message.
@@ -212,8 +211,8 @@ func WriteMessage(path, text string) error {
 	if err != nil {
 		return fmt.Errorf("cannot write termination message: %w", err)
 	}
-	// The file is truncated only after the message has been written, so it always contains a message, even if the
-	// process is killed in between.
+	// The file is truncated only after the write, so it contains a message even if the process is killed in
+	// between.
 	written, err := file.WriteString(truncate(printable.Text(text), maxMessage))
 	if info, statErr := file.Stat(); err == nil && statErr == nil && info.Mode().IsRegular() {
 		err = file.Truncate(int64(written))

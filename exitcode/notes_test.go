@@ -66,8 +66,8 @@ func TestCrashNote_onAFullVolume(t *testing.T) {
 	assert.GreaterOrEqual(t, stat.Blocks*512, int64(16<<10), "blocks are allocated for it")
 }
 
-// Discard must remove the note even while a start is still arming it, because the program may exit at that time after
-// a second signal.
+// Discard must remove the note even while a start is still arming it, because a second signal may make the program
+// exit at that point.
 func TestCrashNote_discardedWhileItIsArmed(t *testing.T) {
 	note := exitcode.NewCrashNote(filepath.Join(t.TempDir(), "note"))
 	var arming sync.WaitGroup

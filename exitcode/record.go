@@ -10,7 +10,7 @@ import (
 )
 
 // A Word is the content of a clean exit record. gardener/etcd-wrapper uses the same words, so either program can
-// continue with a volume that the other has used.
+// take over a volume from the other.
 type Word string
 
 // Words that a clean record may contain. If the record is missing or has any other content, a full validation is
@@ -20,7 +20,7 @@ const (
 	Interrupted Word = "interrupt"  // stopped by SIGINT
 )
 
-// Read limits in bytes. maxRecord is larger than either word, so that longer content is detected.
+// Read limits in bytes. maxRecord is larger than either word, so that longer content is recognized as invalid.
 const (
 	maxRecord = 32
 	maxNote   = 1 << 20
@@ -34,8 +34,8 @@ const (
 type Record struct {
 	path        string
 	describe    func() []byte // returns a description of the data, or nil if it is unknown
-	removed     Word          // word that Remove removed, for use by Restore
-	removedNote []byte        // note that Remove removed, or nil
+	removed     Word          // word that Remove deleted, for Restore
+	removedNote []byte        // note that Remove deleted, or nil
 	forfeited   bool          // set by Invalidate; if true, no clean record may be written
 }
 
@@ -87,8 +87,7 @@ func (r *Record) Remove() error {
 	return nil
 }
 
-// Restore rewrites the record that Remove has removed. Call Restore only at the end of a run that has not opened
-// etcd.
+// Restore puts back the record that Remove deleted. Call Restore only at the end of a run that has not opened etcd.
 func (r *Record) Restore() error {
 	if r.forfeited {
 		return r.Remove()
@@ -99,9 +98,9 @@ func (r *Record) Restore() error {
 	return r.put(r.removed, r.removedNote)
 }
 
-// Invalidate permanently removes the record. Even if the removal fails, Restore and Write no longer write a record.
-// Call Invalidate as soon as another process is found to have the data open for writing, because it is impossible to
-// find out how that process ends.
+// Invalidate permanently removes the record. After Invalidate, Restore and Write never write a record, even if the
+// removal failed. Call Invalidate as soon as another process is found to have the data open for writing, because it
+// is impossible to find out how that process ends.
 func (r *Record) Invalidate() error {
 	r.forfeited = true
 	return r.Remove()

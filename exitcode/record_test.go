@@ -37,8 +37,8 @@ func TestRecord_cleanWords(t *testing.T) {
 	}
 }
 
-// Only a small regular file that contains exactly one of the words is a clean record. If there is any other file, it
-// must still be possible to write a clean record later.
+// Only a small regular file that contains exactly one of the words is a clean record. Any other file must not
+// prevent a clean record from being written later.
 func TestRead_unclean(t *testing.T) {
 	for name, put := range map[string]func(t *testing.T, path string){
 		"nothing":              func(*testing.T, string) {},

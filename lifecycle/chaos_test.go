@@ -18,7 +18,7 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// behaviour describes a call of the runtime.
+// behaviour describes how a call to the runtime behaves.
 type behaviour struct {
 	Fails    bool
 	Takes    time.Duration // duration of the call
@@ -34,12 +34,12 @@ type chaos struct {
 	plan   schedule
 	calls  int
 	truth  truth
-	starts bool // etcd is starting, or the record is being removed
+	starts bool // whether etcd is starting or the record is being removed
 	broken []string
 
 	asked  map[string]time.Time // request time of each configuration
 	result time.Time            // time when Successful was read
-	log    bool                 // the member has always had a log
+	log    bool                 // whether the member had a log from the start
 }
 
 func (c *chaos) expect(kept bool, promise string) {
@@ -74,7 +74,7 @@ func (c *chaos) next(ctx context.Context) (behaviour, error) {
 	return is, nil
 }
 
-// know calls look while holding the lock, so look may read and change the truth.
+// know calls look with the lock held, so look may read and change the truth.
 func (c *chaos) know(look func(*truth)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -290,7 +290,7 @@ func play(t *testing.T, plan schedule) []string {
 			c.expect(!now.recorded || !now.opened || now.closed, "a clean record without a close")
 			c.expect(outcome.Status != exitcode.Clean || now.recorded != now.another, "status 0 without a record, or with one that was forfeited")
 		})
-		pass(time.Hour) // wait for calls that ignore their context
+		pass(time.Hour) // wait for calls that ignore their contexts
 	})
 	return c.broken
 }

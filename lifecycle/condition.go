@@ -15,15 +15,15 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Condition is a failure that may persist. The zero value means that there was no failure.
+// Condition describes a failure, which may persist. The zero value means that no failure has occurred.
 type Condition struct {
 	At      time.Time // last occurrence
-	Since   time.Time // time of the first of the consecutive occurrences
+	Since   time.Time // time of the first occurrence
 	Times   int       // number of consecutive occurrences
 	Ended   time.Time // time of the recovery; zero while the failure persists
 	Class   Class
-	Text    string // one sentence, without the next step
-	Message string // Text with the next step
+	Text    string // a single sentence without the next step
+	Message string // Text followed by the next step
 
 	on Event // event that caused the failure
 }
@@ -37,7 +37,7 @@ const (
 	ClassSidecar       Class = "sidecar"       // no usable response from the sidecar
 	ClassValidation    Class = "validation"    // the data directory could not be validated
 	ClassConfiguration Class = "configuration" // etcd cannot start with the configuration
-	ClassCertificate   Class = "certificate"   // a certificate is expired, unknown or issued for another name
+	ClassCertificate   Class = "certificate"   // a certificate has expired, is not trusted or is issued for another name
 	ClassTimeout       Class = "timeout"       // no response in time
 	ClassServer        Class = "server"        // the wrapper's own server failed
 	ClassRecord        Class = "record"        // the exit record could not be removed or written
@@ -61,8 +61,8 @@ func (t Condition) update(row *Row, payload Payload, n notice, now time.Time) Co
 	return found
 }
 
-// isRepeatedBy reports whether a transition is only a consequence of the same failure, for example closing etcd after
-// etcd has failed.
+// isRepeatedBy reports whether a transition is only a consequence of the same failure, for example closing etcd
+// after it has failed.
 func (t Condition) isRepeatedBy(row *Row) bool { return t.on == EtcdFailed && row.On == EtcdClosed }
 
 func (t Condition) isActive() bool { return t.Class != "" && t.Ended.IsZero() }
@@ -87,7 +87,7 @@ func (t Condition) isResolvedBy(row *Row, payload Payload) bool {
 func classOf(row *Row, payload Payload) Class {
 	failed := row.When == StatusFailed || row.When == FailedPermanently
 	switch {
-	case row.On == ConfigPrefetched: // if the failure persists, the next fetch reports it
+	case row.On == ConfigPrefetched: // if the failure persists, the next fetch will report it
 		return ""
 	case failed && errors.Is(payload.Err, bootstrap.ErrCertificates):
 		return ClassCertificate
@@ -110,7 +110,7 @@ func classOf(row *Row, payload Payload) Class {
 	}
 }
 
-// classOfSource classifies a failure by its event.
+// classOfSource classifies a failure by the event that reported it.
 func classOfSource(event Event, status exitcode.Code) Class {
 	if status == exitcode.BadRecord {
 		return ClassRecord
@@ -140,8 +140,8 @@ func isCertificateError(err error) bool {
 	return isVerificationError(err) || errors.Is(err, bootstrap.ErrCertificates)
 }
 
-// isVerificationError reports whether the certificate of a server was rejected. The server can only be the sidecar,
-// because the lifecycle does not connect to any other server.
+// isVerificationError reports whether the certificate of a server was rejected. The server must be the sidecar,
+// because the lifecycle does not connect to any other.
 func isVerificationError(err error) bool {
 	var verification *tls.CertificateVerificationError
 	var invalid x509.CertificateInvalidError
@@ -160,11 +160,11 @@ type hint struct {
 	From  statemachine.Source
 	On    Event
 	When  Guard
-	Cause error  // if set, the hint applies only to errors that wrap Cause
-	Fail  string // replaces the message if the event has an error
+	Cause error  // if set, limits the hint to errors that wrap Cause
+	Fail  string // replaces the message of the row if the event has an error
 	Next  string // next step for the operator
 	Cert  string // replaces Next if the sidecar's certificate was rejected
-	Quiet bool   // the situation has not changed, so keep the previous message
+	Quiet bool   // keep the previous message, because the situation has not changed
 }
 
 // Next steps shared by more than one row.

@@ -22,7 +22,7 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// A condition must end with the first response, even if the result takes hours.
+// A condition must end when the sidecar first responds, even if the result takes hours.
 func TestProblem_lastsUntilProgress(t *testing.T) {
 	for story, test := range map[string]struct {
 		spoil func(*stage)
@@ -92,7 +92,7 @@ type logged struct {
 	bytes.Buffer
 }
 
-// linesWith returns the lines whose message contains the text.
+// linesWith returns the lines with a message that contains the text.
 func (l *logged) linesWith(t *testing.T, text string) (lines []map[string]any) {
 	t.Helper()
 	for line := range strings.Lines(l.String()) {
@@ -105,7 +105,7 @@ func (l *logged) linesWith(t *testing.T, text string) (lines []map[string]any) {
 	return lines
 }
 
-// loggedStage returns a stage that logs at level info.
+// loggedStage returns a stage that logs at the info level.
 func loggedStage(words ...bootstrap.InitializationStatus) (*stage, *logged) {
 	s, log := newStage(words...), &logged{}
 	s.driver = NewDriver(Options{Runtime: s.runtime(), Log: zerolog.New(log).Level(zerolog.InfoLevel)})

@@ -22,7 +22,7 @@ type (
 	Row = statemachine.Row
 	// Group is a set of states that share a row.
 	Group = statemachine.Group
-	// Core is the state machine between two events: a state and the facts.
+	// Core is the state machine between events: a state and the facts.
 	Core = statemachine.Core[Facts]
 	// Rules is the table, indexed for lookups.
 	Rules = statemachine.Rules[Facts, Payload]
@@ -36,28 +36,28 @@ func NewCore() Core { return Core{State: Query} }
 
 // Payload contains the details of an event.
 type Payload struct {
-	Word          bootstrap.InitializationStatus // with Replied: status of the sidecar
-	Early         bool                           // with Replied and ConfigPrefetched: the prefetched configuration is usable
+	Word          bootstrap.InitializationStatus // with Replied: the status of the sidecar
+	Early         bool                           // with Replied and ConfigPrefetched: whether the prefetch is usable
 	Config        []byte                         // with ConfigPrefetched and ConfigFetched: the configuration
-	Asked         time.Time                      // with ConfigPrefetched: time of the request
-	Logs          []string                       // with Replied and Accepted: WAL directories on the volume
+	Asked         time.Time                      // with ConfigPrefetched: the time of the request
+	Logs          []string                       // with Replied and Accepted: the WAL directories on the volume
 	Signal        syscall.Signal                 // with Signal
-	NeverOpened   bool                           // with EtcdClosed: this process has never opened etcd's data
-	ClosedInOrder bool                           // with EtcdClosed: etcd was opened and then closed cleanly
+	NeverOpened   bool                           // with EtcdClosed: whether this process never opened etcd's data
+	ClosedInOrder bool                           // with EtcdClosed: whether etcd was opened and then closed cleanly
 	Status        exitcode.Code                  // exit status if the event ends the run
-	Validation    Validation                     // with Accepted and NotAccepted: requested validation
+	Validation    Validation                     // with Accepted and NotAccepted: the requested validation
 	Err           error                          // cause, shown to users
-	Detail        string                         // further details, shown to users
+	Detail        string                         // details to show to users
 }
 
-// Facts contains everything that the guards depend on, and the exit status so far. The zero value describes a process
-// that has just started.
+// Facts contains everything that the guards depend on, along with the exit status so far. The zero value describes
+// a process that has just started.
 type Facts struct {
 	Word           bootstrap.InitializationStatus // last status of the sidecar
-	Failed         bool                           // the last result was Failed
-	Permanent      bool                           // retrying cannot change the result
-	RequestPending bool                           // an accepted initialization has not returned a result yet
-	ConfigKept     bool                           // the prefetched configuration is usable
+	Failed         bool                           // whether the last result was Failed
+	Permanent      bool                           // whether retrying is pointless
+	RequestPending bool                           // whether an accepted initialization has yet to return a result
+	ConfigKept     bool                           // whether the prefetched configuration is usable
 	NeverOpened    bool                           // see Payload
 	ClosedInOrder  bool                           // see Payload
 	Signals        int                            // number of signals received so far
@@ -105,7 +105,7 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 	return f
 }
 
-// Conclude implements statemachine.Facts by recording the reason for ending the run and the exit status.
+// Conclude implements statemachine.Facts. Conclude records why the run ends and its exit status.
 func (f Facts) Conclude(from State, event Event, to State, payload Payload) Facts {
 	f.RequestPending = f.RequestPending || event == Accepted
 	if to == Terminating && from != Terminating {
@@ -133,7 +133,7 @@ func (f Facts) statusOf(from State, event Event, to State, payload Payload) exit
 	}
 }
 
-// RecordWord returns the content of the exit record after a clean stop.
+// RecordWord returns the content of the exit record to write after a clean stop.
 func (f Facts) RecordWord() exitcode.Word {
 	if f.Ending == Signal && f.LastSignal == syscall.SIGINT {
 		return exitcode.Interrupted

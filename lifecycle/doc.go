@@ -4,12 +4,13 @@
 //
 // # The idea
 //
-// An etcd member may open its data only after the data has been validated, either by the sidecar etcd-backup-restore
-// or by this program (--standalone). Between the start of the process and the validation result, and between the
-// stop request and the exit, many things can go wrong in any order. The sidecar may not respond, may restart and
-// forget its task, or may report corrupt data. Another process may hold the volume, a signal may arrive, or etcd may
-// hang or die. The package lists every such event for every state in a single table (table.go). The transitions, the
-// diagrams, the messages to users, the golden matrix of all reactions and most tests are derived from that table.
+// An etcd member may open its data only after the data has been validated, either by the sidecar
+// etcd-backup-restore or by this program (--standalone). Many things can go wrong in any order, both between the
+// start of the process and the validation result and between the stop request and the exit. The sidecar may not
+// respond, may restart and forget its task, or may report corrupt data. Another process may have locked the volume,
+// a signal may arrive, or etcd may hang or die. A single table (table.go) lists the reaction to every event in
+// every state. The transitions, diagrams, user-facing messages, golden matrix of all reactions and most tests are
+// derived from the table.
 //
 // A run looks like this:
 //
@@ -67,10 +68,10 @@
 // guard ConfigKept holds, and the configuration is checked without another request. ConfigValid leads to StartEtcd,
 // which removes the exit record and opens etcd. EtcdReady leads to Serving.
 //
-// Then SIGTERM arrives. The machine moves to Terminating, sets the timer to the time limit of a stop and closes etcd.
-// EtcdClosed with ClosedInOrder satisfies CleanStop, so WriteRecord runs, and RecordSettled ends the run with status
-// 0. If etcd had failed before the stop, the guard would not hold: the run would end without a record, and the next
-// start would run a full validation.
+// Then SIGTERM arrives. The machine moves to Terminating, sets the timer to the time limit of a stop and closes
+// etcd. EtcdClosed with ClosedInOrder satisfies CleanStop, so WriteRecord runs, and RecordSettled ends the run with
+// status 0. If etcd had failed before the stop, CleanStop would not hold: the run would end without a record, and
+// the next start would run a full validation.
 //
 // # Limits
 //

@@ -31,19 +31,19 @@ type Driver struct {
 	rules    *Rules
 	legal    *statemachine.Checker
 	core     Core
-	timers   map[Action]backoff.BackOff // backoffs of the actions that set the timer
+	timers   map[Action]backoff.BackOff // backoffs by timer action
 	timeline timeline
 	log      zerolog.Logger
 
-	urgent  chan message // stops and crashes, handled first
+	urgent  chan message // stops and crashes, which take precedence
 	mailbox chan message // completions
 	over    chan struct{}
 
 	timer    *time.Timer // timer of the current visit, or nil
-	visit    int         // number of visits so far, which identifies timers
-	tasks    int         // number of tasks so far, which identifies completions
+	visit    int         // number of visits so far, used to identify timers
+	tasks    int         // number of tasks so far, used to identify completions
 	work     task        // task of the current row
-	early    task        // the prefetch, concurrent with work
+	early    task        // the prefetch, which runs concurrently with work
 	working  sync.WaitGroup
 	prefetch prefetchState
 	config   []byte // newest configuration
@@ -51,7 +51,7 @@ type Driver struct {
 	snapshot atomic.Pointer[Snapshot]
 }
 
-// Outcome describes the end of a run.
+// Outcome describes how a run ended.
 type Outcome struct {
 	Status exitcode.Code
 	Reason string // one sentence
@@ -87,7 +87,7 @@ func (d *Driver) Signal(signal syscall.Signal) {
 // Stop posts a stop that was requested with POST /stop.
 func (d *Driver) Stop() { d.post(d.urgent, message{event: StopPosted}) }
 
-// Crash posts a failure that this process cannot recover from.
+// Crash posts a failure from which this process cannot recover.
 func (d *Driver) Crash(reason error) {
 	d.post(d.urgent, message{event: Crashed, payload: Payload{Err: reason}})
 }
@@ -97,7 +97,7 @@ func (d *Driver) ListenerLost(reason error) {
 	d.post(d.urgent, message{event: ListenerLost, payload: Payload{Err: reason, Status: exitcode.ServerTaken}})
 }
 
-// Snapshot returns the current state of the run, which the caller must not modify.
+// Snapshot returns the current state of the run. Callers must not modify it.
 func (d *Driver) Snapshot() *Snapshot { return d.snapshot.Load() }
 
 // Run runs the state machine until it reaches Terminated. Call Run only once.
@@ -113,8 +113,8 @@ func (d *Driver) Run() Outcome {
 	return Outcome{Status: d.core.Facts.Status, Reason: d.timeline.endReason()}
 }
 
-// nextMessage waits for a message. The first select gives precedence to stops and crashes. If both mailboxes have a
-// message, a single select would pick one at random.
+// nextMessage waits for a message. The first select gives stops and crashes precedence. A single select would pick
+// a message at random if both mailboxes have one.
 func (d *Driver) nextMessage() message {
 	select {
 	case m := <-d.urgent:
@@ -205,7 +205,7 @@ func (d *Driver) resetTimers(event Event) {
 	switch event {
 	case Replied:
 		if slices.Contains(bootstrap.InitializationStatuses, d.core.Facts.Word) {
-			d.timers[PaceSilence].Reset() // an unknown status counts as no response
+			d.timers[PaceSilence].Reset() // an unrecognized status counts as no response
 		}
 		if d.core.Facts.Holds(StatusSuccessful) {
 			d.timers[PaceFailure].Reset()
@@ -248,7 +248,7 @@ type task struct {
 	ended  chan struct{} // closed at the end of the task
 }
 
-// noTask returns a task that has already finished.
+// noTask returns a task that has already ended.
 func noTask() task {
 	ended := make(chan struct{})
 	close(ended)
@@ -262,7 +262,7 @@ func (d *Driver) start(actions []Action, payload Payload) {
 	d.work = d.spawn(actions, payload, d.work.ended)
 }
 
-// startEarly runs an action concurrently with the other tasks. The action may only use the sidecar.
+// startEarly runs an action concurrently with the other tasks. The action must not use anything but the sidecar.
 func (d *Driver) startEarly(action Action) {
 	d.early.cancel()
 	d.early = d.spawn([]Action{action}, Payload{}, d.early.ended)
@@ -285,7 +285,7 @@ func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}
 	return spawned
 }
 
-// linger waits briefly for cancelled goroutines, which may be stuck in a system call.
+// linger waits briefly for cancelled goroutines, because they may be stuck in a system call.
 func (d *Driver) linger() {
 	ended := make(chan struct{})
 	go func() {
@@ -299,33 +299,34 @@ func (d *Driver) linger() {
 	}
 }
 
-// Time limits for a stop. The limits are not configurable: Kubernetes allows a pod 30 s between SIGTERM and SIGKILL,
+// Time limits of a stop. The limits are not configurable: Kubernetes allows a pod 30 s between SIGTERM and SIGKILL,
 // and StopBudget leaves some of that time to the kubelet.
 const (
-	// StopBudget limits a stop after etcd was started, from the signal to the exit.
+	// StopBudget is the time limit of a stop after etcd was started, from the signal to the exit.
 	StopBudget = 25 * time.Second
-	// AbortBudget limits a stop before etcd was started, when there is nothing to close.
+	// AbortBudget is the time limit of a stop before etcd was started, when there is nothing to close.
 	AbortBudget = 2 * time.Second
-	// TakingDown is the time reserved for the cleanup that the command does after Run has returned.
+	// TakingDown is the time reserved for the command's cleanup after Run returns.
 	TakingDown = 250 * time.Millisecond
-	// ClosePatience limits a graceful close of etcd. If etcd is not closed by then, it is stopped forcibly.
+	// ClosePatience is the time limit of a graceful close of etcd. If etcd is not closed in time, it is stopped
+	// forcibly.
 	ClosePatience = StopBudget - closeReserve
 
-	// closeReserve is the time left after ClosePatience, in which a forced close can still take as long as the etcd
-	// request timeout of 7 s, and the exit record has to be written.
+	// closeReserve is the time left after ClosePatience for a forced close, which can take up to etcd's request
+	// timeout of 7 s, and for writing the exit record.
 	closeReserve = 9 * time.Second
 
-	// lingering limits the wait for cancelled goroutines at the end of a run.
+	// lingering is the time limit of the wait for cancelled goroutines at the end of a run.
 	lingering = 300 * time.Millisecond
 	// latency allows for scheduling delays on a busy machine.
 	latency = 250 * time.Millisecond
 
-	// stopLimit and abortLimit are the timers of Terminating: the time limits minus the reserves above.
+	// stopLimit and abortLimit are the timers of Terminating: the budgets minus the reserves.
 	stopLimit  = StopBudget - TakingDown - lingering - latency
 	abortLimit = AbortBudget - TakingDown - lingering - latency
 )
 
-// The constants below compile only if the limits leave time for closing etcd and for an abort.
+// The constants below compile only if the limits leave enough time to close etcd and to abort.
 const (
 	_ = uint64(ClosePatience - time.Second)
 	_ = uint64(abortLimit - time.Second)
@@ -334,7 +335,7 @@ const (
 // seconds formats a duration for users.
 func seconds(d time.Duration) string { return fmt.Sprintf("%g s", d.Seconds()) }
 
-// Pauses between requests. The pauses are not configurable because the best values depend only on the sidecar.
+// Pauses between requests. The pauses are not configurable, because the best values depend only on the sidecar.
 const (
 	// firstPoll and maxPause limit the pause during an initialization. The first pause is short because a sanity
 	// validation can finish within milliseconds.
@@ -346,17 +347,17 @@ const (
 	// lockRetry is the pause between attempts to lock the volume.
 	lockRetry = 250 * time.Millisecond
 
-	// pollGrowth limits the pause to about 4% of the time waited so far, because pauses that grow by 4% add up to 25
-	// times the last one. The result of a 2 s validation is noticed within 0.1 s, and the result of a one-hour
-	// validation within 15 s.
+	// pollGrowth limits the pause to about 4% of the time waited so far: pauses that grow by 4% add up to 25 times
+	// the last pause. The wrapper notices the result of a 2 s validation within 0.1 s, and of a one-hour validation
+	// within 15 s.
 	pollGrowth = 1.04
 	// retryGrowth and retryJitter spread out requests from multiple members.
 	retryGrowth = 2
 	retryJitter = 0.3
 )
 
-// newTimers returns a backoff for each action that sets a timer. Each backoff yields growing pauses or a constant
-// time limit.
+// newTimers returns a backoff for each action that sets a timer. Each backoff returns either growing pauses or a
+// constant time limit.
 func newTimers(readyTimeout time.Duration) map[Action]backoff.BackOff {
 	return map[Action]backoff.BackOff{
 		PaceProgress: interval(firstPoll, pollGrowth, 0),
@@ -381,6 +382,6 @@ func interval(first time.Duration, growth, jitter float64) pauses {
 		backoff.WithMultiplier(growth),
 		backoff.WithRandomizationFactor(jitter),
 		backoff.WithMaxInterval(maxPause),
-		backoff.WithMaxElapsedTime(0), // never give up; the library's default is 15 minutes
+		backoff.WithMaxElapsedTime(0), // never give up; by default, the library gives up after 15 minutes
 	)}
 }

@@ -35,7 +35,7 @@ func TestDocumentedLifecycle(t *testing.T) {
 	})
 }
 
-// parkings keep a run waiting in each state before the end.
+// parkings maps each state before the end to a way of keeping a run in that state.
 var parkings = map[State]func(*stage){
 	Query:       func(s *stage) { s.status = hang },
 	Trigger:     func(s *stage) { s.trigger = hang },
@@ -67,7 +67,7 @@ func TestStop_inEveryState(t *testing.T) {
 	}
 }
 
-// If a stop arrives after the record was removed but before etcd is opened, the record must be restored.
+// If a stop arrives after the record is removed but before etcd is opened, the record must be restored.
 func TestStop_afterRemovingTheRecordRestoresIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
@@ -98,7 +98,7 @@ func TestStop_uncancelableWork(t *testing.T) {
 
 func TestStop_hasPriority(t *testing.T) {
 	driver := newStage().driver
-	for range 200 { // repeat the run, because a single run could succeed by chance
+	for range 200 { // repeat the run, because a single run might succeed by chance
 		require.True(t, UrgentFirst(driver))
 	}
 }
@@ -117,8 +117,8 @@ func TestReadyTimeout_closesEtcd(t *testing.T) {
 	})
 }
 
-// obstacles keep etcd from starting as long as a check is failing. A key pair may be mismatched for a moment while
-// certificates are rotated, but neither the validation result nor the record may be lost because of the mismatch.
+// obstacles prevent etcd from starting until a check succeeds. A key pair may not match for a moment during a
+// certificate rotation, which must not cause the validation result or the record to be lost.
 var obstacles = map[string]struct {
 	put     func(s *stage, check func() error)
 	err     error
@@ -196,8 +196,8 @@ func TestTrigger_backoffWhileStatusStaysNew(t *testing.T) {
 	})
 }
 
-// While Failed and New alternate quickly, only the count of the condition must increase. A failure that recurs
-// minutes later must start a new condition.
+// While Failed and New alternate quickly, only the count of the condition must increase. If a failure recurs
+// minutes later, a new condition must start.
 func TestProblem_recurring(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
@@ -242,7 +242,7 @@ func (progressing) Status(context.Context) (bootstrap.InitializationStatus, erro
 
 func (progressing) Config(ctx context.Context) ([]byte, error) { return nil, hang(ctx) }
 
-// Step must not allocate much, because a restore that runs for hours takes thousands of steps.
+// Step must allocate little, because a restore that runs for hours takes thousands of steps.
 func TestStep_allocations(t *testing.T) {
 	rules, core := NewRules(Table, Elsewhere), NewCore()
 	for _, event := range []Event{Started, Replied, Elapsed, Signal} {

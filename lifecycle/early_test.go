@@ -20,8 +20,8 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// answersAfter is a sidecar that returns the configuration after a delay. etcd-backup-restore needs 7 s while etcd is
-// down, and 37 s while it searches for a cluster that cannot respond yet.
+// answersAfter simulates a sidecar that returns the configuration after a delay. etcd-backup-restore needs 7 s
+// while etcd is down, and 37 s if it also searches for a cluster that is not responding yet.
 func answersAfter(d time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		select {
@@ -33,7 +33,7 @@ func answersAfter(d time.Duration) func(context.Context) error {
 	}
 }
 
-// served returns the time from the start to Serving.
+// served returns the time from the start until Serving.
 func served(t *testing.T, s *stage) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -88,8 +88,8 @@ func TestEarlyConfiguration(t *testing.T) {
 	}
 }
 
-// If the result arrives late, the prefetched configuration must not be used, because the configuration may have
-// changed, for example to TLS or from one member to three.
+// If the result arrives late, the prefetched configuration must not be used. The configuration may have changed
+// since, for example to use TLS or three members instead of one.
 func TestEarlyConfiguration_outdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
@@ -342,7 +342,7 @@ var failures = map[string]struct {
 	spoil  func(*stage)
 	class  Class
 	status exitcode.Code
-	text   string // expected in the log and, if the run fails, in its final reason
+	text   string // expected in the log and, if the run fails, in the final reason
 	opens  bool   // etcd is opened
 }{
 	"nothing at all": {spoil: func(*stage) {}, opens: true},
@@ -373,7 +373,8 @@ var failures = map[string]struct {
 	"no close at all": {func(s *stage) { s.shut = func() error { time.Sleep(time.Hour); return errors.New("late") } }, ClassTimeout, exitcode.OutOfTime, "the shutdown timed out", true},
 }
 
-// errFinal is a deeply wrapped error that cannot be fixed by retrying. The run ends with the error's status.
+// errFinal is a deeply wrapped error that cannot be fixed by retrying. The run must end with the status of the
+// error.
 var errFinal = fmt.Errorf("wrapped: %w", &exitcode.FinalError{Status: exitcode.BadConfig, Err: errStage})
 
 func TestFailure(t *testing.T) {

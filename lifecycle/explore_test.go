@@ -15,29 +15,29 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// truth is the actual state of the world, which may differ from what the machine knows. The exploration starts with
-// the worst case, a clean record on the volume.
+// truth is the actual state of the world, which may differ from what the machine knows. The exploration starts from
+// the worst case: a clean record on the volume.
 type truth struct {
 	locked    bool                           // the volume is locked
 	word      bootstrap.InitializationStatus // newest status read
-	recorded  bool                           // the volume has a clean record
-	removed   bool                           // this process has removed the record
+	recorded  bool                           // whether the volume has a clean record
+	removed   bool                           // whether this process has removed the record
 	opened    bool                           // etcd was opened
 	closed    bool                           // closing etcd has returned
-	triggered bool                           // an initialization was requested after the last Successful
-	failed    bool                           // the last result was Failed
-	usable    bool                           // the newest prefetched configuration is usable
-	another   bool                           // another process had the data open for writing
+	triggered bool                           // whether an initialization was requested after the last Successful
+	failed    bool                           // whether the last result was Failed
+	usable    bool                           // whether the newest prefetched configuration is usable
+	another   bool                           // whether another process had the data open for writing
 }
 
-// A place combines the machine and the truth while a blocking action is running.
+// A place is the state of the machine and the truth while a blocking action is running.
 type place struct {
 	core  Core
 	truth truth
 	chain string // actions of the current task, joined to make places comparable
 	at    int    // index of the current action
 	timer bool   // the timer is running
-	aside bool   // a prefetch is in progress
+	aside bool   // whether a prefetch is in progress
 }
 
 // An outcome is a possible result of an action. If an outcome has no event, the next action runs.
@@ -135,7 +135,7 @@ var intrusion = outcome{happening{DataInUse, Payload{}}, func(t truth) truth {
 	return t
 }}
 
-// closes returns all results that closing etcd can have. If etcd was never opened, there is nothing to close.
+// closes returns all possible results of closing etcd. If etcd was never opened, there is nothing to close.
 func closes(now truth) []outcome {
 	if !now.opened {
 		return []outcome{{happening{EtcdClosed, Payload{NeverOpened: true}}, func(t truth) truth { return t }}}
@@ -164,7 +164,7 @@ func begins(action Action, t truth) truth {
 	return t
 }
 
-// anytime lists the events that can happen in any state.
+// anytime lists the events that can occur in any state.
 var anytime = []happening{
 	{Signal, Payload{Signal: syscall.SIGTERM}},
 	{Signal, Payload{Signal: syscall.SIGINT}},
@@ -173,7 +173,7 @@ var anytime = []happening{
 	{ListenerLost, Payload{Status: exitcode.ServerTaken}},
 }
 
-// timers lists the actions that set the timer. LimitStart may set no timer, because --etcd-ready-timeout may be 0.
+// timers lists the actions that set the timer. LimitStart sets none if --etcd-ready-timeout is 0.
 var timers = slices.DeleteFunc(declared[Action](), func(a Action) bool { return !SetsTimer(a) })
 
 // split separates the quick actions and the prefetch actions from the other actions of a row.
@@ -246,7 +246,7 @@ var promises = []struct {
 	}},
 }
 
-// holdsBound checks that the visit to a state is bounded as declared.
+// holdsBound checks that every visit to a state is bounded as declared.
 func holdsBound(p place) bool {
 	switch boundOf(p.core.State) {
 	case statemachine.ByTimer:
@@ -279,7 +279,7 @@ type arrival struct {
 	by     Event
 }
 
-// explore explores the whole table, but stops after a violation.
+// explore explores the whole table but stops after a violation.
 func explore() *explorer {
 	root := place{core: NewCore(), truth: truth{recorded: true}}
 	e := &explorer{rules: NewRules(Table, Elsewhere), from: map[place]arrival{root: {before: root}}}
@@ -343,7 +343,7 @@ func (e *explorer) end(here place, o outcome) {
 	e.find(next, arrival{here, ""})
 }
 
-// take applies an event to a place or to its successor.
+// take applies an event to a place.
 func (e *explorer) take(found, here place, h happening) {
 	core, decision := e.rules.Step(here.core, h.event, h.payload)
 	if decision.Answer == statemachine.Reject {
@@ -367,7 +367,7 @@ func (e *explorer) take(found, here place, h happening) {
 	e.find(next.bounded(), arrival{found, h.event})
 }
 
-// way describes how a place was reached.
+// way returns the path to a place.
 func (e *explorer) way(p place) string {
 	from := e.from[p]
 	if from.before == p {
@@ -380,8 +380,8 @@ func (e *explorer) blame(what string, p place) {
 	e.wrong = append(e.wrong, what+": "+e.way(p))
 }
 
-// bounded limits the number of places by dropping details that guards do not depend on: guards only check whether
-// more than one signal was received, and facts from before the start of etcd do not affect the shutdown.
+// bounded limits the number of places by dropping details that no guard depends on: signals beyond the second, and,
+// during a shutdown, facts from before the start of etcd.
 func (p place) bounded() place {
 	facts := &p.core.Facts
 	facts.Signals = min(facts.Signals, 2)
@@ -433,7 +433,7 @@ func TestInvariants_inEveryReachableState(t *testing.T) {
 	t.Logf("explored %d places of %d states and %d rows", len(found.from), len(states), rows)
 }
 
-// At most one guard of a state and an event may hold, so that the order of guarded rows is irrelevant.
+// At most one guard may hold for a state and an event, so that the order of guarded rows does not matter.
 func TestGuards_areExclusive(t *testing.T) {
 	for p := range explored(t).from {
 		holding := map[Event]int{}

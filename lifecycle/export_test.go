@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// TakeInOrder takes rows of the table in order, like the driver.
+// TakeInOrder takes rows of the table in the given order, like the driver.
 func TakeInOrder(table []Row, rows ...int) error {
 	legal := statemachine.NewChecker(table, Query)
 	for _, row := range rows {
@@ -47,11 +47,11 @@ func IsBound(action Action) bool {
 	return SetsTimer(action) || slow || IsBeside(action)
 }
 
-// IsBeside reports whether an action controls the prefetch.
+// IsBeside reports whether an action belongs to the prefetch.
 func IsBeside(action Action) bool { return prefetchActions[action] != nil }
 
-// PollingDriver makes a driver poll a validation with a sidecar that always returns Progress. Each call of the
-// returned function handles the next of two alternating events.
+// PollingDriver returns a driver that polls a sidecar whose validation is always in progress. Each call to the
+// returned function handles one of two alternating events.
 func PollingDriver(d *Driver) (handleNext func()) {
 	d.handle(message{event: Started})
 	return func() {
@@ -63,7 +63,7 @@ func PollingDriver(d *Driver) (handleNext func()) {
 	}
 }
 
-// KeptOf returns the length of the history after n different transitions.
+// KeptOf returns the length of the history after n distinct transitions.
 func KeptOf(transitions int) int {
 	var kept timeline
 	for n := range transitions {
@@ -72,7 +72,7 @@ func KeptOf(transitions int) int {
 	return len(kept.History)
 }
 
-// UnusedHints returns the next steps in hints that do not apply to any row.
+// UnusedHints returns the next steps of hints that do not apply to any row.
 func UnusedHints(table []Row) (unused []string) {
 	for _, h := range hints {
 		if !slices.ContainsFunc(table, func(row Row) bool { return h.fits(&row) }) {

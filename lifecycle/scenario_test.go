@@ -20,14 +20,14 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// A story is a file that lists events and the reactions of the machine, once or for each state of a group.
+// A story is a file with events and the reactions of the machine, for one state or for each state of a group.
 type story struct {
 	path, title string
 	script      []string
 	plays       []scenario
 }
 
-// happening is an event with its payload.
+// happening is an event together with its payload.
 type happening struct {
 	event   Event
 	payload Payload
@@ -36,14 +36,14 @@ type happening struct {
 // A scenario is a story that was played.
 type scenario struct {
 	id, title string
-	as        string // in one state of a group: the scenario with the same start
-	shared    int    // number of lines that both have in common
+	as        string // for a state of a group: the scenario with the same start
+	shared    int    // number of leading lines shared with that scenario
 	lines     []answered
 	core      Core
 	record    string
 }
 
-// answered is an event and the reaction.
+// answered is an event together with the reaction.
 type answered struct {
 	phrase string
 	from   State
@@ -76,7 +76,7 @@ func (s *story) group() (Group, bool) {
 	return group, is
 }
 
-// perform plays phrases on the machine.
+// perform applies the events of phrases to the machine.
 func perform(t *testing.T, id, title string, script []string) scenario {
 	t.Helper()
 	played := scenario{id: id, title: title, core: NewCore(), record: "as it was found"}
@@ -94,7 +94,7 @@ func perform(t *testing.T, id, title string, script []string) scenario {
 	return played
 }
 
-// playIn plays a story in a state, which is reached as in the first story that visits the state.
+// playIn plays a story in a state. The preceding events are those of the first story that visits the state.
 func (s *story) playIn(t *testing.T, state State, all []story) scenario {
 	t.Helper()
 	for _, other := range all {
@@ -139,7 +139,7 @@ func (s *scenario) keepRecord(h happening, do []Action) {
 	}
 }
 
-// String returns the golden form of a story.
+// String returns the story in the golden format.
 func (s *story) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s\n----\n", s.title, strings.Join(s.script, "\n"))
@@ -192,8 +192,8 @@ func (s scenario) visits() []State {
 	return visited
 }
 
-// stories plays all stories in testdata/scenarios in the order of their file names. Stories for a group come last
-// because they start like other stories.
+// stories plays all stories in testdata/scenarios in the order of their file names. Stories for a group come last,
+// because they begin with parts of other stories.
 func stories(t *testing.T) []story {
 	t.Helper()
 	paths, err := filepath.Glob("../testdata/scenarios/*.txt")
@@ -217,7 +217,7 @@ func stories(t *testing.T) []story {
 	return all
 }
 
-// scenarios returns each story once for each state in which it is played.
+// scenarios returns one scenario for each story and each state in which the story is played.
 func scenarios(t *testing.T) []scenario {
 	t.Helper()
 	var played []scenario
@@ -235,7 +235,7 @@ func TestCommittedScenarios(t *testing.T) {
 	}
 }
 
-// Every story must be complete and contain only possible events, and the stories must cover every row.
+// Every story must be complete and contain only possible events. Together, the stories must cover every row.
 func TestScenarios_coverEveryRow(t *testing.T) {
 	taken := map[int]bool{}
 	for _, played := range scenarios(t) {

@@ -17,7 +17,7 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// stage is a runtime that behaves as a test requests and records all calls. By default, the status is New, the
+// stage is a runtime that behaves as the test specifies and records all calls. By default, the status is New, the
 // sidecar accepts the request, the next status is Successful, and etcd starts, runs and closes.
 type stage struct {
 	mu    sync.Mutex
@@ -28,9 +28,9 @@ type stage struct {
 	lock, probe, configure, expose, lockData, remove, write, shut func() error
 
 	cause error    // reason for the failed initialization
-	logs  []string // WAL directories on the volume
+	logs  []string // the WAL directories on the volume
 
-	yaml   string // configuration; by default usable only after the result
+	yaml   string // by default, a configuration that is usable only after the result
 	opened bool
 	driver *Driver
 
@@ -58,7 +58,7 @@ func (s *stage) runtime() Runtime {
 	}
 }
 
-// A configuration that is usable before the validation result, and one that is not.
+// Configurations that are, and are not, usable before the validation result.
 const (
 	clusterOfOne   = "{data-dir: /data, initial-cluster: etcd-0=http://127.0.0.1:2380, initial-cluster-state: new}"
 	clusterOfThree = "{data-dir: /data, initial-cluster: 'etcd-0=http://a,etcd-1=http://b,etcd-2=http://c', initial-cluster-state: new}"
@@ -129,7 +129,7 @@ func (s *stage) visits() []State {
 	return visited
 }
 
-// run runs the driver in a goroutine and returns a function that waits for the end.
+// run runs the driver in a goroutine and returns a function that waits for it to finish.
 func (s *stage) run(t *testing.T) func() Outcome {
 	t.Helper()
 	done := make(chan Outcome, 1)

@@ -36,7 +36,7 @@ var States = []statemachine.StateInfo{
 // The events. A completion ends the only blocking task of a state.
 const (
 	Started           Event = "started"            // the process has started; sent once
-	VolumeBusy        Event = "volume busy"        // completion: locking the volume failed
+	VolumeBusy        Event = "volume busy"        // completion: the volume could not be locked
 	Replied           Event = "replied"            // completion: the sidecar returned a status
 	NoAnswer          Event = "no answer"          // completion: the sidecar did not respond
 	Accepted          Event = "accepted"           // completion: the sidecar accepted the initialization request
@@ -46,10 +46,10 @@ const (
 	ConfigValid       Event = "config valid"       // completion: the configuration is valid and stored, and etcd can be opened
 	ConfigInvalid     Event = "config invalid"     // completion: etcd cannot start with the configuration
 	ConfigUnavailable Event = "config unavailable" // completion: the configuration or a certificate file is temporarily unavailable
-	ConfigPrefetched  Event = "config prefetched"  // completion: the fetch during the validation has ended
+	ConfigPrefetched  Event = "config prefetched"  // completion: the prefetch during validation has finished
 	EtcdReady         Event = "etcd ready"         // completion: etcd has joined the cluster and responds
 	EtcdFailed        Event = "etcd failed"        // completion: etcd failed to start, stopped or lost a listener
-	EtcdClosed        Event = "etcd closed"        // completion: etcd is completely stopped
+	EtcdClosed        Event = "etcd closed"        // completion: etcd has stopped completely
 	RecordSettled     Event = "record settled"     // completion: the exit record is final or could not be written
 	Elapsed           Event = statemachine.Elapsed // the timer of the state has fired
 	Crashed           Event = "crashed"            // a goroutine panicked, or etcd logged a fatal error
@@ -58,7 +58,7 @@ const (
 	ListenerLost      Event = "listener lost"      // the wrapper's own server has failed
 )
 
-// Guards other than Always, implemented in conditions.
+// Guards other than Always; see conditions.
 const (
 	StatusNew         Guard = "New"
 	NewAfterFailed    Guard = "New after Failed"
@@ -77,7 +77,7 @@ const (
 const (
 	LockVolume      Action = "lock volume"
 	AskStatus       Action = "ask status"
-	ProbeData       Action = "probe data" // check that no etcd has the data open; otherwise invalidate the exit record
+	ProbeData       Action = "probe data" // check that no etcd has the data open; if one has, invalidate the exit record
 	AskInit         Action = "ask initialization"
 	AskFullInit     Action = "ask full initialization" // regardless of the exit record
 	PrefetchConfig  Action = "prefetch config"         // concurrent with all other actions
@@ -96,12 +96,12 @@ const (
 	RefreshConfig Action = "refresh config" // quick: prefetch again, unless a prefetch is in progress or has just finished
 	EndPrefetch   Action = "end prefetch"   // quick: cancel the prefetch
 
-	PaceProgress Action = "pace progress" // quick: poll soon, then less and less often
+	PaceProgress Action = "pace progress" // quick: poll soon at first, then less and less often
 	PaceFailure  Action = "pace failure"  // quick: back off after a failed initialization
 	PaceSilence  Action = "pace silence"  // quick: back off if the sidecar does not respond
 	PaceLock     Action = "pace lock"     // quick: retry soon, because locking the volume is cheap
 	LimitStart   Action = "limit start"   // quick: --etcd-ready-timeout
-	LimitAbort   Action = "limit abort"   // quick: set the time limit of a stop before etcd is started
+	LimitAbort   Action = "limit abort"   // quick: set the time limit of a stop before etcd was started
 	LimitStop    Action = "limit stop"    // quick: set the time limit of a stop after etcd was started
 )
 
@@ -122,8 +122,8 @@ var (
 var Table = statemachine.Expand(written)
 
 // written is the source of the table. Rows with the same From and On are adjacent, and all of them except the last
-// have a guard. The first row whose guard holds is taken. Users see Why in the log, in the status and as the reason
-// for a state. Elsewhere handles events without a row.
+// have a guard. The first row with a guard that holds is taken. Why is shown to users in the log, in the status and
+// as the reason for a state. Elsewhere handles events without a row.
 var written = statemachine.Entries{
 	{Query, Started, Always, Query, []Action{LockVolume, AskStatus}, "querying the initialization status"},
 	{Query, VolumeBusy, Always, Wait, []Action{PaceLock}, "cannot lock the volume"},

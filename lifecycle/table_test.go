@@ -54,10 +54,10 @@ func TestTable_illegalTransition(t *testing.T) {
 
 type sentence statemachinetest.Sentence[Facts, Payload]
 
-// there is a placeholder for the state in which the step started.
+// there stands for the state in which the step started.
 const there State = ""
 
-// Facts for each way in which a run can end.
+// Facts for each way that a run can end.
 var (
 	begunByStop    = Facts{Ending: StopPosted}
 	begunByTerm    = Facts{Ending: Signal, Signals: 1, LastSignal: syscall.SIGTERM}

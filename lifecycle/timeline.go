@@ -14,13 +14,14 @@ import (
 // maxHistory is the maximum length of the history.
 const maxHistory = 64
 
-// Transition is a transition in the history. Count is the number of times it was taken in the current phase.
+// Transition is a transition in the history. Count is the number of times that the transition was taken in the
+// current phase.
 type Transition = statemachine.Transition
 
-// EdgeCount counts the number of times that a transition was taken since the process started.
+// EdgeCount counts how often a transition was taken since the process started.
 type EdgeCount = statemachine.TransitionCount
 
-// Validation describes a requested validation of the data directory.
+// Validation describes the requested validation of the data directory.
 type Validation struct {
 	Mode bootstrap.Mode
 	Why  string // reason for the mode
@@ -32,8 +33,8 @@ type Snapshot struct {
 	Since      time.Time
 	PhaseSince time.Time                      // start of the phase; polling is a single phase
 	Reason     string                         // reason of the state
-	Attempt    int                            // number of times that the last transition was taken in this phase
-	NextRetry  time.Time                      // time when the timer fires, or zero
+	Attempt    int                            // how often the last transition was taken in this phase
+	NextRetry  time.Time                      // time at which the timer fires, or zero
 	Condition  Condition                      // latest condition; check Ended
 	Word       bootstrap.InitializationStatus // last status of the sidecar
 	Validation Validation                     // last requested validation
@@ -46,8 +47,8 @@ type Snapshot struct {
 // Changed returns a channel that is closed once there is a newer snapshot.
 func (s *Snapshot) Changed() <-chan struct{} { return s.changed }
 
-// timeline records the history. A transition that is repeated within a phase, such as polling, is listed once with a
-// count. Without the count, a loop would push earlier transitions out of the history.
+// timeline records the history. A transition that is repeated within a phase, such as polling, is listed once with
+// a count. If every repetition were listed, a loop would push older transitions out of the history.
 type timeline struct {
 	Snapshot            // next snapshot to publish
 	endReasons []string // reasons for ending the run and for changing the exit status
@@ -62,8 +63,8 @@ func (l *timeline) enter(state State, now time.Time) {
 	}
 }
 
-// phaseOf returns the first state of the phase that a state belongs to. All states before a validation result are a
-// single phase for users.
+// phaseOf returns the first state of the phase that a state belongs to. For users, all states before the validation
+// result are a single phase.
 func phaseOf(state State) State {
 	if slices.Contains(BeforeResult, state) {
 		return BeforeResult[0]
@@ -88,7 +89,7 @@ func (l *timeline) add(t Transition) Transition {
 	return t
 }
 
-// count counts a transition. The number of counts is limited by the number of rows.
+// count counts a transition. There is at most one count per row.
 func (l *timeline) count(t Transition) {
 	i := slices.IndexFunc(l.EdgeCounts, func(e EdgeCount) bool {
 		return e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To
@@ -164,8 +165,8 @@ func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	}
 }
 
-// logTransition logs a transition, at debug level if it is a repetition. Persistent conditions are logged by the code
-// that watches the snapshots.
+// logTransition logs a transition, at debug level if it is a repetition. The code that watches the snapshots logs
+// persistent conditions.
 func (d *Driver) logTransition(taken Transition, pause time.Duration) {
 	entry := d.log.WithLevel(d.level(taken)).
 		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).

@@ -64,8 +64,8 @@ func declared[T ~string]() []T {
 	return words
 }
 
-// assertKnown compares the constants that a part of the program handles with the declared constants and explains how
-// to fix a difference.
+// assertKnown compares the constants that a part of the program handles with the declared ones, and explains how to
+// fix any difference.
 func assertKnown[T ~string](t *testing.T, known []T, advice string) {
 	t.Helper()
 	kind := reflect.TypeFor[T]().Name()
@@ -78,7 +78,7 @@ func assertKnown[T ~string](t *testing.T, known []T, advice string) {
 	}
 }
 
-// usedIn collects words from all rows of the table.
+// usedIn collects constants from all rows of the table.
 func usedIn[T ~string](words func(Row) []T) []T {
 	var all []T
 	for _, row := range Table {
@@ -196,7 +196,8 @@ func listed[T ~string](t *testing.T, introduction string) (words []T) {
 	return words
 }
 
-// Every known status must have a row. After an unknown status, the machine must poll again without opening anything.
+// Every known status must have a row. After an unrecognized status, the machine must poll again without opening
+// anything.
 func TestSidecarWords_haveRows(t *testing.T) {
 	assertKnown(t, bootstrap.InitializationStatuses, "add it to InitializationStatuses (bootstrap/sidecar.go)")
 	var told []bootstrap.InitializationStatus
@@ -217,8 +218,7 @@ func TestSidecarWords_haveRows(t *testing.T) {
 	}
 }
 
-// explored explores the table and requires that no invariant is violated, because a violation ends the exploration
-// early.
+// explored explores the table and fails on any violated invariant, because a violation ends the exploration early.
 func explored(t *testing.T) *explorer {
 	t.Helper()
 	found := explore()

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// Sidecar validates the data directory. The sidecar is either etcd-backup-restore, called over HTTP, or its
+// Sidecar validates the data directory. The implementation is either a client for etcd-backup-restore or its
 // replacement in this process.
 type Sidecar interface {
 	// Status returns the status of the initialization. Each result is returned only once.
@@ -22,8 +22,8 @@ type Sidecar interface {
 	Trigger(ctx context.Context, mode bootstrap.Mode) error
 	// Config returns the etcd configuration as YAML.
 	Config(ctx context.Context) ([]byte, error)
-	// WhyFailed returns an error that explains why the last initialization failed and names the file, or nil if the
-	// reason is unknown. An exitcode.FinalError ends the run.
+	// WhyFailed returns the reason why the last initialization failed, including the file, or nil if it is unknown.
+	// An exitcode.FinalError ends the run.
 	WhyFailed() error
 }
 
@@ -56,12 +56,12 @@ type Member interface {
 	// files are missing or invalid, which may be temporary.
 	Configure(yaml []byte) error
 	// Open starts etcd and returns once etcd has joined its cluster or failed. If ctx is done, Open returns
-	// immediately, and the caller must call Close.
+	// immediately. The caller must then call Close.
 	Open(ctx context.Context) error
 	// Watch waits until etcd stops unexpectedly and returns the reason. Watch also returns when ctx is done.
 	Watch(ctx context.Context) error
 	// Close closes etcd and returns once etcd is completely stopped. Close returns an error if etcd was not closed
-	// cleanly. opened is true if etcd has opened the data or the data was rejected.
+	// cleanly. opened reports whether etcd has opened the data or the data was rejected.
 	Close() (opened bool, err error)
 }
 
@@ -79,9 +79,9 @@ type Runtime struct {
 	Record  Record
 	Member  Member
 	Server  Server
-	// Mode chooses the validation mode after the last exit and returns the reason.
+	// Mode returns the validation mode to use after the last exit, and the reason.
 	Mode func() (mode bootstrap.Mode, reason string)
-	// LeaveReason records the reason of a crash.
+	// LeaveReason records the reason for a crash.
 	LeaveReason func(reason string) error
 }
 
@@ -250,7 +250,7 @@ func (w *work) lockData(context.Context) message {
 		return w.dataInUse(err)
 	}
 	// etcd starts even if the file system does not support locks. If the directory is unusable, etcd reports the
-	// error once the record has been removed.
+	// error after the record has been removed.
 	return message{event: ConfigValid, payload: Payload{Err: err}}
 }
 
@@ -310,8 +310,8 @@ func recordResult(err error, detail string) message {
 	return message{event: RecordSettled, payload: Payload{Detail: detail}}
 }
 
-// Maximum ages of a prefetched configuration at the time when the validation result arrives. A minute is acceptable
-// because a mounted ConfigMap can be a minute out of date even without a prefetch.
+// Maximum ages of a prefetched configuration when the validation result arrives. Up to a minute is acceptable,
+// because a mounted ConfigMap can be a minute out of date anyway.
 const (
 	// youngWithLog applies to a member with a log, because etcd takes the members from the log and ignores
 	// initial-cluster.
@@ -326,12 +326,12 @@ const (
 
 // prefetchState describes the newest prefetched configuration and the validation result.
 type prefetchState struct {
-	asked  time.Time // time of the request, or zero if there is no configuration
+	asked  time.Time // time of the request; zero if there is no configuration
 	ended  time.Time // end of the last prefetch
 	about  bootstrap.ConfigPreview
 	before []string  // WAL directories before the validation
 	after  []string  // WAL directories after the validation
-	result time.Time // time when the result was read
+	result time.Time // time at which the result was read
 }
 
 // isUsable reports whether etcd may run with the newest prefetched configuration. No configuration is usable before
@@ -347,8 +347,8 @@ func (p *prefetchState) isUsable() bool {
 	return hasLog && age <= youngWithLog || p.about.NewAlone && age <= youngAlone
 }
 
-// annotate updates the prefetch state from a message and sets Early in the message. annotate decides whether the
-// configuration is recent, because the rules have no clock.
+// annotate updates the prefetch state from a message and sets Early in the message. Early cannot be decided by the
+// rules, because they have no clock.
 func (d *Driver) annotate(m *message) {
 	now := time.Now()
 	switch m.event {
@@ -381,7 +381,7 @@ var prefetchActions = map[Action]func(*Driver){
 	EndPrefetch:    (*Driver).endPrefetch,
 }
 
-// refresh starts another prefetch to keep the configuration recent until the validation result arrives. While a
+// refresh starts another prefetch, so that the configuration is recent when the validation result arrives. While a
 // prefetch is in progress, and for a short time afterwards, refresh does nothing.
 func (d *Driver) refresh() {
 	if d.early.number == 0 && time.Since(d.prefetch.ended) >= refreshPause {

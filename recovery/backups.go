@@ -28,9 +28,9 @@ import (
 type remoteStore struct {
 	*session
 	volume      *localVolume
-	last        contents  // last response from the store
-	silentSince time.Time // time since which the store has not responded; zero if the store responded or was not queried
-	heartbeat   heartbeat // heartbeat of the process that writes the generation to be replaced
+	last        contents  // most recent response from the store
+	silentSince time.Time // start of the store outage; zero if the store responded or was not queried
+	heartbeat   heartbeat // heartbeat of the process that writes to the generation to be replaced
 }
 
 // contents is the result of reading the store.
@@ -39,11 +39,11 @@ type contents struct {
 	judgment relation.Result
 	path     archive.Path
 	notKept  error // reason why there is no path
-	adopted  bool  // whether the user wants to adopt the store's cluster and has not done so yet
+	adopted  bool  // whether an adoption of the store's cluster is requested and still pending
 }
 
-// readCluster determines which cluster the store belongs to. If the manifest is missing or damaged, readCluster takes
-// the cluster ID from the first generation: the manifest is the oldest object, so a lifecycle rule of the bucket
+// readCluster determines which cluster the store belongs to. If the manifest is missing or damaged, readCluster
+// takes the cluster ID from the first generation. The manifest is the oldest object, so a bucket lifecycle rule
 // would delete it first.
 func (b *remoteStore) readCluster(ctx context.Context) (seen contents, err error) {
 	manifest, why := b.options.Archive.Cluster(ctx)
@@ -69,7 +69,7 @@ func (b *remoteStore) readCluster(ctx context.Context) (seen contents, err error
 }
 
 // observe reads everything in the store except the backups and compares it with the volume. In a multi-member
-// cluster, a member with valid data rejoins the other members instead of adopting its own store.
+// cluster, a member with valid data rejoins the other members rather than adopting its own store.
 func (b *remoteStore) observe(ctx context.Context) (seen contents, err error) {
 	if seen, err = b.readCluster(ctx); err != nil {
 		return seen, err
@@ -101,7 +101,7 @@ func (b *remoteStore) observe(ctx context.Context) (seen contents, err error) {
 	return seen, nil
 }
 
-// describeVolume describes the volume, including what the running members report about it.
+// describeVolume describes the volume, including what running members report about it.
 func (b *remoteStore) describeVolume() relation.Data {
 	v := b.volume
 	d := relation.Data{State: relation.Damaged, Identity: v.identity, Owner: b.owner(), Revision: v.position.HighestRevision}
@@ -122,8 +122,8 @@ func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 // otherStates are the states of a store that does not belong to this member.
 var otherStates = []StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed}
 
-// state returns the state of the store. All relations that allow a restore are the same state, because the rules do
-// not distinguish them.
+// state returns the state of the store. All relations that allow a restore map to the same state, because the rules
+// do not distinguish between them.
 func (c contents) state() StoreState {
 	r := c.judgment.Relation
 	if slices.Contains(otherStates, r) || slices.Contains([]StoreState{relation.Empty, relation.Founded, relation.Adopted}, r) {
@@ -163,7 +163,7 @@ func (b *remoteStore) describeRelation(seen contents) string {
 	return seen.judgment.Describe(b.describeVolume(), seen.Store, b.options.Archive.String())
 }
 
-// isDone reports whether any volume has already performed the requested restore.
+// isDone reports whether the requested restore has already been done on any volume.
 func (b *remoteStore) isDone(seen contents) bool {
 	return slices.Contains(archive.Restores(seen.Generations), b.options.Request.ID)
 }
@@ -180,7 +180,7 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 	b.last = seen
 	state := seen.state()
 	answer := Facts{StoreFacts: StoreFacts{Answer: state, Behind: seen.judgment.Lacks, RestoreDone: b.requested && b.isDone(seen)}}
-	if answer.RestoreDone { // saves the next start a request to the store
+	if answer.RestoreDone { // so that the next start does not have to query the store
 		if err := b.updateRecord(func(r *journal) { r.addDone(b.options.Request.ID) }); err != nil {
 			return "", Facts{}, err
 		}
@@ -215,8 +215,8 @@ func storeAnswer(state StoreState, why error) (Event, Facts, error) {
 	return Answered, Facts{StoreFacts: StoreFacts{Answer: state}, Err: why}, nil
 }
 
-// limitWait sets the timeout of a request to the store. While valid data is waiting for the store, the timeout is the
-// time that is left to wait.
+// limitWait sets the timeout of a request to the store. If the member has valid data, the timeout is the remaining
+// time that the data may wait for the store.
 func (b *remoteStore) limitWait(limit time.Duration) (context.Context, context.CancelFunc) {
 	if b.silentSince.IsZero() {
 		b.silentSince = b.now()
@@ -236,7 +236,7 @@ func (b *remoteStore) awayState() StoreState {
 }
 
 // queryFailed returns the state of a store that could not be read, and the reason. A valid volume needs no restore,
-// so the error affects only its backups, unless object names suggest that the volume was rolled back.
+// so the error only affects backups unless object names suggest that the volume was rolled back.
 func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, error) {
 	if b.requested && b.member.Peers != nil {
 		why = fmt.Errorf("%w; if restore %q has already been done, remove --restore-to, and this member will get its data from the others", why, b.options.Request.ID)
@@ -263,8 +263,8 @@ func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, e
 }
 
 // compareNames returns the reason why a valid volume may have been rolled back, judging by the object names in a
-// store that cannot be verified. Object names can be forged, but a volume that was not rolled back has every revision
-// that appears in them. All other errors from the store are returned unchanged.
+// store that cannot be verified. Object names can be forged, but a volume that was not rolled back has every
+// revision in genuine names. All other errors from the store are returned unchanged.
 func (b *remoteStore) compareNames(ctx context.Context, why error) (older, err error) {
 	if !notVerified(why) {
 		return nil, why
@@ -276,7 +276,7 @@ func (b *remoteStore) compareNames(ctx context.Context, why error) (older, err e
 	return b.compareRevision(reported, why), nil
 }
 
-// compareRevision returns an error if, judging by the object names, the store has revisions that a valid volume
+// compareRevision returns an error if the object names suggest that the store has revisions that a valid volume
 // lacks.
 func (b *remoteStore) compareRevision(revision int64, why error) error {
 	if revision <= b.volume.position.HighestRevision {
@@ -286,14 +286,14 @@ func (b *remoteStore) compareRevision(revision int64, why error) error {
 		"to serve it unchanged, start with --recover=never; the objects cannot be verified: %w", b.volume.position.HighestRevision, revision, why)
 }
 
-// findMissingKey returns an error if a decision requires more trusted keys because all restorable backups, or all
-// objects that seem to contain newer data, are signed with other keys.
+// findMissingKey returns an error if more trusted keys are needed for a decision: all restorable backups, or all
+// objects that seem to contain newer data, are signed with untrusted keys.
 func (b *remoteStore) findMissingKey(seen contents) error {
 	needed := b.requested || !b.isValid() || seen.judgment.Lacks
 	switch {
 	case needed && errors.Is(seen.notKept, format.ErrUntrusted):
 		return seen.notKept
-	case needed && seen.path.Revision > 0: // the backup would be restored, and the new cluster would write to the store
+	case needed && seen.path.Revision > 0: // restoring the backup would lead to a new cluster that writes to the store
 		return b.options.Archive.MayAdd(seen.Newest())
 	case !needed && errors.Is(seen.path.PastEnd, format.ErrUntrusted):
 		return b.compareRevision(seen.path.Reported, seen.path.PastEnd)
@@ -301,7 +301,7 @@ func (b *remoteStore) findMissingKey(seen contents) error {
 	return nil
 }
 
-// describe returns details about the store to append to the reason of the rule.
+// describe returns details about the store to append to the rule's reason.
 func (b *remoteStore) describe(state StoreState) error {
 	switch seen := b.last; {
 	case slices.Contains(otherStates, state) && b.options.Adopt != "":
@@ -327,23 +327,23 @@ func (b *remoteStore) mayReplace() bool {
 	return f.Alone || b.requested || f.isLost() || !f.Peers && !b.isValid()
 }
 
-// stillness is the time for which a generation must be idle, by the store's clock, before another process may replace
-// it. An idle writer adds a heartbeat every 40s. The value is a string because the test suites set a shorter time
-// with the linker.
+// stillness is the time for which a generation must be idle, by the store's clock, before another process may
+// replace it. An idle writer adds a heartbeat every 40s. The value is a string so that test suites can shorten it
+// with a linker flag.
 var stillness = "90s"
 
-// A heartbeat is evidence that another process is still writing to the newest generation.
+// A heartbeat tracks evidence that another process is still writing to the newest generation.
 type heartbeat struct {
 	ahead *time.Duration // offset of the store's clock from the local clock; nil if unknown
 	added time.Time      // creation time of the generation's last object, by the store's clock
 	seen  time.Time      // time at which this run first saw that object, by the local clock
-	until time.Time      // time at which the generation has been idle for long enough, by the local clock; zero if there is no need to wait
+	until time.Time      // local time at which the generation will be idle for long enough; zero for no wait
 }
 
 // checkWriter returns the reason why the process that writes to the newest generation may still be running. The
-// process has stopped if it released the generation or ran on this volume, if the user ruled it out, or if the
-// generation has been idle for long enough. The check only prevents users from running two clusters by accident:
-// ending the generation protects the data in any case.
+// process is considered stopped if it released the generation or ran on this volume, if the user ruled it out, or
+// if the generation has been idle for long enough. The check only keeps users from running two clusters by
+// accident, because ending the generation protects the data in any case.
 func (b *remoteStore) checkWriter(ctx context.Context, seen contents) (why, err error) {
 	beat := &b.heartbeat
 	beat.until = time.Time{}
@@ -357,7 +357,7 @@ func (b *remoteStore) checkWriter(ctx context.Context, seen contents) (why, err 
 	}
 	if beat.ahead == nil {
 		clock, err := store.Clock(ctx, b.options.Archive.Store())
-		if clock.IsZero() { // leaves an object behind if it cannot be deleted
+		if clock.IsZero() { // an object that cannot be deleted is left behind
 			return nil, cmp.Or(err, errors.New("the store does not report object creation times"))
 		}
 		beat.ahead = new(clock.Sub(b.now()))
@@ -394,8 +394,7 @@ func (b *remoteStore) describeWriter(seen contents) string {
 }
 
 // isLocalWriter reports whether the process that writes to the newest generation ran on this volume. etcd syncs a
-// revision to disk before the revision is uploaded, so valid data that lacks uploaded revisions is a copy or was
-// rolled back.
+// revision before it is uploaded, so valid data that lacks uploaded revisions is a copy or was rolled back.
 func (b *remoteStore) isLocalWriter(seen contents) bool {
 	if b.isValid() {
 		return !seen.judgment.Lacks && seen.Owner() == b.owner()
@@ -403,8 +402,8 @@ func (b *remoteStore) isLocalWriter(seen contents) bool {
 	return b.volume.identity.Session != "" && b.volume.identity.Session == seen.Head.Newest().Session
 }
 
-// uploadSpool uploads the segments queued on the volume unless valid data on the volume already includes them. While
-// the store is unavailable, recovery waits, because these segments cannot be added after a restore.
+// uploadSpool uploads the segments queued on the volume unless valid data on the volume already includes them.
+// Recovery waits while the store is unavailable, because the segments cannot be added after a restore.
 func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 	data := b.volume.identity
 	if b.volume.damage != nil {
@@ -444,7 +443,7 @@ func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	position := b.volume.position
 	if err := b.options.Flush(ctx, b.member.DataDir, position); err != nil {
 		head, failed := b.options.Archive.Head(ctx, b.last.Newest().Number)
-		if failed == nil && head.Revision() >= position.Revision { // as after a clean stop
+		if failed == nil && head.Revision() >= position.Revision { // for example after a clean stop
 			b.options.Log.Info().Err(err).Msg("recovery: the store has every revision on the volume; later changes to leases and users are only in the preserved copy")
 		} else {
 			b.options.Log.Warn().Err(err).Msg("recovery: some revisions on the volume could not be uploaded; the preserved copy still has them")
@@ -457,9 +456,9 @@ func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	return Flushed, Facts{}, nil
 }
 
-// findEnd reads the end of the backups again after volumes have uploaded their data. Objects that appear after
-// findEnd has returned come from another process. If another process has created a generation in the meantime, the
-// claim will fail.
+// findEnd reads the end of the backups again after volumes have uploaded their data. Any object that appears
+// afterwards comes from another process. If another process has created a generation in the meantime, the claim
+// will fail later.
 func (b *remoteStore) findEnd() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -476,8 +475,8 @@ func (b *remoteStore) findEnd() (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// storeWayOut returns the way out for an error from the store. If the store did not report a specific problem,
-// storeWayOut returns the value of otherwise.
+// storeWayOut returns the way out of an error from the store. If the store reported no specific problem,
+// storeWayOut returns otherwise.
 func storeWayOut(err error, otherwise string) string {
 	switch failure := store.FailureOf(err); {
 	case failure == "" || failure == store.ErrUnavailable:
@@ -489,7 +488,7 @@ func storeWayOut(err error, otherwise string) string {
 	}
 }
 
-// notVerified reports whether the store returned data that cannot be verified, which makes retrying pointless.
+// notVerified reports whether the store returned data that cannot be verified, in which case retrying is pointless.
 func notVerified(err error) bool {
 	return archive.NotVerified(err) || errors.Is(err, format.ErrNewer)
 }
@@ -501,8 +500,8 @@ func isOneOf(err error, several ...error) bool {
 
 // The functions below create, adopt and end generations in the store for the data that etcd will serve.
 
-// adoptOwners returns the owners that have adopted the store. The list includes this owner if the user requests an
-// adoption.
+// adoptOwners returns the owners that have adopted the store. If the user requests an adoption, the list includes
+// this owner.
 func (b *remoteStore) adoptOwners(seen contents) []string {
 	before := archive.Adoptions(seen.Generations)
 	if !seen.adopted || slices.Contains(before, b.owner()) {
@@ -511,8 +510,8 @@ func (b *remoteStore) adoptOwners(seen contents) []string {
 	return append(before, b.owner())
 }
 
-// endNamed ends the generation that the user named, before it is restored. A cluster that still writes to that
-// generation would otherwise add objects during every build, and every build would be outdated.
+// endNamed ends the generation that the user named, before it is restored. Otherwise, a cluster that still writes
+// to that generation would add objects during every build and make it outdated.
 func (b *remoteStore) endNamed() (Event, Facts, error) {
 	if !b.last.adopted || b.last.Newest().Number == 0 || b.last.Head.Ending() != nil {
 		return "", Facts{}, nil
@@ -557,9 +556,10 @@ func (b *remoteStore) adopt() (Event, Facts, error) {
 	return Taken, Facts{}, nil
 }
 
-// endGeneration ends a generation in favor of the next one, so that nothing can be added after the position that was
-// read. If another process has started to end the generation, endGeneration completes the ending. If nothing was read
-// and the head cannot be verified, the generation does not have to be ended, because writers cannot extend it either.
+// endGeneration ends a generation in favor of the next one, so that nothing can be added after the position that
+// was read. If another process has started to end the generation, endGeneration finishes the job. If nothing was
+// read and the head cannot be verified, there is no need to end the generation, because writers cannot extend it
+// either.
 func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Generation, read format.Position) error {
 	head, err := b.options.Archive.Head(ctx, last.Number)
 	switch {
@@ -577,9 +577,10 @@ func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Gene
 	return err
 }
 
-// writeIdentity records on the volume which cluster the data belongs to before etcd opens the data. A new cluster is
-// not created until its ID is recorded, because a member without an ID would be rejected once another member has
-// initialized the store. For existing data, the backup writer or the next start can record the cluster later.
+// writeIdentity records on the volume which cluster the data belongs to before etcd opens the data. A new cluster
+// must not be created until its ID is recorded, because a member without an ID would be rejected once another
+// member has initialized the store. For existing data, the cluster can be recorded later, by the backup writer or
+// the next start.
 func (b *remoteStore) writeIdentity(result Event) error {
 	if b.options.Archive == nil {
 		return nil
@@ -592,7 +593,7 @@ func (b *remoteStore) writeIdentity(result Event) error {
 		identity, err = b.foundCluster(ctx)
 	case !b.isValid() && b.survey.ID != "":
 		identity = archive.Identity{Cluster: b.survey.ID, Generation: b.survey.Generation}
-	case !b.isValid() && result != RestoreData: // the members that provide the data did not report an identity
+	case !b.isValid() && result != RestoreData: // the members that provide the data reported no identity
 		var seen contents
 		identity = archive.Identity{}
 		if seen, err = b.readCluster(ctx); err == nil && seen.Cluster.Cluster != "" {
@@ -617,7 +618,7 @@ func (b *remoteStore) writeIdentity(result Event) error {
 	return identity.Write(b.member.DataDir)
 }
 
-// foundCluster creates the ID of a new cluster or returns the ID that another member has created.
+// foundCluster creates the ID of a new cluster, or returns the one that another member has created.
 func (b *remoteStore) foundCluster(ctx context.Context) (archive.Identity, error) {
 	etcd := b.volume.position.ClusterID
 	if etcd == 0 {

@@ -59,8 +59,8 @@ func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	assert.Len(t, w.generations(), 1)
 }
 
-// A mount point within the data directory must be reported while the data is still valid, because after a restore,
-// the mounted part of the old data would appear in the new data.
+// A mount point within the data directory must be reported while the data is still valid, because a restore would
+// mix the mounted part of the old data with the new data.
 func TestMountPointIsReportedWhileDataAreValid(t *testing.T) {
 	for within, warning := range map[string]string{
 		"":           "automatic recovery of lost or damaged data would fail",
@@ -88,7 +88,7 @@ func (w *world) mount(what, at string) {
 	w.t.Cleanup(func() { require.NoError(w.t, unix.Unmount(at, unix.MNT_DETACH)) })
 }
 
-// cutOff returns a world in which a restore was interrupted before an action.
+// cutOff returns a world in which a restore was interrupted just before an action.
 func cutOff(t *testing.T, before Action) *world {
 	t.Helper()
 	w := newFilledWorld(t)
@@ -131,7 +131,7 @@ func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
 	assert.Len(t, w.generations(), 2)
 }
 
-// disasters maps the ways to lose the data on a volume to the expected result of recovery.
+// disasters maps the ways of losing the data on a volume to the expected result of recovery.
 var disasters = map[string]struct {
 	happens func(*world)
 	keys    []string
@@ -145,11 +145,11 @@ var disasters = map[string]struct {
 	}, []string{"key"}, 1},
 }
 
-// everywhere makes tests interrupt recovery at every point instead of at a sample of points. The Makefile target
+// everywhere makes tests interrupt recovery at every point rather than at a sample of points. The Makefile target
 // test-recovery sets the flag.
 var everywhere = flag.Bool("everywhere", false, "cut recovery off at every place")
 
-// some returns the step by which the test advances from one interruption point to the next.
+// some returns the distance between two interruption points.
 func some(apart int) int {
 	if *everywhere {
 		return 1
@@ -219,7 +219,7 @@ func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	})
 }
 
-// The result must be the same if any single request to the store fails, either before or after it takes effect.
+// The result must be the same even if a single request to the store fails before or after it takes effect.
 func TestFailureOfAnyRequestDoesNotChangeTheEnd(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {
@@ -303,7 +303,7 @@ type input struct {
 	requested bool // --restore-to
 	owner     StoreState
 	kept      bool // the requested target can be restored
-	behind    bool // the store has data that the volume lacks, because of a rollback in a multi-member cluster
+	behind    bool // after a rollback in a multi-member cluster, the store has data that the volume lacks
 
 	unidentified bool // the data does not record which cluster it belongs to
 
@@ -355,8 +355,7 @@ func (l input) sensible() bool {
 	return true
 }
 
-// variants returns the inputs for a member of a multi-member cluster, in which the store either has backups or has
-// none.
+// variants returns the inputs for a member of a multi-member cluster, with and without backups in the store.
 func (l input) variants() (all []input) {
 	if l.alone {
 		return []input{l}
@@ -378,7 +377,7 @@ func (l input) variants() (all []input) {
 	return all
 }
 
-// possible reports whether the responses of the peers are consistent with this member.
+// possible reports whether the peers' responses are consistent with this member's state.
 func (l input) possible() bool {
 	switch {
 	case l.remains && l.found != VolumeEmpty, l.behind && !l.rolledBack(), l.requested && !l.store:

@@ -16,22 +16,22 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// peerGroup is this member's cluster as the other members report it.
+// peerGroup is this member's cluster, as reported by the other members.
 type peerGroup struct {
 	*session
 	volume    *localVolume
 	backups   *remoteStore
-	newer     error     // data that the store has and a valid volume lacks; nil if there is none or the store was not read
-	needed    int64     // revision that, according to the store, a member of a quorum must have; 0 if unknown
+	newer     error     // data in the store that a valid volume lacks; nil if there is none or the store was not read
+	needed    int64     // revision that any quorum must have, according to the store; 0 if unknown
 	id        string    // ID of this member's cluster, from the volume or the store
 	etcdID    string    // etcd cluster ID recorded in the store; used for peers that report only that ID
 	storeAway bool      // whether the store was unreachable when id was read
 	askedAt   time.Time // time of the last request to the store
-	lostSince time.Time // time since which no member has reported usable data; zero if a member has reported some
+	lostSince time.Time // time since which no member has reported usable data; zero if one has
 }
 
-// queryPeers asks the other members how they list this member. Recovery does not record the steps of a rejoin because
-// it can always read the member list again.
+// queryPeers asks the other members how they list this member. The steps of a rejoin are not recorded, because
+// recovery can always reread the member list.
 func (c *peerGroup) queryPeers() (Event, Facts, error) {
 	v := c.volume
 	self := peers.Self{Position: v.position, Volume: c.stateForPeers(), Uploaded: c.facts.Uploaded || c.options.Archive == nil}
@@ -57,7 +57,7 @@ func (c *peerGroup) queryPeers() (Event, Facts, error) {
 	}}, nil
 }
 
-// isWaitDone reports whether all members have been without usable data for long enough to rule out a late mount.
+// isWaitDone reports whether no member has had usable data for so long that a late mount is ruled out.
 func (c *peerGroup) isWaitDone() bool {
 	if listing := c.survey.Membership; listing != peers.Gone && listing != peers.Founding {
 		c.lostSince = time.Time{}
@@ -69,7 +69,7 @@ func (c *peerGroup) isWaitDone() bool {
 	return c.now().Sub(c.lostSince) >= c.lateMounts
 }
 
-// stateForPeers returns the volume state that this member reports to its peers.
+// stateForPeers returns the volume state to report to the peers.
 func (c *peerGroup) stateForPeers() peers.Volume {
 	switch state := c.facts.Volume; {
 	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // otherwise another member could create a new cluster with this one
@@ -97,7 +97,7 @@ func (c *peerGroup) compare(s *peers.Survey) {
 		}
 	case s.Cluster != "" && s.Cluster != id:
 		c.compareCluster(s, id)
-	case c.isValid(): // other volumes wait for the other members anyway
+	case c.isValid(): // any other volume waits for the other members anyway
 		s.Outdated = c.compareStore(s)
 	}
 	if s.Outdated == nil && (s.Membership == peers.Started || s.Membership == peers.Claimed) && v.position.MemberID != 0 {
@@ -105,9 +105,9 @@ func (c *peerGroup) compare(s *peers.Survey) {
 	}
 }
 
-// checkCluster returns an error if the peers belong to a different cluster, because this member must not change the
-// membership of a different cluster. The ID of this member's cluster comes from the volume or from a store that this
-// member owns. Without a store, clusters are compared by etcd's cluster ID.
+// checkCluster returns an error if the peers belong to a different cluster, because this member must not change
+// that cluster's membership. The ID of this member's cluster comes from the volume or from a store that this member
+// owns. Without a store, clusters are compared by etcd's cluster ID.
 func (c *peerGroup) checkCluster(s *peers.Survey) error {
 	if s.Cluster == "" || c.options.Archive == nil || c.volume.position.ClusterID != 0 && s.ID == "" {
 		return nil
@@ -160,9 +160,9 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 }
 
 // compareStore returns nil if etcd may open a valid volume even if no quorum of the peers responds, and the reason
-// otherwise. After a power failure, no peer responds at first, so a member usually starts without waiting for its
-// peers. However, a quorum has acknowledged everything in the store, so a quorum must not form without that data. If
-// the volume is older than the store, the member waits for a running member that has the data.
+// otherwise. After a power failure, no peer responds at first, so a member normally starts without waiting for its
+// peers. However, a quorum has acknowledged everything in the store, so a quorum must not form without that data.
+// If the volume is older than the store, the member waits for a running member that has the data.
 func (c *peerGroup) compareStore(s *peers.Survey) error {
 	position, reported := c.volume.position, c.newer != nil // values reported to the peers in the last query
 	alone := position.IsOnlyVoter()
@@ -185,12 +185,12 @@ func (c *peerGroup) compareStore(s *peers.Survey) error {
 }
 
 // errVotesAlone reports that this member would serve its data immediately even though the other members may have
-// formed a quorum without it. Even a store without newer data does not prove that there was no such quorum: the
-// quorum may not have written anything, or the store may have been rolled back together with the volume.
+// formed a quorum without it. A store without newer data does not prove that there was no such quorum: the quorum
+// may not have written anything, or the store may have been rolled back together with the volume.
 var errVotesAlone = errors.New("this member is the only voter according to its log, but initial-cluster lists other members, which may have continued as a quorum: " +
 	"start the other members; if they are lost for good, start once with force-new-cluster: true in etcd's configuration")
 
-// findNewer describes the cluster's data that is in the store but not on the volume. If there is no such data, newer
+// findNewer describes the cluster's data that the store has but the volume lacks. If there is no such data, newer
 // is nil. If the store cannot be read, findNewer returns err.
 func (c *peerGroup) findNewer() (newer, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, brief)
@@ -212,8 +212,8 @@ func (c *peerGroup) findNewer() (newer, err error) {
 	return newer, nil
 }
 
-// crashes maps etcd's panics to their causes. If the data on the volume contradicts the data of the running members,
-// etcd panics at every start, although the data looks valid on its own.
+// crashes maps etcd's panics to their causes. If the data on the volume contradicts the data of the running
+// members, etcd panics at every start, even though the data looks valid by itself.
 var crashes = map[string]string{
 	"tocommit(":                     "the data lacks entries that this member has acknowledged to the leader",
 	"conflict with committed entry": "committed entries in the log differ from the leader's",
@@ -247,10 +247,10 @@ func (c *peerGroup) checkMember() error {
 }
 
 // checkQuorum keeps a member from giving up valid data for a cluster that may lack acknowledged writes. A regular
-// removal requires a quorum of the members that the data lists, and that quorum has every acknowledged write. After
+// removal requires a quorum of the members listed in the data, and that quorum has every acknowledged write. After
 // force-new-cluster, however, a single member may continue without such a quorum. The check passes if the data
-// records the removal of this member: the member has acknowledged nothing since its removal, and the members that its
-// data lists may have been removed later.
+// records the removal of this member: the member has acknowledged nothing since, and the members listed in its data
+// may have been removed later.
 func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 	data := c.volume.position
 	if s.Membership != peers.Unlisted || s.Outdated == nil || s.Cluster != hex(data.ClusterID) || !c.isValid() || data.Removed {
@@ -270,7 +270,7 @@ func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 }
 
 // checkFreeSpace deletes preserved copies until the volume has room for the peers' data, and returns an error if
-// there is still no room. Without the check, etcd would fail at every start while it receives a snapshot.
+// there is still no room. Without the check, etcd would fail at every start while receiving a snapshot.
 func (c *peerGroup) checkFreeSpace(s *peers.Survey) error {
 	if !s.Membership.HasQuorum() || s.Blocked != nil || c.facts.Volume != VolumeEmpty || c.facts.Remains || c.requested {
 		return nil
@@ -286,7 +286,7 @@ func (c *peerGroup) checkFreeSpace(s *peers.Survey) error {
 	return fmt.Errorf("the volume has no room for the other members' data: %w; %s", err, wayOut)
 }
 
-// reason returns details to append to the reason of the row.
+// reason returns details to append to the row's reason.
 func (c *peerGroup) reason(s *peers.Survey) error {
 	damage, archived, missing := c.volume.damage, c.options.Archive != nil, s.Missing
 	if missing != nil && s.Outdated != nil {
@@ -314,7 +314,7 @@ func (c *peerGroup) reason(s *peers.Survey) error {
 	return cmp.Or(s.Outdated, damage)
 }
 
-// wayOut returns the way out if too few members have data.
+// wayOut returns what the user can do if too few members have data.
 func (c *peerGroup) wayOut() string {
 	if c.options.Archive != nil {
 		return "if the missing data is lost for good, restore from the store: stop all members, then start all of them with --restore-to=latest and the same new --restore-id"
@@ -343,8 +343,8 @@ func (c *peerGroup) changed(err error, message string) (Event, Facts, error) {
 // errNotAllHere reports that a member did not respond to the survey.
 var errNotAllHere = errors.New("some members have not confirmed that they have no usable data")
 
-// confirmPeers queries the peers again before a generation is ended. During the build, or while this program was
-// down, a peer with data may have started.
+// confirmPeers queries the peers again before the generation is ended. A peer with data may have started during the
+// build or while this program was down.
 func (c *peerGroup) confirmPeers(ctx context.Context, next archive.Generation) error {
 	if c.member.Peers == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// A Case holds everything that a decision depends on.
+// A Case is everything that a decision depends on.
 type Case struct {
 	Volume VolumeState
 	Peers  PeerState
@@ -18,7 +18,7 @@ type Case struct {
 	Asked  RequestKind
 }
 
-// A Decision specifies what to do with a volume and why, and contains the way out if the decision is a refusal.
+// A Decision says what to do with a volume and why. For a refusal, it also contains the way out.
 type Decision struct {
 	Result Event
 	Why    string
@@ -73,7 +73,7 @@ var (
 func reject(why, wayOut string) Decision        { return Decision{Refuse, why, wayOut} }
 func rejectRequest(why, wayOut string) Decision { return Decision{Decline, why, wayOut} }
 
-// Texts used by more than one rule.
+// Strings used by more than one rule.
 const (
 	notRestoredAlone = "one member of a cluster is never restored on its own, because the others would keep newer data"
 	notCompared      = "the store could not be read for 10s, so etcd is starting with valid data that was not compared with the store"
@@ -86,7 +86,7 @@ const (
 // rules is the decision table. The first matching rule applies. docs/recovery.md and testdata/decisions.golden are
 // generated from the table.
 var rules = []rule{
-	// Stores that take precedence over everything else.
+	// Store states that take precedence over everything else.
 	{nil, nil, []StoreState{relation.OtherCluster}, nil, reject("backups of another cluster are never restored to this member", relation.OtherCluster.WayOut())},
 	{nil, nil, []StoreState{relation.OtherOwner}, nil, reject("backups of another owner are not restored to a volume that is empty or missing revisions", relation.OtherOwner.WayOut())},
 	{nil, nil, []StoreState{relation.Unclaimed}, nil, reject("the store belongs to a cluster, but the data does not record which cluster it belongs to, as with plain etcd or etcdutl snapshot restore", relation.Unclaimed.WayOut())},
@@ -160,7 +160,7 @@ var rules = []rule{
 		"mount the lost volumes (a quorum of them in a cluster); to create a new cluster, empty the volumes (including exit_code.last) and, if a store is configured, set a different --backup-store")},
 }
 
-// Facts are the input of the guards and the payload of events. The zero value is the start of a run with
+// Facts is the input of the guards and the payload of events. The zero value is the start of a run with
 // --recover=auto.
 type Facts struct {
 	VolumeFacts
@@ -169,14 +169,14 @@ type Facts struct {
 
 	Never    bool // --recover=never
 	Store    bool // whether a store is configured
-	Asked    bool // whether a requested restore has not been done yet; set by Examined, Installed and Answered
+	Asked    bool // whether a requested restore is pending; set by Examined, Installed and Answered
 	Heard    bool // whether the peers have answered since the last request to the store
 	Uploaded bool // whether this member has uploaded as much as possible of the data that only its volume had
 
 	Err error // error to show to the user; only used in payloads
 }
 
-// VolumeFacts describe the volume and the configuration. The event Examined sets them.
+// VolumeFacts describes the volume and the configuration. The Examined event sets these facts.
 type VolumeFacts struct {
 	Volume       VolumeState // VolumeEmpty, VolumeCorrupt or VolumeValid
 	Alone        bool        // whether this is the only member of its cluster, or would create a cluster on its own
@@ -188,20 +188,20 @@ type VolumeFacts struct {
 	Lost         bool        // whether the data directory is empty even though an earlier run served data from it
 }
 
-// PeerFacts are the responses from the other members. The event PeersTold sets them.
+// PeerFacts describes what the other members reported. The PeersTold event sets these facts.
 type PeerFacts struct {
 	Listing     PeerState
 	Outdated    bool // whether this member once had newer data than the volume has now
 	Free        bool // whether this member can be replaced or added now
 	AllUploaded bool // whether the other members have uploaded all data that only their volumes had
-	Settled     bool // whether all members have been without usable data for long enough to rule out a late mount
+	Settled     bool // whether no member has had usable data for so long that a late mount is ruled out
 }
 
-// StoreFacts are the response from the store. The event Answered sets them.
+// StoreFacts describes what the store reported. The Answered event sets these facts.
 type StoreFacts struct {
 	Answer      StoreState // empty if the store was not queried
 	Behind      bool       // whether the store has data that the volume lacks
-	RestoreDone bool       // whether the requested restore has already been done, which clears Asked; only used in payloads
+	RestoreDone bool       // whether the requested restore was already done, which clears Asked; only used in payloads
 }
 
 // Learn implements statemachine.Facts.
@@ -231,7 +231,7 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 }
 
 // Conclude implements statemachine.Facts. Conclude resets the facts about the volume and the store if both will be
-// examined again, and only the facts about the store after a pause for the peers.
+// examined again. After a pause for the peers, Conclude resets only the facts about the store.
 func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 	if from == AskPeers && event == Elapsed {
 		f.Answer = ""
@@ -261,7 +261,7 @@ var conditions = statemachine.Conditions[Facts]{
 	NotListed:   func(f Facts) bool { return !f.Remains && f.Listing == peers.Unlisted },
 }
 
-// caseOf returns the case that the facts describe.
+// caseOf returns the case described by the facts.
 func (f Facts) caseOf() Case {
 	return Case{f.volumeState(), f.peerState(), f.storeState(), f.request()}
 }

@@ -4,10 +4,10 @@
 //
 // # The decision
 //
-// A decision depends on four values: the state of the volume, the responses from the other members, the response from
-// the store, and the user's request. Facts collects these values during a run, Facts.caseOf reduces them to a Case,
-// and rules maps every Case to a Decision. The first matching rule applies, and the last rule matches every case. No
-// other code makes decisions. If too little is known, the decision is to query the peers or the store first.
+// A decision depends on four values: the state of the volume, the responses from the other members, the response
+// from the store, and the user's request. Facts collects these values during a run, Facts.caseOf reduces them to a
+// Case, and rules maps every Case to a Decision. The first matching rule applies, and the last rule matches every
+// case. No other code makes decisions. If too little is known, the decision is to query the peers or the store.
 // docs/recovery.md is generated from the rules, and testdata/decisions.golden lists the result of every case.
 //
 // A state machine carries out the decisions (Table). Its actions do the I/O and return an event with new facts. Tests

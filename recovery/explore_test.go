@@ -124,8 +124,8 @@ func (e *explorer) blame(what string, p place) {
 	e.wrong = append(e.wrong, fmt.Sprintf("%s: in %s, given %+v, knowing %+v, when %+v", what, p.core.State, p.lot, p.core.Facts, p.truth))
 }
 
-// calm continues from a place without further failures and returns the last place, which is final or waits for other
-// members.
+// calm continues from a place without further failures and returns the last place, which is either final or waiting
+// for other members.
 func (e *explorer) calm(p place) place {
 	been := map[place]bool{}
 	for range 100 {
@@ -186,7 +186,7 @@ func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
 	require.Empty(t, e.wrong)
 }
 
-// At most one guard per state and event may be true, so that the order of the guarded rows does not matter.
+// At most one guard may hold for a state and an event, so that the order of guarded rows does not matter.
 func TestGuardsExcludeEachOther(t *testing.T) {
 	for p := range explore().seen {
 		holding := map[Event]int{}
@@ -201,30 +201,30 @@ func TestGuardsExcludeEachOther(t *testing.T) {
 	}
 }
 
-// A reality is the true state of the world, which may be unknown to the state machine.
+// A reality is the true state of the world, which the state machine may not know.
 type reality struct {
 	place     string // data at the path of the data directory: "original", "" or "restored"
-	validated bool   // the directory at that path was validated
-	aside     bool   // the original data was preserved
-	built     bool   // a complete new data directory exists next to the original
-	proved    bool   // the new directory is valid
-	sound     bool   // the installed directory was validated before
-	brought   bool   // the segments queued on the volume are in the store
-	noted     bool   // the claim is recorded on the volume
-	taken     bool   // an adoption created the newest generation for this volume
-	claimed   bool   // the store has the generation of this restore
+	validated bool   // whether that data was validated
+	aside     bool   // whether the original data was preserved
+	built     bool   // whether a complete new data directory exists next to the original
+	proved    bool   // whether the new directory is valid
+	sound     bool   // whether the installed directory was validated before
+	brought   bool   // whether the segments queued on the volume are in the store
+	noted     bool   // whether the claim is recorded on the volume
+	taken     bool   // whether an adoption created the newest generation for this volume
+	claimed   bool   // whether the store has the generation of this restore
 	outrun    bool   // another process has created a generation
-	revived   bool   // members returned with their data after the claim was recorded
+	revived   bool   // whether members returned with their data after the claim was recorded
 	installs  int    // number of installations for this claim
-	done      bool   // the ID of the restore is recorded
+	done      bool   // whether the ID of the restore is recorded
 
 	listing    PeerState // how the peers list this member
-	free       bool      // a quorum of the peers agrees on the listing, and nothing blocks a replacement
-	adopted    bool      // etcd starts with the members that the peers listed
-	told       bool      // this member reports to its peers that it will have data soon
-	uncompared bool      // the store was unreachable for so long that valid data may be served without a comparison
-	rolled     bool      // after the store was queried, all members lost their data or requested the same restore, and uploaded
-	flushed    bool      // this member has uploaded its data
+	free       bool      // whether a quorum of the peers agrees on the listing and nothing blocks a replacement
+	adopted    bool      // whether etcd starts with the members that the peers listed
+	told       bool      // whether this member reports to its peers that it will have data soon
+	uncompared bool      // whether valid data may be served without a comparison, after a long store outage
+	rolled     bool      // whether all members have uploaded and have lost their data or request the same restore
+	flushed    bool      // whether this member has uploaded its data
 
 	lost string // first violation; empty if there is none
 }
@@ -238,8 +238,8 @@ type place struct {
 	timer bool
 }
 
-// An outcome is a possible result of an action. An empty event leads to the next action. The first outcome of every
-// action is the one without failures.
+// An outcome is a possible result of an action. If an outcome has no event, the next action runs. The first outcome
+// of every action is success.
 type outcome struct {
 	event   Event
 	payload Facts
@@ -254,7 +254,7 @@ func ends(after reality, events ...Event) (all []outcome) {
 	return all
 }
 
-// breaks returns the outcomes of an action that fails before or after it takes effect.
+// breaks returns the outcomes of an action that fails either before or after it takes effect.
 func breaks(now reality, done ...reality) (all []outcome) {
 	for _, after := range append(done, now) {
 		all = append(all, ends(after, Broke)...)
@@ -353,7 +353,7 @@ func outcomes(action Action, given input, now reality) []outcome {
 	return nil
 }
 
-// silence returns the outcome for a store that was unreachable for so long that valid data is served.
+// silence returns the outcome if the store has been unreachable for so long that valid data is served.
 func silence(given input, now reality) outcome {
 	now.uncompared = (given.alone || given.unidentified) && !asks(given, now)
 	return outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: StoreLongAway}}, now}
@@ -397,7 +397,7 @@ func holdsData(given input, now reality) bool {
 	return now.place == "restored" || now.place == "original" && (given.found != VolumeEmpty || given.remains)
 }
 
-// asks reports whether a restore is requested that, according to the store, has not been done yet.
+// asks reports whether a requested restore is still pending, according to the store.
 func asks(given input, now reality) bool {
 	return given.requested && !now.done && (given.alone || !now.outrun)
 }
@@ -479,7 +479,7 @@ func claims(given input, now reality) []outcome {
 	}
 	if !now.outrun {
 		lost.outrun = true
-		if !given.alone { // another member made the claim first and is the only running member
+		if !given.alone { // another member claimed first and is the only running member
 			lost.listing = peers.Unlisted
 		}
 		all = append(all, ends(lost, ClaimLost)...)
@@ -511,7 +511,7 @@ func installs(given input, now reality) []outcome {
 	then.place, then.built, then.sound = "restored", false, now.proved && now.built
 	then.installs++
 	if !given.alone {
-		then.listing = peers.Started // the members that have joined list this member
+		then.listing = peers.Started // this member is listed by the members that have joined
 	}
 	switch {
 	case now.place == "original":

@@ -34,8 +34,8 @@ import (
 )
 
 // TestHistories runs the histories in testdata/histories/recovery, whose steps are described in the README of that
-// directory. Each history lists events on a volume, in its store and on the other members, followed by the reaction
-// of recovery. With -rewrite, TestHistories updates the reactions.
+// directory. Each history consists of events on a volume, in its store and on the other members, followed by
+// recovery's reaction. With -rewrite, TestHistories updates the reactions in the files.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "../testdata/histories/recovery", func(t *testing.T, file string) {
 		t.Parallel()
@@ -50,13 +50,13 @@ func TestHistories(t *testing.T) {
 	})
 }
 
-// A history is a world with the other members and the results so far.
+// A history is a world together with the other members and the results so far.
 type history struct {
 	*world
 	peers    *fakePeers
 	etcd     uint64 // etcd's cluster ID of the peers
 	results  strings.Builder
-	due      map[string][]arguments // steps to perform during the pauses or before the actions of the next run
+	due      map[string][]arguments // steps to perform during pauses or before actions of the next run
 	cut      string                 // action before which the next run is interrupted
 	patience int                    // number of the pause after which the run is stopped
 	outcome  Result                 // result of the last run
@@ -80,7 +80,7 @@ func newHistory(t *testing.T, kind string) *history {
 	default:
 		t.Fatalf("no such volume: %s", kind)
 	}
-	h.setClock(0) // pauses must take no time, even on a busy machine
+	h.setClock(0) // pauses must not take any time, even on a busy machine
 	h.options.Ended = func(outcome Result) { h.outcome = outcome }
 	if h.peers != nil {
 		h.etcd = h.peers.cluster
@@ -128,7 +128,7 @@ func (h *history) step(words arguments) {
 
 var steps map[string]func(h *history, a arguments)
 
-func init() { // in init, because steps refer to other steps
+func init() { // in init, because steps refer to each other
 	steps = map[string]func(h *history, a arguments){
 		// The volume.
 		"put":            func(h *history, a arguments) { h.put(a...) },
@@ -242,7 +242,7 @@ func init() { // in init, because steps refer to other steps
 		"cut":      func(h *history, a arguments) { h.cut = a.word(0) },
 		"patience": func(h *history, a arguments) { h.patience = a.number(0) },
 		"run":      func(h *history, _ arguments) { h.runAndReport() },
-		// Another member, which receives the data of this member.
+		// The steps below concern another member, which gets a copy of this member's data.
 		"give-data": func(h *history, _ arguments) {
 			require.NoError(h.t, os.Rename(h.member.DataDir, h.elsewhere().member.DataDir))
 		},
@@ -312,7 +312,7 @@ var failures = map[string]error{
 	"lost-reply": memory.ErrUnreachable, "late": nil,
 }
 
-// fail injects a fault. The arguments are the kind of fault, the operation or "any", and optionally a name prefix
+// fail injects a fault. The arguments are the kind of fault, the operation or "any" and, optionally, a name prefix
 // and a count.
 func (h *history) fail(a arguments) {
 	err, known := failures[a[0]]
@@ -327,7 +327,7 @@ func (h *history) fail(a arguments) {
 	h.store.Inject(fault)
 }
 
-// named returns the name of an object, or a prefix of names.
+// named returns an object name or a name prefix.
 func (h *history) named(word string) string {
 	switch word {
 	case "newest-manifest":
@@ -338,7 +338,7 @@ func (h *history) named(word string) string {
 	return word
 }
 
-// failSpool makes uploads of the spool fail with the given errors in turn.
+// failSpool makes spool uploads fail with the given errors, one after the other.
 func (h *history) failSpool(a arguments) {
 	h.options.SpoolDir = filepath.Join(h.volume, "backup.spool")
 	h.options.FlushSpool = func(context.Context, archive.Identity, int64) error {
@@ -361,8 +361,8 @@ func (h *history) setUpload(a arguments) {
 	}
 }
 
-// useKeys sets the keys of the member by name: a decryption key, a signing key and a list of trusted keys. The name
-// "-" means no key.
+// useKeys sets the member's keys by name: a decryption key, a signing key and a list of trusted keys. The name "-"
+// means no key.
 func (h *history) useKeys(decrypt, sign, trust string) {
 	named := func(name string) formattest.Keys {
 		if _, made := h.keyFiles[name]; !made && name != "-" {
@@ -551,7 +551,7 @@ func (h *history) printObjects(what string, names, others []string) {
 	h.printIf(len(names) > 0, "%s: %s", what, strings.Join(names, ", "))
 }
 
-// take performs the steps that are due at a given moment of the run. Each step is performed once.
+// take performs the steps that are due at a given point of the run. Each step is performed only once.
 func (h *history) take(moment string) {
 	due := h.due[moment]
 	delete(h.due, moment)
@@ -615,7 +615,7 @@ var varying = []struct {
 
 var newCluster = regexp.MustCompile(`\b[0-9a-f]{32}\b`)
 
-// normalized removes paths, times and IDs from the results, because they differ between runs.
+// normalized removes paths, times and IDs, which differ between runs, from the results.
 func (h *history) normalized() string {
 	text := strings.ReplaceAll(h.results.String(), h.volume, "VOLUME")
 	for _, each := range varying {

@@ -23,7 +23,8 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// margin bounds the number of revisions used since the last reservation, so that no client sees a revision twice.
+// margin is an upper bound for the number of revisions used since the last reservation, so that no client sees a
+// revision twice.
 const margin = archive.Margin
 
 // A job replaces the data on the volume with data from the store, or makes room for the data of the other members.
@@ -33,7 +34,7 @@ type job struct {
 	backups *remoteStore
 	cluster *peerGroup
 	claim   restoreClaim // claim of the restored data
-	resumed bool         // whether an earlier run recorded the claim
+	resumed bool         // whether the claim was recorded by an earlier run
 	outcome Result       // Ended is empty if nothing was restored
 }
 
@@ -45,18 +46,18 @@ func (j *job) resume() (Event, Facts, error) {
 	}
 	j.claim, j.resumed = *r.Claim, true
 	built, err := hasMember(j.volume.restoredDir())
-	identity, _ := archive.ReadIdentity(j.member.DataDir) // an unreadable identity does not match the claim
+	identity, _ := archive.ReadIdentity(j.member.DataDir) // an identity that cannot be read does not match the claim
 	switch {
 	case err == nil && built:
 		return ClaimFound, Facts{}, j.volume.lock()
 	case err == nil && identity.Cluster == j.claim.Generation.Cluster && identity.Generation == j.claim.Generation.Number:
 		return InstallFound, Facts{}, nil
 	}
-	return NothingBegun, Facts{}, err // the user has deleted the built data
+	return NothingBegun, Facts{}, err // the user deleted the built data
 }
 
-// recordClaim records the claim before the generation is created. If this member did not report the claim, a peer
-// that finds the new generation in the store could conclude that this member has no data.
+// recordClaim records the claim before the generation is created. recordClaim notifies the peers first. Otherwise,
+// a peer that finds the new generation in the store could conclude that this member has no data.
 func (j *job) recordClaim() (Event, Facts, error) {
 	if j.member.Peers != nil {
 		j.member.Peers.Publish(selfForRestore(j.claim.Generation))
@@ -68,7 +69,7 @@ func (j *job) dropClaim() (Event, Facts, error) {
 	return "", Facts{}, j.updateRecord(func(r *journal) { r.Claim = nil })
 }
 
-// checkSpace compares the free space with the required space before anything is fetched.
+// checkSpace checks that there is enough free space before anything is fetched.
 func (j *job) checkSpace() (Event, Facts, error) {
 	err := j.volume.checkRename()
 	if err == nil {
@@ -79,8 +80,8 @@ func (j *job) checkSpace() (Event, Facts, error) {
 	return RoomEnough, Facts{}, err
 }
 
-// build fetches the backup and builds a data directory. If the build fails, the event depends on whether the store,
-// the backup or the volume caused the error.
+// build fetches the backup and builds a data directory. If the build fails, the event depends on the cause: the
+// store, the backup or the volume.
 func (j *job) build() (Event, Facts, error) {
 	plan := seed.Seed{
 		DataDir: j.volume.restoredDir(), Name: j.member.Name, Token: seed.NewToken(),
@@ -139,7 +140,7 @@ func (j *job) newClaim(result seed.Result) restoreClaim {
 		Generation: archive.Generation{
 			Number: last.Next, Cluster: last.Cluster.Cluster, Owner: j.owner(), Etcd: hex(result.ClusterID),
 			Parent: last.path.Generation.Number, ParentRevision: last.path.Revision, Created: now.UTC().Truncate(time.Second),
-			Session: archive.NewID(), Restored: archive.Restores(last.Generations), // retention may delete the older generations
+			Session: archive.NewID(), Restored: archive.Restores(last.Generations), // retention may delete older generations
 			Adopted: j.backups.adoptOwners(last),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
@@ -151,9 +152,9 @@ func (j *job) newClaim(result seed.Result) restoreClaim {
 	return c
 }
 
-// maxSearches is the number of searches, over about 30s, after which a missing object counts as lost. Searching again
-// helps because a listing of a network file system can be delayed, and because another member may have just merged
-// and deleted the object.
+// maxSearches is the number of searches, spread over about 30s, after which a missing object counts as lost.
+// Searching again helps because listings of a network file system can be delayed and another member may have just
+// merged and deleted the object.
 const maxSearches = 5
 
 // errMissing stops a build so that recovery can search for an object again.
@@ -211,7 +212,7 @@ func (j *job) verify() (Event, Facts, error) {
 		j.options.Log.Warn().Msg(warning)
 	}
 	switch {
-	case j.ctx.Err() != nil, datadir.IsTransient(err): // a temporary error, such as running out of memory
+	case j.ctx.Err() != nil, datadir.IsTransient(err): // a temporary error, such as insufficient memory
 		return "", Facts{}, cmp.Or(j.ctx.Err(), err)
 	case err != nil:
 		return Unproved, Facts{Err: err}, nil
@@ -235,7 +236,7 @@ func (j *job) verify() (Event, Facts, error) {
 }
 
 // createGeneration reserves revisions and creates the next generation unless another process has created it. If the
-// store can no longer be verified, createGeneration gives up the claim, because waiting would not help and the next
+// store can no longer be verified, createGeneration gives up the claim: waiting would not help, and the next
 // request to the store reports the error.
 func (j *job) createGeneration() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(j.ctx, patience)
@@ -277,8 +278,8 @@ func (j *job) tryClaim(ctx context.Context) error {
 }
 
 // replaceGeneration creates the next generation unless another process was faster or the last generation has grown
-// since the backup was built. Data that an earlier run built is never claimed, because etcd may have served the
-// volume since then, or the user may request a different restore now.
+// since the backup was built. Data built by an earlier run is never claimed, because etcd may have served the
+// volume since then or the user may now request a different restore.
 func (j *job) replaceGeneration(ctx context.Context, last archive.Generation) error {
 	a, next := j.options.Archive, j.claim.Generation
 	if j.resumed {
@@ -327,7 +328,7 @@ func (j *job) complete() (Event, Facts, error) {
 	return Installed, Facts{Asked: j.requested}, err
 }
 
-// noteCause records why the data is replaced.
+// noteCause records why the data is being replaced.
 func (j *job) noteCause() {
 	switch c := j.facts.caseOf(); {
 	case c.Asked == AskedRestore:
@@ -339,7 +340,7 @@ func (j *job) noteCause() {
 	}
 }
 
-// reportRejoin logs which data is replaced and which members provide the new data.
+// reportRejoin logs which data is being replaced and which members provide the new data.
 func (j *job) reportRejoin() (Event, Facts, error) {
 	j.replaced = true
 	j.noteCause()
@@ -363,8 +364,8 @@ func (j *job) reportRejoin() (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// reportLost logs how many revisions are restored and lost before anything changes. If objects after the latest
-// revision cannot be read, it returns an event to try again first.
+// reportLost logs, before anything changes, how many revisions will be restored and lost. If objects after the
+// latest revision cannot be read, reportLost returns an event to retry first.
 func (j *job) reportLost() (Event, Facts, error) {
 	switch why := j.backups.last.path.PastEnd; {
 	case errors.Is(why, format.ErrUntrusted):
@@ -401,14 +402,14 @@ func (j *job) logLost() {
 		loss += "; later objects in the store cannot be read: " + why.Error()
 	}
 	if j.Progress().Loss == loss {
-		return // already logged, and the store has not changed since then
+		return // already logged, and the store has not changed since
 	}
 	j.changeProgress(func(p *Progress) { p.Loss = loss })
 	j.options.Log.Warn().Int64("volume_revision", position.HighestRevision).Int64("store_revision", j.lastRevision()).
 		Int64("reserved_revision", last.Reserved.Revision).Int64("restored_revision", last.path.Revision).Msg("recovery: " + loss)
 }
 
-// describeTarget describes the state to restore.
+// describeTarget describes the state that will be restored.
 func (j *job) describeTarget() string {
 	path := j.backups.last.path
 	text := fmt.Sprintf("revision %d", path.Revision)
@@ -438,9 +439,9 @@ func (j *job) lost() int64 {
 	return known - j.backups.last.path.Revision
 }
 
-// describeLost describes how much is lost or undone. After a cluster was replaced by another, it may have continued
-// to write to its volume. A reservation reveals that a generation was deleted, because revisions are reserved before
-// the generation is created.
+// describeLost describes how much is lost or undone. A cluster that was replaced by another may have continued to
+// write to its volume. A reservation without a generation means that the generation was deleted, because revisions
+// are reserved first.
 func (j *job) describeLost(lost int64) (text string) {
 	last, next := j.backups.last, j.findSuccessor()
 	late := j.volume.position.HighestRevision - next.ParentRevision
@@ -467,9 +468,9 @@ func (j *job) describeLost(lost int64) (text string) {
 	return text + j.describeInterval()
 }
 
-// describeInterval returns the maximum time span of lost writes on a damaged volume: from the end of the backups to
-// etcd's last write. The result is empty unless both times are known. For an empty or rolled-back volume, the last
-// write is unknown.
+// describeInterval returns the maximum period of lost writes on a damaged volume: from the end of the backups to
+// etcd's last write. The result is empty unless both ends are known. The last write is unknown if the volume is
+// empty or was rolled back.
 func (j *job) describeInterval() string {
 	last := j.backups.last
 	head, end := last.Head, datadir.LastWrite(j.member.DataDir)

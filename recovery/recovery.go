@@ -36,7 +36,7 @@ type Recovery struct {
 	mu     sync.Mutex // guards the fields below
 	status bootstrap.InitializationStatus
 	config etcdconf.Document // configuration used by the last initialization; empty before the first one
-	why    error             // error from the last initialization; nil if it succeeded or has not ended yet
+	why    error             // error from the last initialization; nil if it succeeded or is still running
 }
 
 // New returns a Recovery in status New without changing anything on disk. The caller must call Close.
@@ -53,10 +53,10 @@ func New(options Options) *Recovery {
 	return r
 }
 
-// prepare makes the data directory ready for etcd. The result initialCluster contains the members of the existing
-// cluster that this member joins, or is empty if the configuration applies. The error reports why etcd must not open
-// the directory. If ctx is done, prepare returns the cause, and the next run resumes. The caller must hold the lock
-// of the volume and must not have opened etcd. The function examine validates the current data directory.
+// prepare makes the data directory ready for etcd. initialCluster contains the members of the existing cluster to
+// join, or is empty if the configuration applies. The error is the reason why etcd must not open the directory. If
+// ctx is done, prepare returns the cause, and the next run resumes. The caller must hold the lock of the volume and
+// must not have opened etcd. examine validates the current data directory.
 func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (initialCluster string, err error) {
 	served := r.options.Lost != nil && r.options.Lost(member.DataDir)
 	member.DataDir = seed.ResolvePath(member.DataDir)
@@ -92,7 +92,7 @@ func (r *Recovery) Status(ctx context.Context) (bootstrap.InitializationStatus, 
 	return status, nil
 }
 
-// WhyFailed returns the error from the last initialization, or nil if it succeeded or has not ended yet.
+// WhyFailed returns the error from the last initialization, or nil if it succeeded or is still running.
 func (r *Recovery) WhyFailed() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +148,7 @@ func (r *Recovery) initialize(mode bootstrap.Mode) {
 }
 
 // Config returns etcd's configuration as YAML. After an initialization, Config returns the validated configuration
-// even if the file has changed, so that etcd opens the same directory. Errors contain the file name.
+// even if the file has changed, so that etcd opens the same directory. Errors contain the name of the file.
 func (r *Recovery) Config(context.Context) ([]byte, error) {
 	r.mu.Lock()
 	validated := r.config
@@ -160,15 +160,15 @@ func (r *Recovery) Config(context.Context) ([]byte, error) {
 	return config.YAML, err
 }
 
-// initializeMember prepares a member's data directory and returns the YAML to start etcd with. A member that joins a
-// cluster gets a modified YAML. If etcd cannot use the configuration, initializeMember only examines the data, and
-// the lifecycle reports the error.
+// initializeMember prepares a member's data directory and returns the YAML to start etcd with. The YAML is modified
+// if the member joins an existing cluster. If etcd cannot use the configuration, initializeMember only examines the
+// data, and the lifecycle reports the configuration error.
 func (r *Recovery) initializeMember(ctx context.Context, config etcdconf.Document, examine func(context.Context) error) ([]byte, error) {
 	yaml := config.YAML
 	checked, err := etcdconf.Parse(yaml)
 	switch {
 	case errors.Is(err, bootstrap.ErrCertificates):
-		return yaml, err // the files may be in the middle of a rotation
+		return yaml, err // a certificate rotation may be in progress
 	case err != nil:
 		return yaml, examine(ctx)
 	}
@@ -192,9 +192,9 @@ func (r *Recovery) initializeMember(ctx context.Context, config etcdconf.Documen
 func memberOf(checked *etcdconf.Checked, dataDir string) Member {
 	etcd := checked.Etcd
 	member := Member{Config: etcd, DataDir: dataDir, PeerURLs: etcd.AdvertisePeerUrls}
-	member.Members, _ = types.NewURLsMap(etcd.InitialCluster) // empty if members are found through discovery
+	member.Members, _ = types.NewURLsMap(etcd.InitialCluster) // empty if discovery is used
 	if listed := member.Members[etcd.Name]; len(member.Members) == 1 && listed != nil {
-		member.PeerURLs, member.Alone = listed, true // etcd computes IDs from these URLs; the advertised ones may differ
+		member.PeerURLs, member.Alone = listed, true // not the advertised URLs, because etcd computes IDs from these
 	}
 	return member
 }
@@ -295,10 +295,10 @@ func (r *runner) process() error {
 // allowStart permits etcd to open the data.
 func (r *runner) allowStart() error {
 	result := r.decision.Result
-	if r.job.outcome.Ended == Restored { // an earlier run may have restored the data, in which case this run made no decision
+	if r.job.outcome.Ended == Restored { // if an earlier run restored the data, this run made no decision
 		result = RestoreData
 	}
-	if result == FoundCluster { // check before the store belongs to the new cluster
+	if result == FoundCluster { // check before the new cluster claims the store
 		if err := etcdconf.CheckFounding(r.ctx, r.member.Config); err != nil {
 			return &exitcode.FinalError{Status: exitcode.BadConfig, Err: err}
 		}
@@ -320,7 +320,8 @@ func (r *runner) allowStart() error {
 	return err
 }
 
-// take handles an event and returns the actions to perform. Decisions are carried out immediately.
+// take handles an event and returns the actions to perform. If the event requires a decision, take decides and
+// handles the resulting event as well.
 func (r *runner) take(event Event, facts Facts) ([]Action, error) {
 	from := r.core.State
 	decision, err := r.step(event, facts)
@@ -378,12 +379,12 @@ func (r *runner) do(actions []Action) (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// quickRetries is the number of requests to peers before the pauses get longer. The first pauses are short because
-// members that start together find each other soon.
+// quickRetries is the number of requests to the peers before the pauses get longer. The first pauses are short
+// because members that start together find each other soon.
 const quickRetries = 10
 
-// pause waits before a request is repeated. Peers that have answered are queried again soon, because they update
-// their member lists one after the other.
+// pause waits before a request is retried. Peers that have responded are queried again soon, because they update
+// their member lists one by one.
 func (r *runner) pause(action Action) {
 	times := r.retries + r.searches + 1
 	if action == PacePeers {
@@ -434,7 +435,7 @@ func (r *runner) report(from State, event Event, facts Facts, decision statemach
 	line.Str("from", string(from)).Str("event", string(event)).Str("to", string(decision.To)).Msg("recovery: " + reason)
 }
 
-// Ways out for stores whose metadata cannot be used.
+// Ways out for stores with unusable metadata.
 const (
 	putNameBack = "restore the object, for example from an earlier version in the bucket; or, if the backups in its folder are unwanted or of unknown origin, " +
 		"move the whole folder elsewhere to continue from the previous generation"
@@ -451,7 +452,7 @@ var waysOut = map[Event]string{
 	Unproved: "choose an earlier target with --restore-to and --restore-id",
 }
 
-// wayOut returns what the user should do after a step, or "".
+// wayOut returns the way out after a step, or "".
 func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	switch {
 	case errors.Is(err, archive.ErrNameless):
@@ -462,7 +463,7 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 		return "mount the volume read-write"
 	case row.From != Decide:
 		return waysOut[row.On]
-	case r.facts.Answer == StoreLocked && r.backups.last.Cluster.Cluster == "": // no revision can be reported in this case
+	case r.facts.Answer == StoreLocked && r.backups.last.Cluster.Cluster == "": // no revision can be reported here
 		return believe
 	}
 	way := storeWayOut(err, r.decision.WayOut)
@@ -472,14 +473,14 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	return way
 }
 
-// rejection returns the error for data that etcd must not open. The error wraps cause and is final unless the process
-// should try again.
+// rejection returns the error for data that etcd must not open. The error wraps cause and is final unless the
+// process should retry.
 func rejection(event Event, sentence string, cause error) error {
 	err := bootstrap.Mark(errors.New(sentence), cause)
 	if event == Broke {
 		return err
 	}
-	status := exitcode.EtcdFailed // the user must fix something other than the configuration
+	status := exitcode.EtcdFailed // the user has to fix something other than the configuration
 	if event == Decline {
 		status = exitcode.BadConfig
 	}

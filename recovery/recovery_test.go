@@ -30,7 +30,7 @@ import (
 
 var at = time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 
-// If the store hangs, etcd must start with valid data as soon as the time limit has passed.
+// If the store hangs, etcd must start with valid data once the time limit has passed.
 func TestValidDataAreServedWhenTheStoreHangs(t *testing.T) {
 	w := newFilledWorld(t)
 	w.options.FlushSpool = func(ctx context.Context, _ archive.Identity, _ int64) error {
@@ -215,7 +215,7 @@ func TestUnknownModeMeansFull(t *testing.T) {
 	}
 }
 
-// Close must stop an initialization and wait until it has ended, and the stop must not be reported as an error.
+// Close must stop an initialization and wait for it to end. The stop must not be reported as an error.
 func TestCloseStopsAnInitializationAndWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := false

@@ -96,7 +96,7 @@ func TestMemberOfConfig(t *testing.T) {
 	}
 }
 
-// before returns a hook that calls happens only once, before the given action.
+// before returns a hook that calls happens once, before the given action.
 func before(action Action, happens func() error) func(Action) error {
 	seen := false
 	return func(next Action) error {
@@ -125,8 +125,8 @@ func TestDroppedAlarmsAreLogged(t *testing.T) {
 	assert.Contains(t, w.log.String(), `"alarms":["CORRUPT"]`)
 }
 
-// A sole voter must start if another member wrote the backups, provided that the data records the removal of that
-// member.
+// A sole voter must start even if another member wrote the backups, provided that the data records that member's
+// removal.
 func TestSoleVoterStartsNextToBackupsOfARemovedMember(t *testing.T) {
 	w, o := soleVoter(t)
 	o.noQuorum = true
@@ -143,8 +143,8 @@ func TestSoleVoterStartsNextToBackupsOfARemovedMember(t *testing.T) {
 	w.requireStarts()
 }
 
-// soleVoter returns a member of a three-member cluster whose peers do not respond and whose data is from a time when
-// it was the only voter.
+// soleVoter returns a member of a three-member cluster with peers that do not respond and with data from a time
+// when it was the only voter.
 func soleVoter(t *testing.T) (*world, *fakePeers) {
 	t.Helper()
 	w, o := ofThree(t)
@@ -160,7 +160,7 @@ func (w *world) backUpAs(member string) {
 	w.uploadFullAs(member, ours, 1, at)
 }
 
-// A damaged volume must be replaced without comparing the data, even in the first run after a crash.
+// Damaged data must be replaced without comparing it, even in the first run after a crash.
 func TestDamagedVolumeIsNotComparedAfterAKill(t *testing.T) {
 	w := newFilledWorld(t)
 	w.advanceStore()
@@ -235,8 +235,8 @@ func TestAdoptionEndsTheGenerationBeforeItBuilds(t *testing.T) {
 	assert.Len(t, w.generations(), 2)
 }
 
-// A member must report to its peers that it has data before it validates the data, because the peers may not wait
-// long enough for the validation of a large database.
+// A member must report its data to its peers before the validation, because the peers may not wait for the
+// validation of a large database.
 func TestMemberReportsItsDataDuringValidation(t *testing.T) {
 	w, o := ofThree(t)
 	heard := false
@@ -252,11 +252,11 @@ type fakePeers struct {
 	id       string  // cluster ID reported by the peers; empty if they report none
 	of       int     // generation reported by the peers
 	other    uint64  // ID of the peer that responds
-	own      uint64  // ID of this member in the peers' list; 0 for an ID that is not on its volume
+	own      uint64  // ID of this member in the peers' list; 0 means an ID that is not on its volume
 	inTheWay []error // errors that block a replacement, one per response
 	outdated error
 	silent   int    // number of responses without a quorum
-	fail     string // whether the next change fails "before" or "after" it is made
+	fail     string // whether the next change fails "before" or "after" it takes effect
 	changes  []string
 	told     bool // whether this member published its state before its first query
 	holds    peers.Volume
@@ -265,7 +265,7 @@ type fakePeers struct {
 	noQuorum bool                       // whether too many members are waiting without data
 	older    int                        // number of peers that are not running etcd and have older data than the store
 	voters   int                        // number of voters in the volume's cluster according to a peer
-	hears    func(peers.Self) PeerState // computes the response from this member's report; nil if the response is constant
+	hears    func(peers.Self) PeerState // computes the response from this member's report; nil for a constant response
 	size     int64                      // size of the peers' databases
 	late     bool                       // whether a peer has not uploaded the data that only its volume has
 	brought  bool                       // value of Uploaded in this member's last report

@@ -31,25 +31,25 @@ import (
 
 // Options configure a Recovery. Config, VolumeDir and Validate are required.
 type Options struct {
-	Config    etcdconf.Source           // source of etcd's configuration, which names the data directory
-	Archive   *archive.Archive          // nil without a store, in which case only peers can provide other data
-	Owner     func(token string) string // returns the expected owner of the store, NAMESPACE/NAME, for an initial-cluster-token; nil without a store
+	Config    etcdconf.Source           // source of the etcd configuration, which names the data directory
+	Archive   *archive.Archive          // nil if no store is configured, in which case only the peers can replace data
+	Owner     func(token string) string // returns the expected owner (NAMESPACE/NAME) for an initial-cluster-token; nil if there is no store
 	Adopt     string                    // value of --adopt: ID of the cluster to adopt once, with /N to end generation N; empty if not set
 	VolumeDir string                    // directory of the recovery record
 	Never     bool                      // --recover=never
 	Request   *Request                  // restore to perform once; nil if none is requested
-	Reach     peers.Options             // how to reach the other members, in addition to etcd's configuration
+	Reach     peers.Options             // settings for reaching the other members, in addition to etcd's configuration
 	Validate  datadir.Validation        // validates a data directory
 	// Inspect checks a fetched database before it is opened for writing; see restore.Options. Inspect may be nil.
 	Inspect func(ctx context.Context, path string) error
 	// Flush uploads the part of a closed database that the store lacks. Flush is nil if nothing can be uploaded.
 	Flush func(ctx context.Context, dataDir string, stands datadir.Position) error
 	// FlushSpool uploads the segments queued on the volume and may be repeated. Segments that the data already
-	// includes are skipped: those with the same identity up to revision reach. An empty identity means that there is
-	// no data. FlushSpool is nil without a store.
+	// includes are skipped: those with the same identity up to revision reach. An empty identity means that there
+	// is no data. FlushSpool is nil if no store is configured.
 	FlushSpool func(ctx context.Context, data archive.Identity, reach int64) error
 	SpoolDir   string // queue of segments; empty if there is none
-	// Died returns the reason for etcd's crash at the last start, or "" if etcd did not crash. Died may be nil.
+	// Died returns the reason why etcd crashed at the last start, or "" if it did not. Died may be nil.
 	Died func() string
 	// Lost reports whether, according to the records on the volume, an earlier run served data from the data
 	// directory. Lost may be nil.
@@ -63,7 +63,7 @@ type Options struct {
 // A Request is a restore requested by the user.
 type Request struct {
 	Target archive.Target
-	ID     string // ID of the restore, which is performed only once
+	ID     string // ID of the restore; each ID is restored only once
 }
 
 // A Member is the member that etcd's configuration describes.
@@ -95,24 +95,24 @@ type environment struct {
 	checkRoom  func(seed.Seed, restore.Source) error // checks the free space
 	now        func() time.Time
 	wait       func(ctx context.Context, times int) // waits between two requests to the store or the peers
-	lateMounts time.Duration                        // how long a multi-member cluster without data waits for volumes
+	lateMounts time.Duration                        // how long a multi-member cluster without data waits for late mounts
 	serveAfter time.Duration                        // how long a member with valid data waits for an unreachable store
 	idleTime   time.Duration                        // how long a generation must be idle before it is replaced
-	interrupt  func(Action) error                   // test hook: an error ends the run before an action
+	interrupt  func(Action) error                   // test hook that is called before an action; an error ends the run
 
-	logged   bool // whether the log already reports that the requested restore was done earlier
-	replaced bool // whether the data that crashed etcd at the last start was moved
+	logged   bool // whether it was already logged that the requested restore was done earlier
+	replaced bool // whether the data that crashed etcd at the last start has been moved
 }
 
-// A session holds the values that the parts of a run share.
+// A session holds the values shared by the parts of a run.
 type session struct {
 	*environment
 	ctx       context.Context
 	member    Member
 	facts     *Facts       // facts of the state machine
-	survey    peers.Survey // last answers from the other members
+	survey    peers.Survey // last responses from the other members
 	id        string       // ID of this run
-	requested bool         // whether a requested restore has not been done yet
+	requested bool         // whether a requested restore is still pending
 	retries   int          // consecutive requests without a response from the store or from a quorum of the peers
 	searches  int          // number of searches for a missing object
 }
@@ -124,14 +124,14 @@ func (s *session) owner() string { return s.options.Owner(s.member.InitialCluste
 
 const (
 	patience = 2 * time.Minute  // timeout of a request to the store, an upload from the volume, or a claim
-	brief    = 10 * time.Second // timeout of a request to the store that may fail
+	brief    = 10 * time.Second // timeout of a request to the store that is allowed to fail
 
 	firstPause   = 1500 * time.Millisecond
 	longestPause = 23 * time.Second
-	moment       = 300 * time.Millisecond // pause before repeating a request that was answered
+	moment       = 300 * time.Millisecond // pause before retrying a request that was answered
 
-	comparing = 10 * time.Second // how long valid data waits for a comparison with the store
-	settling  = 10 * time.Second // how long a cluster with only empty volumes waits for late mounts
+	comparing = 10 * time.Second // how long valid data waits to be compared with the store
+	settling  = 10 * time.Second // how long a cluster of empty volumes waits for late mounts
 )
 
 // longestWait returns the longest pause of backOff in whole seconds. The pause grows by half with each attempt.
@@ -143,8 +143,8 @@ func longestWait(times int) time.Duration {
 	return pause.Round(time.Second)
 }
 
-// backOff waits before the next attempt, depending on the number of failed attempts, or until ctx is done. Pauses are
-// randomized so that members that start together do not send their requests at the same moment.
+// backOff waits before the next attempt, depending on the number of failed attempts, or until ctx is done. Pauses
+// are randomized so that members that start together do not send requests at the same time.
 func backOff(ctx context.Context, times int) {
 	pause := moment
 	if times > 0 {
@@ -160,13 +160,13 @@ type Progress struct {
 	Reason     string  // reason for the state, as a sentence
 	Uncompared bool    // whether etcd may open the data even though the store may have newer data
 	Warning    bool    // whether Reason is only a warning and etcd may open the data
-	Loss       string  // description of what is lost or undone, in numbers; empty if nothing is restored
+	Loss       string  // how many revisions are lost or undone, in words; empty if nothing is restored
 	Bytes      int64   // bytes rebuilt so far
 	Of         int64   // expected total of Bytes; 0 if unknown
 	Rate       float64 // bytes per second
 }
 
-// Left estimates the remaining time of the build at the current rate, or returns 0 if the time is unknown.
+// Left estimates the remaining time of the build at the current rate. The result is 0 if it is unknown.
 func (p Progress) Left() time.Duration {
 	if p.Rate <= 0 || p.Of <= p.Bytes {
 		return 0
@@ -196,14 +196,14 @@ func (e *environment) changeProgress(change func(*Progress)) {
 type Result struct {
 	Cause string // a VolumeState, Wanted or Unfinished
 	Ended string // Restored, Rejoined or Denied
-	Lost  int64  // number of known revisions that were lost, not counting revisions that the user chose to undo
+	Lost  int64  // number of known revisions that were lost, excluding those that the user chose to undo
 }
 
 // Outcomes, and causes that are not a VolumeState.
 const (
 	Restored   = "restored"   // restored from the store
-	Rejoined   = "rejoined"   // data replaced with the data of the other members
-	Denied     = "refused"    // start refused until the user acts
+	Rejoined   = "rejoined"   // data replaced with that of the other members
+	Denied     = "refused"    // refused to start until the user acts
 	Wanted     = "requested"  // requested with --restore-to
 	Unfinished = "unfinished" // completed an interrupted run
 )
@@ -218,13 +218,13 @@ const (
 // A journal is the record that recovery keeps on the volume.
 type journal struct {
 	Format int           `json:"format"`
-	Claim  *restoreClaim `json:"claim,omitempty"` // restore that may have been claimed but has not been installed yet
+	Claim  *restoreClaim `json:"claim,omitempty"` // restore that may have been claimed but is not installed yet
 	Done   []string      `json:"done,omitempty"`  // IDs of completed restores, oldest first
 
-	Refused *mismatch `json:"refused,omitempty"` // rejection of the current data by a comparison with the store
+	Refused *mismatch `json:"refused,omitempty"` // set if a comparison with the store rejected the current data
 }
 
-// A restoreClaim describes a restore in enough detail for a later run to complete it.
+// A restoreClaim contains everything that a later run needs to complete a restore.
 type restoreClaim struct {
 	Generation  archive.Generation `json:"generation"`    // generation to create
 	Reservation int64              `json:"reservation"`   // revision to reserve
@@ -234,8 +234,8 @@ type restoreClaim struct {
 	At          time.Time          `json:"at"`
 }
 
-// A mismatch records that a comparison with the store rejected the data. Rejected data must be compared again before
-// it is served, even if the store is unreachable by then.
+// A mismatch records that a comparison with the store rejected the data. Rejected data must not be served before
+// another comparison, even if the store becomes unreachable.
 type mismatch struct {
 	DataDir string    `json:"data_dir"`
 	Why     string    `json:"why"`
@@ -274,7 +274,7 @@ func (e *environment) readRecord() (r journal, err error) {
 	return r, nil
 }
 
-// updateRecord writes the record only if it has changed, so that recovery can remove built data from a full volume.
+// updateRecord writes the record only if it has changed, so that built data can be removed from a full volume.
 func (e *environment) updateRecord(change func(*journal)) error {
 	before, err := e.readRecord()
 	r := before

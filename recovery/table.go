@@ -15,10 +15,10 @@ var Table = statemachine.Expand(written)
 
 const always = statemachine.Always
 
-// working is the group of states whose work can fail because of the volume or a bug.
+// working is the group of states in which work can fail because of the volume or a bug.
 var working = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Adopt, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
 
-// weighing is the group of states in which an object that the store has listed may turn out to be missing.
+// weighing is the group of states in which a listed object may turn out to be missing from the store.
 var weighing = statemachine.Group{Flush, MakeRoom, Build}
 
 // Actions used by more than one row.
@@ -28,8 +28,9 @@ var (
 )
 
 // written is the table before expansion. Rows with the same From and On are adjacent, and all but the last have a
-// guard. The first row whose guard holds applies. Elsewhere handles events that have no row. What happens to a volume
-// is decided by the rules in decide.go. The table only carries out their decisions, which are the events of Decide.
+// guard. The first row with a guard that holds applies. Elsewhere handles events that have no row. The rules in
+// decide.go decide what happens to a volume. The table only carries out their decisions, which are the events of
+// Decide.
 var written = statemachine.Entries{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "an earlier run may have been interrupted after it claimed a generation"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "no restore is pending; validating the data directory"},
@@ -99,11 +100,11 @@ var written = statemachine.Entries{
 	{working, Broke, always, Refused, nil, "retrying recovery from this step"},
 }
 
-// Elsewhere handles events that have no row in Table. An event that ends the work of a state is accepted only in that
+// Elsewhere handles events that have no row in Table. An event that ends a state's work is accepted only in that
 // state. Ready ignores every event.
 var Elsewhere = statemachine.RejectByDefault(Table)
 
-// pause describes the pause between two unanswered requests.
+// pause describes the pause between unanswered requests.
 const pause = "up to 30s"
 
 // States describes the states in the order in which a run reaches them.
@@ -144,7 +145,7 @@ var picture string
 type (
 	// A State is a phase of a recovery.
 	State = statemachine.State
-	// An Event reports how the work of a state ended.
+	// An Event reports how a state's work ended.
 	Event = statemachine.Event
 	// An Action names a step that a run performs.
 	Action = statemachine.Action
@@ -172,10 +173,10 @@ const (
 	Refused  State = "Refused"
 )
 
-// Events that are not decisions. All events except Elapsed and the first one end the work of a state.
+// Events that are not decisions. All events except the first one and Elapsed end a state's work.
 const (
 	Begun        Event = "begun"              // a run has started; sent once
-	NothingBegun Event = "nothing begun"      // no claimed restore has to be installed
+	NothingBegun Event = "nothing begun"      // there is no claimed restore to install
 	ClaimFound   Event = "claim found"        // a claimed restore was interrupted, and its data directory exists
 	InstallFound Event = "install found"      // a claimed restore was interrupted after it was installed
 	Examined     Event = "examined"           // the data directory was examined
@@ -184,14 +185,14 @@ const (
 	Changed      Event = "members changed"    // this member was removed from or added to the cluster
 	Answered     Event = "answered"           // the state of the store is known
 	StoreSilent  Event = "store silent"       // the store is temporarily unavailable
-	Stuck        Event = "stuck"              // queued segments cannot be uploaded, and waiting would not help
+	Stuck        Event = "stuck"              // the queued segments cannot be uploaded, and waiting would not help
 	Missing      Event = "missing"            // an object that the store listed is missing, possibly only temporarily
-	Flushed      Event = "flushed"            // the store has everything from the volume that could be uploaded
+	Flushed      Event = "flushed"            // everything that could be uploaded from the volume is in the store
 	RoomEnough   Event = "room enough"        // the volume has room for the restored data
 	RoomLacking  Event = "room lacking"       // the volume has too little space
 	Built        Event = "built"              // a data directory was built next to the current one and synced to disk
 	Unbuildable  Event = "unbuildable"        // the backups are damaged
-	Grown        Event = "grown"              // a multi-member cluster would be restored with only this member
+	Grown        Event = "grown"              // only this member of a multi-member cluster would be restored
 	Proved       Event = "proved"             // the restored data passed validation
 	Unproved     Event = "unproved"           // the restored data failed validation
 	Diverged     Event = "diverged"           // the restored data is valid, but the current data is not an earlier state of it
@@ -215,7 +216,7 @@ const (
 	NotListed   statemachine.Guard = "not listed, no data in the way"
 )
 
-// Actions. PaceStore and PacePeers set the timer; all others may block.
+// Actions. PaceStore and PacePeers set the timer. All other actions may block.
 const (
 	ReadPosition    Action = "read position"
 	DropUnfinished  Action = "drop unfinished"  // remove data that was built but not claimed
@@ -232,7 +233,7 @@ const (
 	TellLoss        Action = "tell loss"        // log the number of lost revisions
 	FlushSpool      Action = "flush spool"      // upload the segments queued on the volume
 	FlushVolume     Action = "flush volume"     // upload data that exists only on the volume
-	FindEnd         Action = "find end"         // read the end of the backups again after volumes have uploaded data
+	FindEnd         Action = "find end"         // reread the end of the backups after volumes have uploaded data
 	MeasureRoom     Action = "measure room"     //
 	EndAdopted      Action = "end adopted"      // end the generation that the user named before restoring it
 	BuildData       Action = "build data"       // build the restored data next to the data directory
@@ -252,22 +253,22 @@ type VolumeState string
 
 // States of a volume.
 const (
-	VolumeEmpty   VolumeState = "empty"            // no data, or data of an etcd that has not stored anything yet
+	VolumeEmpty   VolumeState = "empty"            // no data, or an etcd that has not stored anything yet
 	VolumeLost    VolumeState = "lost"             // empty, even though an earlier run served data from it
 	VolumeCorrupt VolumeState = "corrupt"          // etcd cannot open or fully read the data
 	VolumeValid   VolumeState = "valid"            // no data is known to be missing
 	VolumeBehind  VolumeState = "behind"           // valid, but the store or the other members have newer data
 	VolumeStored  VolumeState = "stored"           // valid, and uploaded to the store as far as possible
-	VolumeRefused VolumeState = "refused before"   // valid, but rejected earlier and not compared again yet
-	VolumeUnnamed VolumeState = "names no cluster" // valid data of a plain etcd; the store was not queried yet
+	VolumeRefused VolumeState = "refused before"   // valid, but the last comparison rejected it
+	VolumeUnnamed VolumeState = "names no cluster" // valid data of a plain etcd; the store has not been queried yet
 )
 
 // A PeerState describes how the other members list this member. Its values are those of peers.Membership and the
 // constants below.
 type PeerState = peers.Membership
 
-// States of the other members. The last eight states require equal responses from a quorum or responses from all
-// members.
+// States of the other members. The last eight states require either equal responses from a quorum or responses from
+// all members.
 const (
 	PeersNone      PeerState = "none"               // a single-member cluster
 	PeersItself    PeerState = "none, joins"        // a single-member cluster that joins, with an empty volume
@@ -293,7 +294,7 @@ const (
 	StoreLongAway   StoreState = "unreachable for 10s" // no response for 10s
 	StoreInUse      StoreState = "in use"              // another process has written to the store recently and may continue
 	StoreBare       StoreState = "ours, no backup"     // belongs to this cluster but lacks the requested backup
-	StoreUnverified StoreState = "not verified"        // damaged, but judging by the object names, the volume has all the data
+	StoreUnverified StoreState = "not verified"        // damaged, but the object names reveal no missing data
 	StoreDamaged    StoreState = "damaged"             // the store's metadata is damaged
 	StoreLocked     StoreState = "keys lacking"        // signed or encrypted with keys that are not configured
 )
@@ -319,7 +320,7 @@ const (
 	FoundCluster Event = "found"         // etcd creates a new cluster
 	ConsultPeers Event = "ask the peers" //
 	ConsultStore Event = "ask the store" //
-	Wait         Event = "wait"          // wait, then query the peers again if they have answered, or the store otherwise
+	Wait         Event = "wait"          // wait, then query the peers again if they have responded, otherwise the store
 	FlushFirst   Event = "flush"         // upload the volume's data before it is replaced
 	RestoreData  Event = "restore"       // restore from the store
 	Rejoin       Event = "rejoin"        // rejoin with the data of the other members

@@ -23,8 +23,8 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// Suffixes of directories next to the data directory. The suffix restoredSuffix marks a complete data directory that
-// has not been installed yet; unfinishedSuffix is appended to it during the build.
+// Suffixes of directories next to the data directory. restoredSuffix marks a complete data directory that is not
+// installed yet. unfinishedSuffix is appended to it during the build.
 const (
 	restoredSuffix   = ".restored"
 	unfinishedSuffix = ".restoring"
@@ -34,11 +34,11 @@ const (
 type localVolume struct {
 	*session
 	examine  func(context.Context) error
-	served   bool             // whether, according to the records on the volume, a run served data from the data directory
-	damage   error            // damage of the data; nil if there is none
+	served   bool             // whether the records on the volume show that a run served data from the data directory
+	damage   error            // damage to the data; nil if there is none
 	position datadir.Position // zero if the position was not read
 	identity archive.Identity // cluster that the data belongs to
-	refused  *mismatch        // earlier rejection of the data by a comparison with the store; nil if there was none
+	refused  *mismatch        // set if an earlier comparison with the store rejected the data
 	held     *os.File         // lock on the built directory; nil if nothing is built
 }
 
@@ -58,7 +58,7 @@ func hasMember(dir string) (bool, error) {
 // validate examines the data directory.
 func (v *localVolume) validate() (Event, Facts, error) {
 	if exists, err := hasMember(v.member.DataDir); (exists || err != nil) && v.member.Peers != nil {
-		v.member.Peers.Publish(peers.Self{Volume: peers.Data}) // publish the state first, because the validation can take a while
+		v.member.Peers.Publish(peers.Self{Volume: peers.Data}) // publish first, because validation can take a while
 	}
 	v.damage = v.examine(v.ctx)
 	if v.ctx.Err() != nil || datadir.IsTransient(v.damage) {
@@ -89,9 +89,9 @@ func (v *localVolume) validate() (Event, Facts, error) {
 	}}, err
 }
 
-// checkRefused marks the data as damaged if it was rejected earlier because the disk had changed rows. Data that was
-// rejected for another reason, or that the user wants to keep, is ignored. An error means that the rows cannot be
-// read at the moment.
+// checkRefused marks the data as damaged if it was rejected earlier because the disk had changed rows. Data that
+// was rejected for another reason or that the user wants to keep is left alone. An error means that the rows are
+// temporarily unreadable.
 func (v *localVolume) checkRefused() error {
 	if v.refused == nil || v.refused.Last == 0 || v.options.Adopt != "" {
 		return nil
@@ -107,7 +107,7 @@ func (v *localVolume) checkRefused() error {
 }
 
 // checkRows returns the revisions whose rows differ from etcd's log because the disk has changed them. The error
-// names the first of these revisions.
+// names the first such revision.
 func (v *localVolume) checkRows() (revisions []int64, err error) {
 	if revisions, err = datadir.ChangedRevisions(v.ctx, v.member.DataDir); len(revisions) > 0 {
 		err = fmt.Errorf("revision %d on the volume differs from etcd's log: the disk has corrupted it", revisions[0])
@@ -116,10 +116,10 @@ func (v *localVolume) checkRows() (revisions []int64, err error) {
 }
 
 // readPosition reads the position of the data. If valid data cannot be read completely, readPosition marks it as
-// damaged or returns an error, because it must not be mistaken for older data.
+// damaged or returns an error, so that it is not mistaken for older data.
 func (v *localVolume) readPosition(exists bool) (err error) {
 	v.position = datadir.Position{}
-	if exists && (v.options.Archive != nil || v.member.Peers != nil) { // without a store or peers, there is nothing to compare the position with
+	if exists && (v.options.Archive != nil || v.member.Peers != nil) { // there is nothing to compare the position with
 		v.position, err = datadir.ReadPosition(v.member.DataDir)
 	}
 	switch {
@@ -153,8 +153,8 @@ func (v *localVolume) logDone() {
 	}
 }
 
-// removeUnfinished removes the directories of a failed attempt. Nothing is lost, because the directories contain only
-// copies of data in the store.
+// removeUnfinished removes the directories of a failed attempt. Nothing is lost, because the directories contain
+// only copies of data from the store.
 func (v *localVolume) removeUnfinished() (Event, Facts, error) {
 	v.release()
 	for _, path := range []string{v.restoredDir() + unfinishedSuffix, v.restoredDir()} {
@@ -236,8 +236,8 @@ func (v *localVolume) checkUnchanged() error {
 	return nil
 }
 
-// preserved returns the copies of the data directory and the spool, oldest first, without the newest copy of either
-// if mustStay returns true for that copy.
+// preserved returns the copies of the data directory and the spool, oldest first. The newest copy of each is
+// omitted if mustStay returns true for it.
 func (v *localVolume) preserved(mustStay func(newest disk.PreservedCopy) bool) (all []disk.PreservedCopy) {
 	for _, path := range []string{v.member.DataDir, v.options.SpoolDir} {
 		copies := disk.PreservedCopies(path)
@@ -251,8 +251,8 @@ func (v *localVolume) preserved(mustStay func(newest disk.PreservedCopy) bool) (
 }
 
 // freeSpace deletes preserved copies, oldest first, until the source fits on the volume. No other code deletes
-// preserved copies. The newest copy is kept until a later backup has been verified. The request to the store for the
-// verified backups takes at most limit.
+// preserved copies. The newest copy is kept until a later backup has been verified. limit is the timeout for
+// requesting the verified backups from the store.
 func (v *localVolume) freeSpace(source restore.Source, limit time.Duration) error {
 	plan := seed.Seed{DataDir: v.restoredDir()}
 	err := v.checkRoom(plan, source)
@@ -273,7 +273,7 @@ func (v *localVolume) freeSpace(source restore.Source, limit time.Duration) erro
 	return err
 }
 
-// isVerifiedSince reports whether a backup newer than the given time has passed a restore test.
+// isVerifiedSince reports whether a backup taken after the given time has passed a restore test.
 func (v *localVolume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 	if v.options.Archive == nil {
 		return false
@@ -292,7 +292,7 @@ func (v *localVolume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 const roomTimeout = 5 * time.Second
 
 // prepareStart frees space before etcd starts with valid data if a second copy of the database would not fit on the
-// volume. A defragmentation needs that space, and etcd exits if the volume is full. prepareStart also warns about
+// volume. Defragmentation needs that space, and etcd exits if the volume is full. prepareStart also warns about
 // problems that would make a later restore fail.
 func (v *localVolume) prepareStart() {
 	info, err := os.Stat(v.dbPath())

@@ -45,21 +45,21 @@ func TestMain(m *testing.M) {
 // ours is the ID of the test cluster.
 const ours = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 
-// A world is a store and a volume with the data of a closed etcd.
+// A world consists of a store and a volume with the data of a closed etcd.
 type world struct {
 	t       *testing.T
 	volume  string
-	older   string // an earlier copy of the data directory
+	older   string // copy of the data directory for rollBack
 	member  Member
 	store   *memory.Store
 	archive *archive.Archive
 	options Options
 	log     bytes.Buffer
-	clock   time.Time        // if set by setClock, advances only during pauses
+	clock   time.Time        // advances only during pauses if set by setClock
 	now     func() time.Time // nil for the system clock
 	wait    func(context.Context, int)
 	still   time.Duration // idle time before a generation may be replaced; 0 disables the wait
-	late    time.Duration // how long a multi-member cluster without data waits for its volumes
+	late    time.Duration // how long a multi-member cluster without data waits for volumes to be mounted
 	needed  int64         // number of bytes required by the last check of the free space
 	room    int           // number of preserved copies that fit on the volume; negative means unlimited
 }
@@ -109,7 +109,7 @@ func (w *world) uploadFull(cluster string) {
 	w.uploadFullAs("", cluster, 1, time.Now())
 }
 
-// uploadFullAs stores a full snapshot of the volume with the given member and time.
+// uploadFullAs stores a full snapshot of the volume as the given member and with the given time.
 func (w *world) uploadFullAs(member, cluster string, generation int, made time.Time) {
 	w.t.Helper()
 	stands := positionOf(w.t, w.member.DataDir)
@@ -190,7 +190,7 @@ func (w *world) setClock(each time.Duration) {
 	w.wait = func(context.Context, int) { w.clock = w.clock.Add(each) }
 }
 
-// recovery returns a Recovery that does not wait unless a test enables waiting.
+// recovery returns a Recovery that does not wait unless the test enables waiting.
 func (w *world) recovery() *Recovery {
 	r := New(w.options)
 	r.lateMounts, r.idleTime, r.wait = w.late, w.still, w.wait
@@ -216,7 +216,7 @@ func (w *world) runWith(interrupt func(Action) error) error {
 	return err
 }
 
-// cutAt interrupts a run before an action.
+// cutAt interrupts a run just before an action.
 func (w *world) cutAt(at Action) error {
 	return w.runWith(before(at, func() error { return errCut }))
 }
@@ -271,7 +271,7 @@ func (w *world) lose() {
 	require.NoError(w.t, os.RemoveAll(w.member.DataDir))
 }
 
-// losses maps the ways in which a volume can lose its data to functions.
+// losses maps names to functions that make a volume lose its data.
 var losses = map[string]func(*world){
 	"broken": (*world).damage,
 	"empty":  (*world).lose,
@@ -363,8 +363,8 @@ func (w *world) updateDatabase(change func(*bolt.Tx) error) {
 	require.NoError(w.t, db.Update(change))
 }
 
-// refuse records that a writer rejected the data in the directory whose name is that of the data directory plus a
-// suffix. The revisions first to last differ from those in the store. If last is 0, no rows were compared.
+// refuse records that the writer rejected the data in a directory, whose name is the data directory plus suffix.
+// Revisions first to last differ from those in the store. If last is 0, no rows were compared.
 func (w *world) refuse(first, last int64, suffix string) {
 	w.t.Helper()
 	why := errors.New("another copy of this data is writing to the same backups")
@@ -380,7 +380,7 @@ func (w *world) setKeys(keys *format.Keys) {
 	w.options.Archive = w.archive
 }
 
-// uploadSegment stores a segment that contains the rows that only the volume has.
+// uploadSegment stores a segment with the rows that only the volume has.
 func (w *world) uploadSegment() format.Object {
 	w.t.Helper()
 	head, err := w.archive.Head(w.t.Context(), 1)
@@ -519,7 +519,7 @@ func (w *world) joinedBy(ids ...string) {
 	})
 }
 
-// leave records in the closed database, as etcd would, that the member was removed from the cluster.
+// leave records in the closed database that the member was removed from the cluster, as etcd would.
 func (w *world) leave() {
 	w.t.Helper()
 	id := []byte(hex(positionOf(w.t, w.member.DataDir).MemberID))
@@ -549,7 +549,7 @@ func (w *world) endSession(source format.Source) {
 	require.NoError(w.t, w.archive.PutStored(w.t.Context(), 1, object.Position, object.Reader()))
 }
 
-// replaceKeys replaces the member's keys with keys that have not signed anything in the store.
+// replaceKeys gives the member keys that have not signed anything in the store.
 func (w *world) replaceKeys() {
 	w.options.Archive = archive.New(w.store, formattest.NewKeys(w.t).Load(w.t))
 }

@@ -26,7 +26,7 @@ func NewChecker(table []Row, initial State) *Checker {
 
 // Take makes the transition of a row. An error means that the machine is not in the row's From state, which is a bug.
 func (l *Checker) Take(row *Row) error {
-	// A canceled context would block the library's machine forever.
+	// With a canceled context, the library's machine would block forever.
 	err := l.machine.Event(context.Background(), row.Edge())
 	// The library returns an error for a transition to the same state.
 	if _, stayed := errors.AsType[fsm.NoTransitionError](err); stayed && !row.Moves() {

@@ -15,11 +15,12 @@ type Diagram struct {
 	States   []StateInfo
 	Initial  State
 	Final    State
-	Shapes   map[State]string // Graphviz attributes of states with a special appearance
-	Aside    State            // state whose incoming edges are drawn in a lighter color because they lead away from the goal
+	Shapes   map[State]string // Graphviz attributes of states that look special
+	Aside    State            // state that leads away from the goal, so its incoming edges are drawn in a lighter color
 	Defaults []Default
 	// Picture is the SVG that Graphviz generated from DOT. The first line of the SVG identifies the DOT, so a test
-	// can detect an outdated picture. The picture is embedded because no small library produces a comparable layout.
+	// can detect an outdated picture. The picture is embedded because no small library can produce a comparable
+	// layout.
 	Picture string
 }
 
@@ -27,8 +28,8 @@ type Diagram struct {
 type StateInfo struct {
 	Name     State  `json:"name"`
 	Meaning  string `json:"meaning"`
-	Bound    Bound  `json:"-"`        // limit on the time in the state, verified by tests for every visit
-	Deadline string `json:"deadline"` // Bound in words for users
+	Bound    Bound  `json:"-"`        // limit on the time in the state, which tests verify for every visit
+	Deadline string `json:"deadline"` // Bound in words, for users
 }
 
 // Bound specifies what limits the time in a state.
@@ -42,10 +43,10 @@ const (
 	AtEnd   Bound = "end"   // the final state
 )
 
-// Elapsed is the event that the timer of a state has expired. All machines use it.
+// Elapsed is the event that a state's timer has fired. All machines use it.
 const Elapsed Event = "elapsed"
 
-// edge collects all rows between the same two states, which are drawn as one arrow.
+// edge collects all rows between the same two states, which are drawn as a single arrow.
 type edge struct {
 	from, to State
 	groups   []reasonGroup
@@ -123,7 +124,7 @@ digraph %s {
   begin [shape=circle, style=filled, fillcolor=black, label="", width=0.2];
 `
 
-// wrapAt is the line width of texts in the picture, in characters.
+// wrapAt is the line width in the picture, in characters.
 const wrapAt = 34
 
 // dotState returns the label of a state: the name, the meaning and the rows that do not change the state.
@@ -146,7 +147,7 @@ func (d *Diagram) dotAttributes(a *edge) string {
 	return ""
 }
 
-// join concatenates the texts of the elements of a list.
+// join joins the elements of a list into a string.
 func join[T any](list []T, separator string, text func(T) string) string {
 	texts := make([]string, len(list))
 	for i, each := range list {
@@ -177,7 +178,7 @@ func escape(lines []string) string {
 	return join(lines, "<br/>", strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace)
 }
 
-// wrap breaks a text at spaces into lines of about wrapAt characters.
+// wrap breaks a string at spaces into lines of about wrapAt characters.
 func wrap(text string) []string {
 	var lines []string
 	line := ""
@@ -191,8 +192,8 @@ func wrap(text string) []string {
 	return append(lines, line)
 }
 
-// Mermaid returns the table as a Mermaid state diagram, which GitHub renders in a README. The diagram shows only
-// events and guards in order to stay readable.
+// Mermaid returns the table as a Mermaid state diagram, which GitHub renders in a README. To stay readable, the
+// diagram shows only events and guards.
 func (d *Diagram) Mermaid() string {
 	var b strings.Builder
 	b.WriteString("stateDiagram-v2\n")

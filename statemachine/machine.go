@@ -9,7 +9,7 @@ import (
 // State names a phase of a machine.
 type State string
 
-// States returns the state alone.
+// States returns only the state itself.
 func (s State) States() []State { return []State{s} }
 
 // Event names something that happened outside the machine. A machine answers every event in every state.
@@ -21,7 +21,7 @@ type Guard string
 // Always is the guard of the last row for a state and an event.
 const Always Guard = ""
 
-// Action names something that the driver of a machine does.
+// Action names something that a machine's driver does.
 type Action string
 
 // Answer classifies how a machine responds to an event.
@@ -35,7 +35,7 @@ const (
 	Reject Answer = "reject" // log a bug, because the event is impossible in this state
 )
 
-// Row is a transition: in state From, if event On occurs and guard When holds, go to state To and perform the actions
+// Row is a transition: in state From, if event On occurs and guard When holds, go to state To and perform actions
 // Do. Why is the reason to show to users. Rows contain only names, so they can be compared, drawn and mutated.
 type Row struct {
 	From State    `json:"from"`
@@ -46,8 +46,8 @@ type Row struct {
 	Why  string   `json:"why"`
 }
 
-// Edge names the row among those with the same From. The name includes the guard, because looplab/fsm would silently
-// replace the first of two rows with the same source and event.
+// Edge returns a name that is unique among the rows with the same From. The name includes the guard, because
+// looplab/fsm would silently replace the first of two rows with the same source and event.
 func (row *Row) Edge() string {
 	if row.When == Always {
 		return string(row.On)
@@ -66,11 +66,11 @@ type Transition struct {
 	Guard        Guard     `json:"guard,omitempty"`
 	To           State     `json:"to"`
 	Reason       string    `json:"reason"`        // reason of the row with details of the event
-	Count        int       `json:"count"`         // number of occurrences; transitions that alternate are listed only once
+	Count        int       `json:"count"`         // number of occurrences; alternating transitions are listed only once
 	AfterSeconds float64   `json:"after_seconds"` // time spent in From
 }
 
-// TransitionCount counts how many times a row was taken since the start of the process.
+// TransitionCount counts how often a row was taken since the process started.
 type TransitionCount struct {
 	From    State     `json:"from"`
 	Event   Event     `json:"event"`
@@ -88,14 +88,14 @@ type Default struct {
 	Why    string `json:"why"`
 }
 
-// LateEvents are ignored in states that have no row for them, for the reason in Why.
+// LateEvents are events to ignore in states that have no row for them. Why is the reason.
 type LateEvents struct {
 	Why string
 	On  []Event
 }
 
-// RejectByDefault returns the defaults of a machine whose events end the work of a state. An event is impossible in a
-// state without a row for the event, unless the event is listed as late.
+// RejectByDefault returns the defaults of a machine whose events end the work of a state. An event without a row in
+// the current state is rejected, unless it is listed as late.
 func RejectByDefault(table []Row, late ...LateEvents) (answers []Default) {
 	awaits := map[Event][]string{}
 	for _, row := range table {
@@ -154,7 +154,7 @@ func Expand(entries Entries) (table []Row) {
 	return table
 }
 
-// Facts hold everything that the guards of a machine depend on. F is the type that implements Facts, and P is the
+// Facts contains everything that a machine's guards depend on. F is the type that implements Facts, and P is the
 // payload of an event.
 type Facts[F, P any] interface {
 	// Holds reports whether a guard is true. The guard Always is always true, and an unknown guard is never true.
@@ -165,7 +165,7 @@ type Facts[F, P any] interface {
 	Conclude(from State, event Event, to State, payload P) F
 }
 
-// Conditions map guards to conditions on facts.
+// Conditions maps guards to conditions on facts.
 type Conditions[F any] map[Guard]func(F) bool
 
 // Evaluate reports whether a guard is true. The guard Always is always true, and an unknown guard is never true.
@@ -189,7 +189,7 @@ type Decision struct {
 	Why    string
 }
 
-// Rules are a table prepared for lookups. Rules are immutable and safe for concurrent use.
+// Rules is a table prepared for lookups. Rules are immutable and safe for concurrent use.
 type Rules[F Facts[F, P], P any] struct {
 	rows     []Row
 	final    State

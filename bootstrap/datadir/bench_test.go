@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// BenchmarkDataDir reads a data directory with a 110 MB database and 110 MB of log after the last snapshot.
+// BenchmarkDataDir reads a data directory with a 110 MB database and 110 MB of log entries after the last snapshot.
 func BenchmarkDataDir(b *testing.B) {
 	dir := large(b)
 	for name, read := range map[string]func() error{

@@ -38,8 +38,8 @@ func flip(t *testing.T, path string, offset int64) {
 	require.NoError(t, err)
 }
 
-// usedBytes returns the number of bytes that pages occupy in the database file. The rest of the file is allocated but
-// unused.
+// usedBytes returns the number of bytes of the database file that contain pages. The rest of the file is allocated
+// but unused.
 func usedBytes(t *testing.T, dir string) (used int64) {
 	db, err := bolt.Open(dir+"/member/snap/db", 0, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func firstSegmentOf(dir string) string {
 	return filepath.Join(dir, "member", "wal", firstSegment)
 }
 
-// zeroEntries zeroes a segment from the first entry to the end, as in a torn log.
+// zeroEntries zeroes a segment from the first entry to the end, like a torn write.
 func zeroEntries(t *testing.T, segment string) {
 	t.Helper()
 	fresh := filepath.Join(t.TempDir(), "new.etcd")

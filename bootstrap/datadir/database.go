@@ -22,7 +22,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 )
 
-// lockTimeout limits the wait for the lock on the database.
+// lockTimeout is the maximum time to wait for the database lock.
 const lockTimeout = time.Second
 
 // errCutOff means that the database file is shorter than the size in its metadata. Reading past the end of the mapped
@@ -38,18 +38,18 @@ type contents struct {
 	members        map[uint64]membership.Member // members by ID
 	removedMembers map[uint64]membership.Member // removed members by ID; all other fields are empty
 	version        string                       // cluster version, such as 3.6.0, or ""
-	keyless        bool                         // the database contains no revisions
-	since36        bool                         // last written by etcd 3.6 or later
+	keyless        bool                         // whether the database contains no revisions
+	since36        bool                         // whether etcd 3.6 or later wrote the database last
 }
 
 // single36 reports whether the cluster has a single member whose data was last written by etcd 3.6 or later.
 func (c contents) single36() bool { return len(c.members) == 1 && c.since36 }
 
-// empty reports whether no client has ever written to the database. An empty database may already contain the initial
-// members, which take one entry each.
+// empty reports whether no client has ever written to the database. An empty database may already contain the
+// initial members, each added by one entry.
 func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.members)) }
 
-// unused reports whether etcd would fill the database by replaying the log from the first entry.
+// unused reports whether etcd would rebuild the database by replaying the log from the first entry.
 func (c contents) unused() bool { return c.keyless && c.applied == 0 }
 
 // hasMember reports whether the cluster has or had a member.
@@ -135,7 +135,7 @@ func valueIn(bucket *bolt.Bucket, key []byte) []byte {
 	return bucket.Get(key)
 }
 
-// membersIn returns the members in a bucket, which may be nil. If a member cannot be decoded, only the ID is set.
+// membersIn returns the members in a bucket, which may be nil. If a member cannot be decoded, only its ID is set.
 func membersIn(bucket *bolt.Bucket) map[uint64]membership.Member {
 	members := map[uint64]membership.Member{}
 	if bucket == nil {
@@ -181,9 +181,9 @@ func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	return nil
 }
 
-// verifyRevision compares the revision in the bucket key with the revision in the value. For a deletion, etcd stores
-// only the key. A restore with etcdutl snapshot restore --bump-revision --mark-compacted stores the new revision with
-// an empty value and marks it as compacted. The caller passes the same stored value for every revision to reduce
+// verifyRevision compares the revision in the bucket key with the revision in the value. For a deletion, etcd
+// stores only the key. A restore with etcdutl snapshot restore --bump-revision --mark-compacted stores the new
+// revision with an empty value and marks it as compacted. The caller reuses stored for all revisions to reduce
 // allocations.
 func verifyRevision(key, value []byte, compacted int64, stored *mvccpb.KeyValue) (mvcc.Revision, error) {
 	revision := mvcc.BytesToBucketKey(key).Revision // panics on a malformed revision
@@ -221,11 +221,11 @@ func compactRevision(tx *bolt.Tx) (compacted int64) {
 // quotedFindings is the maximum number of bbolt findings quoted in an error.
 const quotedFindings = 3
 
-// A database starts with two meta pages, and transactions alternate between them. bbolt opens the database with the
-// newest intact meta page. No data is lost if one meta page is damaged: the previous transaction is intact, and etcd
-// replays the log from there.
+// A database starts with two meta pages, which transactions write alternately. bbolt opens the database with the
+// newest intact meta page. No data is lost if one meta page is damaged: the previous transaction is intact, and
+// etcd replays the log from there.
 
-// Offsets in a meta page in bytes, from internal/common/page.go and meta.go in bbolt.
+// Byte offsets in a meta page, from internal/common/page.go and meta.go in bbolt.
 const (
 	pageFlags    = 8
 	metaBegins   = 16
@@ -262,8 +262,8 @@ func isMetaPage(head []byte, number uint64) bool {
 }
 
 // verifyPages runs the bbolt check. The bbolt check panics on a damaged meta page, even though bbolt needs only one
-// of the two. If a meta page is damaged, verifyPages reads all buckets instead, which detects everything except
-// unused pages and pages that are referenced twice.
+// of the two pages. If a meta page is damaged, verifyPages reads all buckets instead, which detects everything
+// except unused pages and pages that are referenced twice.
 func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
 	damaged, err := corruptMetaPages(tx)
 	if err != nil {
@@ -281,7 +281,7 @@ func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
 	})
 }
 
-// checkPages runs the bbolt check. The check cannot be cancelled, so checkPages reads all findings even if ctx is
+// checkPages runs the bbolt check. The check cannot be cancelled, so checkPages drains all findings even if ctx is
 // done.
 func checkPages(ctx context.Context, tx *bolt.Tx) error {
 	var first []string
@@ -316,7 +316,7 @@ func readAll(ctx context.Context, bucket *bolt.Bucket) error {
 // preload fills the page cache by reading the whole file in the background until the returned function is called.
 // Without preload, each page is read from the disk separately, because bbolt maps the file for random access. Using
 // madvise instead would not help: Linux reads a single readahead window and ignores the rest. Errors are ignored
-// because the caller will encounter them as well.
+// because the caller will encounter the same ones.
 func preload(path string) (stop func()) {
 	file, err := os.Open(path)
 	if err != nil {

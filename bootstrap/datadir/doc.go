@@ -35,10 +35,10 @@
 // IsTransient returns true, the error does not mean that the data is bad: the disk could not be read, or the child
 // process was killed. Recovery never replaces data because of a transient error.
 //
-// Look is fast because every start waits for it. The embedded etcd calls Look right before it opens the data, even
-// after a validation, because Verify does not run if there is a sidecar. Look reads the metadata of the database and
-// the segments that etcd replays. The result of Look is an Inspection with the methods Inspect, ClusterVersions,
-// Members and Uncommitted.
+// Look must be fast, because every start waits for it. The embedded etcd calls Look right before it opens the data,
+// even after a validation, because Verify does not run if there is a sidecar. Look reads the metadata of the
+// database and the segments that etcd replays. The result of Look is an Inspection with the methods Inspect,
+// ClusterVersions, Members and Uncommitted.
 //
 // The errors from Verify and Inspect name the file, the problem and the way to recover. docs/refusals.md lists all
 // error messages, and a test keeps the list complete. Validation never changes the data. Inspect may move the
@@ -46,13 +46,13 @@
 //
 // # Torn or damaged
 //
-// The most difficult decision is how to treat damage at the end of the log. After a power failure, the last records
-// may be missing or partly zero. Losing records in a power failure is harmless because etcd had not synced them, so
-// no client has received a response. If a disk error damaged the last records, however, their entries may have been
+// The hardest decision is how to treat damage at the end of the log. After a power failure, the last records may be
+// missing or partly zero. Losing records in a power failure is harmless because etcd had not synced them, so no
+// client has received a response. If a disk error damaged the last records, however, their entries may have been
 // acknowledged. A power failure and a disk error can be told apart only if there are records after the damage, so
 // cutIn searches for records after the position where the segment becomes unreadable. etcd syncs entries before it
-// writes any record after the next hard state, so a record after that hard state proves that the entries had reached
-// the disk.
+// writes any record after the next hard state, so a record after that hard state proves that the entries had
+// reached the disk.
 //
 // For example, a segment ends with
 //

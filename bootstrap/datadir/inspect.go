@@ -67,13 +67,13 @@ const uninitializedPrefix = "member.uninitialized-"
 // errNoVoter means that the log was lost or truncated at its start.
 var errNoVoter = errors.New("the log was lost, truncated or damaged, or belongs to another database")
 
-// moveIfUnused handles a log without voters, with which etcd would wait forever for an election. If the log is
-// missing, etcd would create a new log and drop writes until the new log is as long as the old one.
+// moveIfUnused handles a log without voters, because etcd would wait forever for an election. If the log is
+// missing, etcd would create a new one and drop writes until the new log is as long as the old one was.
 //
 // A member is uninitialized if its log has no voters and its database is empty, because etcd was killed at the
-// beginning of its first run. An uninitialized member has neither acknowledged a write nor cast a vote. moveIfUnused
-// renames the directory of an uninitialized member without deleting anything, so etcd starts with an empty directory.
-// In all other cases, moveIfUnused returns an error that describes the loss.
+// beginning of its first run. An uninitialized member has neither acknowledged a write nor cast a vote. For an
+// uninitialized member, moveIfUnused renames the directory, so that etcd starts with an empty one. For any other
+// member, moveIfUnused returns an error that describes the loss.
 func (f *Inspection) moveIfUnused(log zerolog.Logger) (moved bool, err error) {
 	if f.wal.readError() != nil || !f.namesNoVoter() {
 		return false, nil
@@ -115,7 +115,7 @@ func checkRestore(m *member, found contents) error {
 	return lostRestore.errorf(m.database, m.wal.path)
 }
 
-// checkCluster returns an error if the database and the log belong to different clusters, because one of them was
+// checkCluster returns an error if the database and the log belong to different clusters. One of them may have been
 // rolled back, copied or mounted without the other. Without this check, etcd would apply the log to the wrong
 // database and exit at the first entry that refers to an unknown member. If the database contains the member that
 // wrote the log, no further check is needed. Unreadable files are reported by other checks.
@@ -131,8 +131,8 @@ func checkCluster(m *member, found contents) error {
 	return otherCluster.errorf(m.database, m.wal.path)
 }
 
-// checkLength returns an error if the database is truncated or if entries are provably missing at the end of the log.
-// etcd repairs a damaged log by truncating it, and then serves without the acknowledged entries that followed.
+// checkLength returns an error if the database is truncated or if entries are known to be missing from the end of
+// the log. etcd repairs a damaged log by truncating it, which drops the acknowledged entries after the damage.
 // Unreadable files are ignored because etcd reports them.
 func (f *Inspection) checkLength() error {
 	if errors.Is(f.contentsErr, errCutOff) {
@@ -144,18 +144,18 @@ func (f *Inspection) checkLength() error {
 	return nil
 }
 
-// checkTail returns an error if etcd would provably drop acknowledged entries, or if the log ends before the applied
+// checkTail returns an error if etcd is certain to drop acknowledged entries, or if the log ends before the applied
 // index of the database.
 //
-// If the log of a single member ends before the applied index, etcd would drop new proposals until the log is as long
-// as before. The log must be damaged, because a single member applies entries only after syncing them.
+// If the log of a single member ends before the applied index, etcd would drop new proposals until the log reaches
+// that index again. The log must be damaged, because a single member applies entries only after syncing them.
 //
 // In a multi-member cluster, a log that ends before the applied index is not necessarily damaged. A follower with
 // etcd 3.6 can apply an entry while the log is still being written, if the entry and the commit index arrive
 // together. See raftNode.start. etcd 3.5.5 and later 3.5 releases wait for the log. If the power fails at the wrong
-// moment, the database is ahead of the log, but the missing entries were never acknowledged, so the member would do
-// no harm. However, the files look the same if the disk has damaged entries that the member had acknowledged, and
-// such a member could help elect a leader that is missing those entries, too.
+// moment, the database is ahead of the log, but the missing entries were never acknowledged, so starting the member
+// is harmless. However, the files look the same if the disk damaged entries that the member had acknowledged, and
+// such a member could vote for a leader that lacks those entries, too.
 //
 // checkTail therefore rejects every log that ends before the applied index. Rejecting an undamaged log is safe: a
 // majority of the members has every committed entry in the log, so neither data nor the quorum is lost.
@@ -172,8 +172,8 @@ func (c contents) checkTail(m *member, tail *history) error {
 }
 
 // checkMember returns an error if the data directory belongs to another member of this cluster, for example because
-// volumes were swapped. Without this check, two members could run with the same identity. checkMember only logs a
-// warning if the member is unknown, because a restore can use any name. Unreadable files are ignored because etcd
+// volumes were swapped. Without this check, two members could run with the same identity. If the member is unknown,
+// checkMember only logs a warning, because a restore can use any name. Unreadable files are ignored because etcd
 // reports them.
 func (f *Inspection) checkMember(configured Identity, log zerolog.Logger) error {
 	identity, err := f.identity()
@@ -193,8 +193,7 @@ func (f *Inspection) checkMember(configured Identity, log zerolog.Logger) error 
 	return nil
 }
 
-// Members returns the number of members in the database, after applying the membership changes that are only in the
-// log.
+// Members returns the number of members in the database after the membership changes in the log are applied.
 func (f *Inspection) Members() int {
 	members := map[uint64]bool{}
 	for id := range f.contents.members {
@@ -204,8 +203,8 @@ func (f *Inspection) Members() int {
 	return len(members)
 }
 
-// change applies the membership changes in all entries whose index is greater than after and at most until. The value
-// of a member is true if it is a voter.
+// change applies the membership changes in all entries with an index in the range (after, until]. The value of a
+// member is true if it is a voter.
 func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 	for _, n := range f.notes {
 		if n.change == nil || n.index <= after || n.index > until {
@@ -244,14 +243,15 @@ func (f *Inspection) checkV2Requests() error {
 	return nil
 }
 
-// checkV2Members returns an error if the two member lists in the data differ. etcd 3.5 and earlier rely on the list
-// in the v2 store, but etcd 3.6 relies on the list in the database. The list in the database may still contain
-// members that were removed long ago, and learners that have been promoted. etcd 3.6 uses the list as is and panics
-// when an outdated member is removed from it. etcd 3.5.26 and later 3.5 releases correct the database at startup.
+// checkV2Members returns an error if the member lists in the database and in the v2 store differ. etcd 3.5 and
+// earlier rely on the list in the v2 store, but etcd 3.6 relies on the list in the database. The list in the
+// database may still contain members that were removed long ago, and learners that have been promoted. etcd 3.6
+// uses the database list as is and panics when an outdated member is removed from the cluster. etcd 3.5.26 and
+// later 3.5 releases correct the database at startup.
 //
-// The v2 store is part of the snapshot from which etcd starts, and the entries after the snapshot change it. A member
-// added by an entry that may not have been applied is valid: etcd 3.4 may have added the member to the database
-// before it recorded the entry as applied.
+// The v2 store is part of the snapshot from which etcd starts, and the entries after the snapshot change it. The
+// database may contain a member added by an entry that is not recorded as applied, because etcd 3.4 may have added
+// the member first.
 func (f *Inspection) checkV2Members() error {
 	if f.contentsErr != nil || f.replayErr != nil || f.contents.since36 || len(f.contents.members) < 2 || f.start > f.contents.applied {
 		return nil
@@ -273,7 +273,7 @@ func (f *Inspection) checkV2Members() error {
 	return nil
 }
 
-// adds reports whether an entry that may not have been applied adds the member.
+// adds reports whether the member is added by an entry that may not have been applied.
 func (f *Inspection) adds(id uint64) bool {
 	return slices.ContainsFunc(f.notes, func(n note) bool {
 		return n.index > f.contents.applied && n.change != nil && n.change.NodeID == id && n.change.Type != raftpb.ConfChangeRemoveNode

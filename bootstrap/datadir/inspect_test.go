@@ -108,7 +108,7 @@ func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 			require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
 			_, ends := datadirtest.Entries(t, firstSegmentOf(dir))
 			truncate(t, firstSegmentOf(dir), ends[len(ends)-2])
-			wayOut := fmt.Sprintf(wayOut, len(ends)-1, len(ends)) // depends on when etcd sets the cluster version
+			wayOut := fmt.Sprintf(wayOut, len(ends)-1, len(ends)) // varies with the timing of etcd
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			require.ErrorContains(t, err, wayOut)
 			require.ErrorContains(t, result(t, dir, bootstrap.Full), wayOut)
@@ -172,8 +172,8 @@ func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 	}
 }
 
-// provenFlushed reports whether part of a segment proves that the entries before it were synced, even if its first
-// record is damaged: it contains another entry, a hard state, and a later record.
+// provenFlushed reports whether part of a segment proves that all earlier entries were synced, even if the first
+// record of that part is damaged: there must be another entry, a hard state and a later record.
 func provenFlushed(t *testing.T, behind []byte) bool {
 	t.Helper()
 	wanted := []int64{wal.EntryType, wal.StateType}
@@ -202,8 +202,8 @@ func TestInspect_externalLog(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("the log in %q was truncated or damaged", walDir))
 }
 
-// losses damage the data of an initialized member in ways that make etcd treat the member as new and wait forever for
-// an election.
+// losses are ways of damaging an initialized member's data that make etcd treat the member as new and wait forever
+// for an election.
 var losses = map[string]func(t *testing.T, dir, segment string){
 	"the log is lost": func(t *testing.T, dir, _ string) {
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member", "wal")))
@@ -237,7 +237,7 @@ func TestInspect_lostLog(t *testing.T) {
 	}
 }
 
-// toldOfMembers creates a database in which etcd has recorded only the given number of members.
+// toldOfMembers creates a database that contains only the given number of members.
 func toldOfMembers(t *testing.T, dir string, members int) {
 	update(t, dir, func(tx *bolt.Tx) error {
 		var errs []error
@@ -338,8 +338,8 @@ func TestInitialized_unreadableIndex(t *testing.T) {
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
-// The directory of an uninitialized member must not be moved if the log is elsewhere, because the log would be left
-// behind.
+// The directory of an uninitialized member must not be moved if the log is in another directory, because the log
+// would be left behind.
 func TestInspect_uninitializedMemberWithExternalLog(t *testing.T) {
 	dir, walDir := filepath.Join(t.TempDir(), "new.etcd"), filepath.Join(t.TempDir(), "wal")
 	datadirtest.Initialize(t, dir)
@@ -376,7 +376,7 @@ func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 }
 
 // checkCluster must accept a database that contains any member of the log. A new member may be missing from its own
-// database, because it learns about the members one log entry at a time.
+// database, because the log adds the members one entry at a time.
 func TestCheckCluster_databaseKnowsAMemberOfTheLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 0xa, ClusterID: 1}).Marshal()

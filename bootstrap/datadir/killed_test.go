@@ -92,7 +92,7 @@ func TestKilledWhileStartingForTheFirstTime(t *testing.T) {
 		etcd := etcdChild(t, dir, 0)
 		require.NoError(t, etcd.Start())
 		require.Eventually(t, func() bool {
-			for _, seen := range []string{name, "member/wal"} { // polling may miss a temporary file
+			for _, seen := range []string{name, "member/wal"} { // polling may miss a short-lived file
 				if _, err := os.Stat(filepath.Join(dir, seen)); err == nil {
 					return true
 				}
@@ -124,8 +124,7 @@ func killAfterKey(t *testing.T, dir string, stored, lastKey int) {
 	require.Equal(t, want, lines.Text())
 }
 
-// etcdChild returns a command that runs etcd and writes keys up to lastKey. The process is killed after one minute if
-// it is still running.
+// etcdChild returns a command that runs etcd and writes keys up to lastKey. The process is killed after one minute.
 func etcdChild(t *testing.T, dir string, lastKey int) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)

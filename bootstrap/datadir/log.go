@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// history is the state of a log after reading its records in order.
+// history accumulates the state of a log while its records are read in order.
 type history struct {
 	last      uint64           // index of the last entry
 	committed uint64           // highest commit index
@@ -29,12 +29,12 @@ type history struct {
 	metadata  []byte           // IDs of the cluster and the member, as encoded in the log
 	cut       cut              // end of the last segment
 	segment   int              // index of the segment being read, starting at 0
-	notes     []note           // entries that affect later decisions
+	notes     []note           // notes on the entries that affect later decisions
 	lowest    uint64           // lowest index of an entry; 0 if there are no entries
 	unread    error            // error from reading a segment
 
 	listsWrites bool     // whether writes is collected
-	writes      []uint64 // indexes of the entries that may have created a revision
+	writes      []uint64 // indexes of entries that may have created a revision
 
 	puts *loggedPuts // puts since the newest received snapshot; nil if not collected
 }
@@ -46,8 +46,8 @@ type snapshotRecord struct {
 	segment int
 }
 
-// readLog reads all records, segment by segment, and names the segment in errors. Only the last segment may end with
-// a torn record, which etcd truncates at startup. In any other segment, a torn record makes etcd fail.
+// readLog reads all records, segment by segment, and names the segment in errors. Only the last segment may end
+// with a torn record, which etcd truncates at startup. A torn record in any other segment makes etcd fail.
 func readLog(ctx context.Context, m *member, puts *loggedPuts) (*history, error) {
 	segments := m.segments()
 	written := &history{last: lastBefore(segments[0]), puts: puts}
@@ -83,8 +83,8 @@ func (h *history) readLast(ctx context.Context, s *segment) error {
 // errNoRecord means that a segment is empty or contains only zeros.
 var errNoRecord = errors.New("no records found")
 
-// startAt makes the history start with a segment. Missing earlier segments matter only if etcd starts from an entry
-// in one of them.
+// startAt makes the history start at the given segment. A missing earlier segment matters only if etcd starts from
+// an entry in it.
 func (h *history) startAt(segment string) {
 	h.last = lastBefore(segment)
 	h.received = h.last
@@ -157,7 +157,8 @@ func (h *history) addEntry(data []byte) error {
 	return nil
 }
 
-// addSnapshot adds a snapshot. A snapshot received from the leader covers entries that this member has never had.
+// addSnapshot adds a snapshot. A snapshot received from the leader covers entries that were never in this member's
+// log.
 func (h *history) addSnapshot(data []byte) error {
 	var snapshot walpb.Snapshot
 	if err := snapshot.Unmarshal(data); err != nil {
@@ -189,7 +190,7 @@ func (h *history) skim(s *segment) {
 }
 
 // skimSegments skims segments, including entries that may not be committed: a follower learns about a commit only
-// with the next message. Segments that cannot be read are an error.
+// with the next message. skimSegments returns an error if a segment cannot be read.
 func (h *history) skimSegments(m *member, segments []string) (unread error) {
 	for _, name := range segments {
 		unread = errors.Join(unread, readSegment(m.segment(name), func(s *segment) error {
@@ -205,7 +206,7 @@ func (h *history) isCommitted(index, term uint64) bool {
 	return index <= h.committed && slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index == index && r.Term == term })
 }
 
-// has reports whether the log contains a snapshot at an index.
+// has reports whether the log contains a snapshot record with the given index.
 func (h *history) has(snapshot uint64) bool {
 	return slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index == snapshot })
 }
@@ -258,13 +259,13 @@ func (m *member) segmentsFrom(index uint64) []string {
 	return segments[max(startSegment(segments, index), 0):]
 }
 
-// identity returns the IDs of the cluster and the member in the log. Like etcd, identity skips a first segment
-// without records.
+// identity returns the IDs of the cluster and the member in the log. Like etcd, identity skips a first segment that
+// has no records.
 func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 	for _, name := range m.segments() {
 		head, err := readHead(m.segment(name))
 		if head.identity.NodeID != 0 {
-			return head.identity, nil // a later error does not matter
+			return head.identity, nil // errors after the metadata record do not matter
 		}
 		if err != nil {
 			return identity, err
@@ -277,7 +278,7 @@ func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 const firstSegment = "0000000000000000-0000000000000000.wal"
 
 // namesNoVoter reports whether the log is missing, or whether its only segment contains no entries and there is no
-// snapshot. Only the first entries are read, because they name the voters.
+// snapshot. namesNoVoter reads only the first entries, because they name the voters.
 func (m *member) namesNoVoter() bool {
 	segments := m.segments()
 	if len(segments) == 0 {
@@ -361,7 +362,7 @@ type note struct {
 	method  string             // method of a v2 API request that etcd 3.6 cannot replay
 }
 
-// note adds the note of an entry. The notes of entries with the same or a higher index are discarded, because a new
+// note adds the note on an entry. Notes on entries with the same or a higher index are discarded, because a new
 // leader may overwrite entries.
 func (h *history) note(entry []byte) {
 	index := entryIndex(entry)
@@ -384,22 +385,22 @@ func (h *history) note(entry []byte) {
 	}
 }
 
-// trimNotes returns the notes of the entries before an index. Notes are sorted by index.
+// trimNotes returns the notes on entries before an index. Notes are sorted by index.
 func trimNotes(notes []note, index uint64) []note {
 	kept, _ := slices.BinarySearchFunc(notes, index, func(n note, at uint64) int { return cmp.Compare(n.index, at) })
 	return notes[:kept]
 }
 
-// longestRequest is an upper bound for the size of entries with a cluster version, member attributes or a v2 API
-// read, in bytes. Larger entries, which make up most of a log, are not decoded.
+// longestRequest is the maximum size in bytes of an entry with a cluster version, member attributes or a v2 API
+// read. Larger entries, which make up most of the log, are not decoded.
 const longestRequest = 512
 
 // attributesPath matches the paths of requests that set member attributes.
 var attributesPath = regexp.MustCompile("^" + membership.StoreMembersPrefix + "/[[:xdigit:]]{1,16}/attributes$")
 
-// noteOf returns the note of an entry. A v2 API request is either a separate entry or part of a v3 API request. etcd
-// 3.5 and earlier set the cluster version and member attributes with v2 requests. etcd 3.6 replays only those two
-// kinds of v2 requests and panics on all others. etcd 3.4 logs a v2 request for each /health probe.
+// noteOf returns the note on an entry. A v2 API request is either a separate entry or part of a v3 API request.
+// etcd 3.5 and earlier set the cluster version and member attributes with v2 requests. etcd 3.6 replays only those
+// two kinds of v2 requests and panics on all others. etcd 3.4 logs a v2 request for each /health probe.
 func noteOf(entry []byte) (n note, ok bool) {
 	if changesMembers(entry) {
 		n.change = &raftpb.ConfChange{}
@@ -448,9 +449,8 @@ func changesMembers(entry []byte) bool { return varint(entry, entryType) != 0 }
 // entryIndex returns the index of an entry without decoding the data, or 0 if there is no index.
 func entryIndex(entry []byte) uint64 { return varint(entry, entryIndexField) }
 
-// skipTo returns the rest of a message, starting at the value of a field, or nil if the field is missing. Other
-// fields are skipped by length, and nothing after the field is read, because every start reads all entries of a long
-// log.
+// skipTo returns the rest of a message, starting at the value of a field, or nil if the field is missing. skipTo
+// skips other fields by length and stops at the field, because every start reads all entries of the log.
 func skipTo(message []byte, wanted protowire.Number, kind protowire.Type) []byte {
 	for len(message) > 0 {
 		number, found, n := protowire.ConsumeTag(message)
@@ -476,7 +476,7 @@ func varint(message []byte, number protowire.Number) uint64 {
 }
 
 // message returns a string or an embedded message in a message, or nil if the field is missing. Membership changes
-// use a different message type that does not have the field.
+// have a different message type without this field.
 func message(of []byte, number protowire.Number) []byte {
 	text, _ := protowire.ConsumeBytes(skipTo(of, number, protowire.BytesType))
 	return text

@@ -48,8 +48,8 @@ func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	assert.NotZero(t, replayed[false])
 }
 
-// verifiedByEtcd uses etcd's code to read first the whole log, as etcd does at startup, and then the part after the
-// snapshot.
+// verifiedByEtcd reads the log with etcd's code: first the whole log, as at startup, and then only the part after
+// the snapshot.
 func verifiedByEtcd(dir string, from walpb.Snapshot) bool {
 	return nil == recoverPanic(func() error {
 		if _, err := wal.ValidSnapshotEntries(zap.NewNop(), dir+"/member/wal"); err != nil {

@@ -23,7 +23,7 @@ import (
 const databaseRetry = 200 * time.Millisecond
 
 // Await waits until no other process has locked the database or ctx is done. Await calls writing whenever another
-// process has the database open for writing. etcd would wait for the lock as well, but that wait cannot be
+// process has the database open for writing. etcd would also wait for the lock, but that wait cannot be
 // interrupted, and a stop during the wait would look as if etcd had already opened the data.
 func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func()) error {
 	path := layout.ToBackendFileName(dataDir)
@@ -54,8 +54,8 @@ type Inspection struct {
 
 	read      map[string]*history // histories of the segments that etcd replays, by segment name
 	start     uint64              // index of the snapshot from which etcd starts; 0 if there is none
-	notes     []note              // notes of the entries after start
-	replayErr error               // error from reading these entries
+	notes     []note              // notes on the entries after start
+	replayErr error               // error from reading the entries
 }
 
 // Look reads the metadata of the database and the WAL segments that etcd replays. Look does not read anything else
@@ -84,7 +84,7 @@ func (f *Inspection) Uncommitted() (entries, committed uint64) {
 	return tail.last - tail.committed, tail.committed
 }
 
-// isDBMissing reports whether the database does not exist, or returns false if the check fails.
+// isDBMissing reports whether the database is known not to exist.
 func (f *Inspection) isDBMissing() bool {
 	none, err := isDBEmpty(f.database)
 	return err == nil && none
@@ -94,7 +94,7 @@ func (f *Inspection) isDBMissing() bool {
 func (f *Inspection) hasExternalLog() bool { return filepath.Dir(f.wal.path) != f.dir.path }
 
 // tail returns the history of the last segment up to the position where the segment becomes unreadable, or nil if
-// there is no readable segment. The name of the segment contains the last index of earlier segments. If an earlier
+// there is no readable segment. The segment name contains the last index of the earlier segments. If an earlier
 // segment is damaged, etcd does not start.
 func (f *Inspection) tail() *history {
 	if tail := f.read[f.lastSegment()]; tail != nil && tail.unread == nil {
@@ -103,8 +103,8 @@ func (f *Inspection) tail() *history {
 	return nil
 }
 
-// readSegments returns the histories of segments. Because every start waits for readSegments, segments are read only
-// once and in parallel.
+// readSegments returns the histories of segments. The segments are read in parallel and only once, because every
+// start waits for the result.
 func (f *Inspection) readSegments(segments []string) (histories []*history) {
 	var reading sync.WaitGroup
 	for _, name := range segments {
@@ -141,7 +141,7 @@ func (f *Inspection) ClusterVersions() (versions []string, err error) {
 	return versions, errors.Join(f.contentsErr, f.replayErr)
 }
 
-// replayNotes returns the notes of the entries that etcd replays, and the index of the snapshot before them. If the
+// replayNotes returns the notes on the entries that etcd replays, and the index of the preceding snapshot. If the
 // log does not contain the newest snapshot, etcd was killed before adding it and starts from the previous one.
 func (f *Inspection) replayNotes() (start uint64, notes []note, err error) {
 	for _, start = range f.startingPoints() {
@@ -170,8 +170,8 @@ func (m *member) startingPoints() (indexes []uint64) {
 	return append(indexes, 0)
 }
 
-// SetPermissions makes the data directory and its contents accessible only to the owner, because a restore may have
-// left other permissions. If SetPermissions fails, it only logs a warning.
+// SetPermissions restricts access to the data directory and its contents to the owner, because a restore may have
+// left looser permissions. A failure is only logged as a warning.
 func SetPermissions(dataDir string, log zerolog.Logger) {
 	err := filepath.WalkDir(dataDir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {

@@ -56,8 +56,7 @@ func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.Interna
 	return dir
 }
 
-// The log contains a record of the snapshot that follows the entry of snapshots, but no record of the snapshot that
-// follows the entry of orphans.
+// Snapshots after the entries in snapshots have a record in the log. Snapshots after the entries in orphans do not.
 var snapshots, orphans = puts("a snapshot follows"), puts("an orphaned snapshot follows")
 
 func sets(version string) *etcdserverpb.InternalRaftRequest {

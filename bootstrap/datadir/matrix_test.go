@@ -30,14 +30,14 @@ import (
 // everything selects the full matrix, which takes minutes: go test ./bootstrap/datadir -run Matrix -matrix -v.
 var everything = flag.Bool("matrix", false, "alter data directories in every way, and not only in a few")
 
-// Commands of the test binary in a child process: serve runs etcd and writes the state that etcd serves, and judge
-// prints the results of the wrapper's checks.
+// Child commands of the test binary: serve runs etcd and writes the state that etcd serves, and judge prints the
+// results of the wrapper's checks.
 const (
 	childServe = "child-serve"
 	childJudge = "child-judge"
 )
 
-// childPatience limits the time for etcd to start on a data directory.
+// childPatience is the maximum time that etcd may take to start on a data directory.
 const childPatience = 20 * time.Second
 
 // A fate is the outcome of starting etcd on a data directory.
@@ -71,9 +71,9 @@ type trial struct {
 	judged judgement
 }
 
-// TestMatrix_alteredDirectories compares the wrapper's checks with plain etcd on altered data directories. Unless the
-// alteration is marked otherwise, the checks must accept data that etcd serves completely and reject data that etcd
-// serves incompletely.
+// TestMatrix_alteredDirectories compares the wrapper's checks with plain etcd on altered data directories. The
+// checks must accept data that etcd serves completely and reject data that etcd serves incompletely, unless the
+// alteration is marked as an exception.
 func TestMatrix_alteredDirectories(t *testing.T) {
 	var trials []trial
 	for name, prepare := range bases() {
@@ -118,7 +118,7 @@ func (tried trial) hold(t *testing.T) {
 	}
 }
 
-// tryAll runs several trials in parallel, because etcd mostly waits during startup.
+// tryAll runs trials in parallel, because etcd spends most of its startup waiting.
 func tryAll(t *testing.T, dir, state, base string, trials []trial) {
 	var work sync.WaitGroup
 	slots := make(chan struct{}, 6)
@@ -217,11 +217,11 @@ type alteration struct {
 	alter  func(t *testing.T, dir string)
 	quick  bool // included by default
 	latent bool // etcd has not read the damaged part yet, but the refusal is correct
-	unseen bool // the files do not show the alteration
+	unseen bool // the files do not reveal the alteration
 }
 
-// bases returns the data directories to alter, from four etcd servers: one that was closed, one whose old segments
-// were purged, one that was killed before committing the database, and one that was started with a restored database.
+// bases returns the data directories to alter, from four etcd servers: a closed one, one with purged segments, one
+// killed before it committed the database, and one started with a restored database.
 func bases() map[string]func(t *testing.T) string {
 	if !*everything {
 		return map[string]func(t *testing.T) string{"closed": datadirtest.New}
@@ -347,8 +347,8 @@ func lengthen(t *testing.T, path string) {
 	write(t, path, string(content)+strings.Repeat("?", 100))
 }
 
-// damages returns flipped bytes and zeroed sectors throughout a file, and for the database all bytes of the first
-// pages.
+// damages returns alterations that flip bytes and zero sectors throughout a file. For the database, every byte of
+// the first pages is covered.
 func damages(t *testing.T, path, name string) (all []alteration) {
 	info, err := os.Stat(path)
 	require.NoError(t, err)

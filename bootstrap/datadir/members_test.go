@@ -159,8 +159,8 @@ func TestLeftoverMembers(t *testing.T) {
 	}
 }
 
-// A membership change must be ignored if a later leader has overwritten its entry, even if the new entry is in the
-// next segment.
+// A membership change must be ignored if a later leader overwrote its entry, even if the new entry is in the next
+// segment.
 func TestOverriddenChangesDoNotCount(t *testing.T) {
 	t.Parallel()
 	for name, cut := range map[string]bool{"in the same segment": false, "in the next segment": true} {
@@ -275,7 +275,7 @@ func TestOnlyRestored(t *testing.T) {
 	assert.False(t, Look(dir, "").OnlyRestored(), "a leader was elected")
 }
 
-// Uncommitted must count the entries that were written before a crash but not yet covered by the commit index on
+// Uncommitted must count the entries that were written before a crash but are not covered by the commit index on
 // disk. After a clean stop, the result must be 0.
 func TestUncommittedEntries(t *testing.T) {
 	t.Parallel()

@@ -29,8 +29,8 @@ type Position struct {
 	Removed             bool     // the database lists this member as removed
 	Known               []string // hexadecimal IDs of current and removed members
 	Revision            int64    // revision of the last key in the database
-	// HighestRevision is an upper bound for the revision after etcd has replayed the log. Entries that may not be
-	// committed or may not change any key are included.
+	// HighestRevision is an upper bound for the revision after etcd has replayed the log. The bound includes
+	// entries that may not be committed or may not change a key.
 	HighestRevision int64
 	Index           uint64 // index of the last log entry or snapshot
 
@@ -38,12 +38,13 @@ type Position struct {
 	PeerURLs []string // peer URLs of the member in the database
 }
 
-// IsOnlyVoter reports whether this member is the only voter, so that etcd can continue without the other members.
+// IsOnlyVoter reports whether this member is the only voter, in which case etcd can continue without the other
+// members.
 func (p Position) IsOnlyVoter() bool { return p.Voters == 1 && !p.Learner }
 
 // ReadPosition reads the position of a member without changing anything. ReadPosition accepts invalid data.
-// ReadPosition returns an error if an existing file cannot be read. Without an error, a zero field means that the
-// value is not in the data.
+// ReadPosition returns an error if an existing file cannot be read. If the error is nil, a zero field means that
+// the data does not contain the value.
 func ReadPosition(dataDir string) (p Position, err error) {
 	m := survey(dataDir, "")
 	identity, err := m.identity()
@@ -68,7 +69,7 @@ func ReadPosition(dataDir string) (p Position, err error) {
 	return p, errors.Join(unread, err)
 }
 
-// read reads the database, unless it is missing or empty.
+// read reads the database unless it is missing or empty.
 func (p *Position) read(m *member) (found contents, err error) {
 	if none, err := isDBEmpty(m.database); err != nil || none {
 		return contents{}, err
@@ -115,10 +116,9 @@ const maxCompared = 10_000
 const revisionBytes = 17
 
 // Divergence returns the newest revision, other than the exceptions, for which the two data directories have
-// different rows, or 0 if there is none. Rows never change, so two different rows mean that neither directory is an
-// earlier state of the other: one of them was rolled back or copied and then written to. A row that exists in only
-// one of the directories is not a difference. Divergence must not be called while either directory is open for
-// writing.
+// different rows, or 0 if there is none. Rows never change, so a difference means that neither directory is an
+// earlier state of the other: one was rolled back or copied and then written to. A row that exists in only one
+// directory is not a difference. Divergence must not be called while either directory is open for writing.
 func Divergence(dataDir, other string, except ...int64) (revision int64, err error) {
 	data, others := survey(dataDir, "").database, survey(other, "").database
 	err = readDB(data, func(tx *bolt.Tx) error {
@@ -148,9 +148,9 @@ func divergence(rows, others *bolt.Cursor, except []int64) int64 {
 	return 0
 }
 
-// loggedPuts holds the puts in the log, in order. If the log is complete, every row was created by one of the puts.
-// Some puts did not create a row, because the entry was overwritten or rejected or because the put is in a
-// transaction branch that was not executed.
+// loggedPuts holds the puts in the log, in order. If the log is complete, every row was created by one of these
+// puts. A put creates no row if its entry was overwritten or rejected, or if it is in a transaction branch that was
+// not executed.
 type loggedPuts struct {
 	seed maphash.Seed
 	puts []loggedPut
@@ -212,10 +212,10 @@ const maxChanged = 100
 // the log has checksums, so ChangedRevisions compares the rows in the database with the puts in the log, newest
 // first.
 //
-// A row counts as altered if no put produces it but the row resembles a put at that position in the log. An older row
-// must match the log, because the log does not cover all rows, and the matching rows must outnumber the others. The
-// comparison ends at any other difference, so an empty result does not prove that the data is unaltered. The data
-// must be valid and must not be open for writing.
+// A row counts as altered if no put produces it but the row resembles a put at that position in the log. At least
+// one older row must match the log, because the log does not cover all rows, and matching rows must outnumber
+// altered ones. The comparison stops at any other difference, so an empty result does not prove that the data is
+// unaltered. The data must be valid and must not be open for writing.
 func ChangedRevisions(ctx context.Context, dataDir string) (changed []int64, err error) {
 	m, logged := survey(dataDir, ""), &loggedPuts{seed: maphash.MakeSeed()}
 	if len(m.segments()) == 0 {
@@ -272,7 +272,7 @@ func areChanges(rows, puts []loggedPut) bool {
 }
 
 // LastWrite returns the modification time of the log, or the zero time if there is no readable log. No write was
-// acknowledged after that time. If another program has written to the log since, the time is too late.
+// acknowledged after the returned time. The time is too late if another program has written to the log since.
 func LastWrite(dataDir string) (last time.Time) {
 	m := survey(dataDir, "")
 	for _, name := range m.segments() {

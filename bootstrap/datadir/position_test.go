@@ -91,8 +91,8 @@ func TestReadPosition_overriddenEntries(t *testing.T) {
 	}
 }
 
-// entry returns an entry with the given term, whose index is relative to the end of the log. Like the first entry of
-// a new leader, the entry does not contain a request.
+// entry returns an entry with the given term, whose index is relative to the end of the log. The entry contains no
+// request, like the first entry of a new leader.
 func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb.Entry {
 	e := raftpb.Entry{Index: index, Term: term}
 	if request != nil {
@@ -345,7 +345,7 @@ func TestChangedRevisions(t *testing.T) {
 }
 
 // The log contains neither deleted keys nor the values kept by a put with IgnoreValue. Rows created by deletions or
-// by puts with IgnoreValue must still count as equal.
+// by puts with IgnoreValue must not count as altered.
 func TestChangedRevisions_afterOtherRequests(t *testing.T) {
 	dir, put := datadirtest.Initialized(t), clientv3.OpPut
 	last := putAll(t, dir, put("a", "0"), put("b", "1"), put("a", "", clientv3.WithIgnoreValue()),
@@ -355,8 +355,8 @@ func TestChangedRevisions_afterOtherRequests(t *testing.T) {
 	requireChanged(t, dir, last)
 }
 
-// ChangedRevisions must not return anything if the log does not prove that the disk has altered a row, for example
-// because the volume was copied and written to or because the log is too short.
+// ChangedRevisions must return nothing unless the log proves that the disk altered a row. There is no proof if the
+// volume was copied and then written to, or if the log is too short.
 func TestChangedRevisions_noProof(t *testing.T) {
 	puts := func(dir string, values ...string) {
 		var ops []clientv3.Op
@@ -395,7 +395,8 @@ func written(t *testing.T, dir string, write func(*clientv3.Client) (int64, erro
 	return revision
 }
 
-// replaceLog writes a log that starts at a later entry, as after a restore or a snapshot from the leader.
+// replaceLog replaces the log with one that starts at a higher index, as after a restore or a snapshot from the
+// leader.
 func replaceLog(t *testing.T, dir string, write func(log *wal.WAL, state raftpb.HardState, entries []raftpb.Entry)) {
 	t.Helper()
 	path := filepath.Join(dir, "member", "wal")

@@ -23,7 +23,7 @@ const (
 	letRead = "grant read access to the user that etcd-wrapper runs as, or set a different data-dir"
 )
 
-// A reason for not opening the data consists of the format of the error and the way to recover.
+// A reason for not opening the data consists of an error format and the way to recover.
 type reason struct{ format, wayOut string }
 
 // reasons lists all reasons for the test that checks docs/refusals.md.
@@ -36,7 +36,7 @@ func newReason(format, wayOut string) reason {
 	return kind
 }
 
-// errorf formats the error. If a permission is missing, the advice is to grant the permission.
+// errorf formats the error. If access is denied, the advice is to grant the permission.
 func (r reason) errorf(args ...any) error {
 	cause := fmt.Errorf(r.format, args...)
 	if errors.Is(cause, fs.ErrPermission) {
@@ -100,10 +100,10 @@ var (
 	otherMember = newReason("the data directory %q belongs to member %q at %q, not to member %q at %q", "mount the volume of this member or move the data directory away")
 )
 
-// PanicError returns the error to report if etcd has panicked while opening the data.
+// PanicError returns the error to report if etcd panicked while opening the data.
 func PanicError(cause any) error { return panicked.errorf(cause) }
 
-// CrashError returns the error to report if the data has crashed the validation process.
+// CrashError returns the error to report if the data crashed the validation process.
 func CrashError(reason string) error { return crashed.errorf(reason) }
 
 // ErrUnable means that the state of the data is unknown because the data could not be read.

@@ -52,7 +52,7 @@ func TestRefusals_suggestAnAction(t *testing.T) {
 	assert.EqualError(t, withWayOut(stopped, errors.New("stopped")), "stopped", "it is no refusal")
 }
 
-// Every reason must be used, and every error from these checks must have a reason and therefore include advice.
+// Every reason must be used, and every error from the checks must have a reason, so that it includes advice.
 func TestJudgementsRefuseByKindOnly(t *testing.T) {
 	var text strings.Builder
 	for _, name := range []string{"verify.go", "survey.go", "inspect.go"} {
@@ -73,7 +73,7 @@ func TestJudgementsRefuseByKindOnly(t *testing.T) {
 	}
 }
 
-// If the files only belong to another user, the advice must not be to restore from a backup.
+// If the only problem is that the files belong to another user, the advice must not be to restore from a backup.
 func TestRefusal_missingPermission(t *testing.T) {
 	denied := &fs.PathError{Op: "open", Path: "db", Err: syscall.EACCES}
 	assert.EqualError(t, corruptDatabase.errorf("db", denied), "database db: open db: permission denied; to recover: "+letRead)

@@ -17,13 +17,13 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// A segment is a WAL file that is mapped into memory, with a read position. Reading frames is fast, and reading
-// records also verifies checksums.
+// A segment is a WAL file that is mapped into memory, with a read position. Reading frames is fast because only
+// reading records verifies checksums.
 type segment struct {
 	file    *os.File
 	content []byte
 	at      int64 // offset of the next frame or of the damage, in bytes
-	torn    bool  // the last frame is followed by an incomplete one
+	torn    bool  // whether the last frame is followed by an incomplete one
 }
 
 // A frame is a stored record whose format and checksum have not been verified.
@@ -33,7 +33,7 @@ type frame struct {
 	padded []byte // record including its padding
 }
 
-// castagnoli is the polynomial of the checksums in the log, which processors support in hardware.
+// castagnoli is the polynomial of the log's checksums, which has hardware support.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // A record is a parsed record.
@@ -84,7 +84,7 @@ func (s *segment) frames() iter.Seq[frame] {
 }
 
 // nextFrame reads a frame. A frame starts with its length in eight little-endian bytes. If the length is negative,
-// the highest byte contains the size of the padding. See server/storage/wal/encoder.go in etcd.
+// its highest byte contains the size of the padding. See server/storage/wal/encoder.go in etcd.
 func (s *segment) nextFrame() (f frame, whole bool) {
 	rest := s.content[s.at:]
 	if len(rest) < 8 {
@@ -109,7 +109,7 @@ func (s *segment) nextFrame() (f frame, whole bool) {
 // error, which is io.ErrUnexpectedEOF if a crash left the record incomplete. etcd repairs incomplete records.
 func (s *segment) records() iter.Seq2[record, error] {
 	return func(yield func(record, error) bool) {
-		sum := uint32(0) // the first record of a segment sets the checksum
+		sum := uint32(0) // the first record of a segment sets the running checksum
 		for f := range s.frames() {
 			r, err := f.check(sum)
 			if err != nil {
@@ -134,7 +134,7 @@ func ignoreIncomplete(err error) error {
 	return err
 }
 
-// check verifies the checksum of a frame, given the running checksum of the preceding records in the segment.
+// check verifies the checksum of a frame against the running checksum of the preceding records.
 func (f frame) check(sum uint32) (record, error) {
 	r, err := f.parse()
 	switch {
@@ -175,7 +175,7 @@ const (
 
 // parseCanonical parses a record whose type, checksum and optional data are encoded exactly like etcd encodes them.
 // The encoding is compared byte for byte, because the protowire helpers skip invalid fields. No data is copied,
-// because every start parses all records of a long log.
+// because every start parses all records of the log.
 func (f frame) parseCanonical() (r record, ok bool) {
 	kind, crc, data := varint(f.record, recordType), varint(f.record, recordCRC), message(f.record, recordData)
 	var buffer [32]byte // three tags, and three varints of at most ten, five and nine bytes
@@ -205,10 +205,10 @@ func (f frame) isIncomplete() bool {
 	return false
 }
 
-// zeros is a block of zeros for comparisons with file content.
+// zeros is a block of zeros to compare file content with.
 var zeros [64 << 10]byte
 
-// word is the alignment of frames in bytes.
+// word is the frame alignment in bytes.
 const word = 8
 
 // A validRecord is an intact record after the position where a segment becomes unreadable.
@@ -219,10 +219,10 @@ type validRecord struct {
 	checked bool  // whether the data is known to be intact
 }
 
-// validRecords yields the intact records after the point at which the segment becomes unreadable. Because the
-// positions of records are unknown there, validRecords accepts any frame whose checksum is continued by the next
-// frame. A matching checksum proves that the data of the second frame is intact, but not that the data of the first
-// frame is. The search continues after further damage.
+// validRecords yields the intact records after the point at which the segment becomes unreadable. The positions of
+// records are unknown after the damage, so validRecords accepts any frame whose checksum the next frame continues.
+// A matching checksum proves that the data of the second frame is intact, but proves nothing about the first frame.
+// The search continues past any further damage.
 func (s *segment) validRecords() iter.Seq[validRecord] {
 	return func(yield func(validRecord) bool) {
 		if s.isSingleFrame() {
@@ -247,7 +247,7 @@ func (s *segment) isSingleFrame() bool {
 }
 
 // chain yields the records starting at a position for as long as each record continues the checksum of the previous
-// one. The result is the end of the last record. A single record is not yielded.
+// one. The result is the end of the last record. A single record is not a chain and is not yielded.
 func (s *segment) chain(at int64, yield func(validRecord) bool) (end int64, more bool) {
 	rest := segment{content: s.content, at: at}
 	f, whole := rest.nextFrame()
@@ -269,13 +269,13 @@ func (s *segment) chain(at int64, yield func(validRecord) bool) (end int64, more
 	return end, true
 }
 
-// isExpected reports whether etcd writes such records after the head of a segment.
+// isExpected reports whether etcd writes records of this type after the head of a segment.
 func isExpected(r record) bool {
 	return len(r.data) > 0 && (r.kind == wal.EntryType || r.kind == wal.StateType || r.kind == wal.SnapshotType)
 }
 
-// nextData returns the position of the first nonzero word at or after a position, or -1 if there is none. Holes in
-// the file, which usually make up most of the segment, are skipped.
+// nextData returns the position of the first nonzero word at or after the given position, or -1 if there is none.
+// Holes in the file, which usually make up most of the segment, are skipped.
 func (s *segment) nextData(at int64) int64 {
 	for size := int64(len(s.content)); at < size; {
 		piece := s.content[at:min(at+int64(len(zeros)), size)]
@@ -300,10 +300,10 @@ func (s *segment) nextData(at int64) int64 {
 // therefore never acknowledged. There are two ways to prove that a lost entry was synced, which means that the disk
 // has lost data:
 //
-// First, for any member, a record follows the hard state after the entry. wal.Save writes entries, then the hard
-// state, and then syncs the file if there were entries. wal.SaveSnapshot also syncs the file. wal.Save and
-// wal.SaveSnapshot hold a lock, so any later record proves that the entry was synced. A follower acknowledges entries
-// to the leader only after that sync.
+// First, for any member, another record follows the hard state after the entry. wal.Save writes entries, then the
+// hard state, and then syncs the file if there were entries. wal.SaveSnapshot also syncs the file. wal.Save and
+// wal.SaveSnapshot hold a lock, so any later record proves that the entry was synced. A follower acknowledges
+// entries to the leader only after that sync.
 //
 // Second, for a single member with etcd 3.6, the commit index covers the entry. A leader with etcd 3.6 counts its own
 // vote for an entry only after syncing the entry (appendEntry in raft 3.6: "The leader needs to self-ack the entries
@@ -330,7 +330,7 @@ func cutIn(s *segment, written *history) cut {
 	return c
 }
 
-// add applies the rules above. If a record may be damaged, only its type and index are used.
+// add applies the rules above. Only the type and index of a record are used if its data may be damaged.
 func (c *cut) add(r validRecord) {
 	c.flushed = c.flushed || c.ended || c.lost && r.kind == wal.SnapshotType
 	switch r.kind {
@@ -345,15 +345,15 @@ func (c *cut) add(r validRecord) {
 	}
 }
 
-// contains reports whether an entry with the index fits between the cut and another position. Even the smallest entry
-// takes more than two words. A record that implies more entries than fit must be part of a value that looks like a
-// log.
+// contains reports whether there is enough room between the cut and a position for all entries up to an index. Even
+// the smallest entry is longer than two words. If a record implies more entries than there is room for, it is not a
+// real record but part of a value that happens to look like WAL data.
 func (c *cut) contains(index uint64, at int64) bool {
 	return index > c.last && index-c.last <= uint64(at-c.at)/(2*word)+1 //nolint:gosec // never negative
 }
 
-// isLoss reports whether an acknowledged entry would be lost. single means that this is the only member and its log
-// was written by etcd 3.6.
+// isLoss reports whether an acknowledged entry would be lost. single means that the cluster has one member and that
+// etcd 3.6 wrote its log.
 func (c *cut) isLoss(single bool) bool { return c.flushed || single && c.committed > c.last }
 
 // commitClause describes the highest commit index after the cut, or returns "" if there is none.

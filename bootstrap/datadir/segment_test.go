@@ -67,7 +67,7 @@ func readByEtcd(t *testing.T, path string) (read reading) {
 	}
 }
 
-// For any segment, etcd's own reader must return the same records and the same error.
+// The wrapper and etcd's own reader must return the same records and the same error for any segment.
 func TestRecords_agreeWithEtcd(t *testing.T) {
 	for _, original := range segmentsOf(t, datadirtest.New(t)) {
 		content, err := os.ReadFile(original)
@@ -145,7 +145,7 @@ func TestParse_agreesWithEtcd(t *testing.T) {
 	}
 }
 
-// parse must agree with etcd's parser even if any bytes of a record are altered.
+// parse must agree with etcd's parser even if arbitrary bytes of a record are altered.
 func FuzzParse_agreesWithEtcd(f *testing.F) {
 	content, err := (&walpb.Record{Type: wal.EntryType, Crc: 1 << 31, Data: []byte("data")}).Marshal()
 	require.NoError(f, err)
@@ -170,8 +170,8 @@ func FuzzParse_agreesWithEtcd(f *testing.F) {
 // logsPerWriter is the number of logs to write and damage for each kind of writer.
 var logsPerWriter = flag.Uint64("logs", 25, "how many logs of each kind are written and broken")
 
-// writers are the kinds of callers of wal.Save, which write different commit indexes with the entries from first to
-// last.
+// writers are the kinds of wal.Save callers. Each one writes a different commit index along with the entries from
+// first to last.
 var writers = map[string]struct {
 	commit func(dice *rand.Rand, first, last uint64) uint64
 	single bool
@@ -181,8 +181,8 @@ var writers = map[string]struct {
 	"follower":             {func(dice *rand.Rand, first, last uint64) uint64 { return first - 1 + dice.Uint64N(last-first+2) }, false},
 }
 
-// writtenLog is a log with a single segment. For each batch, flushed contains the offset up to which the segment had
-// been synced.
+// writtenLog is a log with a single segment. flushed contains, for each batch, the offset up to which the segment
+// was synced.
 type writtenLog struct {
 	content []byte
 	flushed []int64
@@ -254,8 +254,7 @@ func tailOf(t *testing.T, content []byte) *history {
 	return tail
 }
 
-// A power failure must never count as proof of a loss, regardless of which of the unsynced writes have reached the
-// disk.
+// A power failure must never count as proof of a loss, regardless of which unsynced writes reached the disk.
 func TestLogAfterPowerLoss_isNotProven(t *testing.T) {
 	for name, writer := range writers {
 		for seed := range *logsPerWriter {
@@ -268,7 +267,7 @@ func TestLogAfterPowerLoss_isNotProven(t *testing.T) {
 	}
 }
 
-// A log that a client has stored as a value must not be mistaken for records of the segment.
+// If a client stores a WAL file as a value, its records must not be mistaken for records of the segment.
 func TestLogInValue_isNotProven(t *testing.T) {
 	writer := writers["single member of 3.6"]
 	for seed := range *logsPerWriter {
@@ -283,7 +282,7 @@ func TestLogInValue_isNotProven(t *testing.T) {
 	}
 }
 
-// tear resets some sectors of the last batch to their previous content, which is zeros.
+// tear zeroes some sectors of the last batch, as if they had never been written.
 func tear(dice *rand.Rand, log writtenLog) {
 	from, to := log.flushed[len(log.flushed)-2], log.flushed[len(log.flushed)-1]
 	for at := from; at < to; {

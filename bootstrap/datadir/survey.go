@@ -16,7 +16,8 @@ import (
 	layout "go.etcd.io/etcd/server/v3/storage/datadir"
 )
 
-// A member lists the files of an etcd member. Like etcd, it ignores files with unknown names.
+// A member lists the files in an etcd member's data directory. Files with unrecognized names are ignored, as they
+// are by etcd.
 type member struct {
 	root, dir, wal, snap listing
 	database             string // path of the database, even if it does not exist
@@ -31,8 +32,8 @@ type listing struct {
 	err     error         // error from listing the directory, such as fs.ErrNotExist
 }
 
-// survey lists the data directory and, if walDir is set, a separate WAL directory. A directory that cannot be listed
-// is not reported until a check needs it.
+// survey lists the data directory and, if walDir is set, a separate WAL directory. A directory that cannot be
+// listed is reported only when a check needs it.
 func survey(dataDir, walDir string) *member {
 	m := &member{
 		root: list(dataDir), dir: list(layout.ToMemberDir(dataDir)),
@@ -86,8 +87,8 @@ func (m *member) snapshots() []string { return m.snap.withSuffix(".snap") }
 
 func (m *member) snapshot(name string) string { return filepath.Join(m.snap.path, name) }
 
-// hadSnapshot reports whether there is any trace of a snapshot, including files that were partly received or renamed
-// by etcd.
+// hadSnapshot reports whether there is any trace of a snapshot, including files that were only partly received or
+// that etcd has renamed.
 func (m *member) hadSnapshot() bool {
 	for _, entry := range m.snap.entries {
 		if strings.Contains(entry.Name(), ".snap") {
@@ -114,7 +115,7 @@ func (m *member) hasReceived(index uint64) bool {
 	return isRegular(m.snapshot(fmt.Sprintf("%016x.snap.db", index)))
 }
 
-// list is like os.ReadDir but never opens anything other than a directory, because opening a pipe would block.
+// list is like os.ReadDir but opens only directories, because opening a pipe would block.
 func list(path string) listing {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -159,8 +160,8 @@ func isSegmentName(name string) bool {
 	return ok
 }
 
-// lastBefore returns the index of the last entry before a segment. After etcd has purged old segments, only the name
-// of the first remaining segment contains that index.
+// lastBefore returns the index of the last entry before a segment. After etcd has purged old segments, the index
+// appears only in the name of the first remaining segment.
 func lastBefore(segment string) uint64 {
 	_, first, _ := parseSegmentName(segment)
 	return max(first, 1) - 1
@@ -174,11 +175,11 @@ func snapshotIndex(name string) (index uint64, ok bool) {
 	return index, err == nil
 }
 
-// unrelated lists name patterns of files in a data directory that do not belong to a member. File systems create the
-// first two, and etcd creates .touch to check for write permission. The others appear if the data directory is also
-// the volume directory: the exit record with its notes, the stored configuration, and the file in which the sidecar
-// records the owner of the volume. The sidecar's new.etcd.part and new.etcd.bak directories are not in the list
-// because they may contain data.
+// unrelated lists name patterns of files in a data directory that do not belong to a member. The first two are
+// created by file systems, and .touch by etcd to check for write permission. The other files appear if the data
+// directory is also the volume directory: the exit record with its notes, the stored configuration, and the
+// sidecar's record of the volume owner. The sidecar's new.etcd.part and new.etcd.bak directories are not in the
+// list because they may contain data.
 var unrelated = []string{
 	"lost+found", ".snapshot", ".touch",
 	"exit_code", "exit_code.*",
@@ -224,8 +225,8 @@ func checkStructure(m *member) (initialized bool, err error) {
 	return checkComplete(m)
 }
 
-// isFresh returns an error if the directory contains files but no member, because etcd would start a new member next
-// to data that may have been moved.
+// isFresh returns an error if the directory contains files but no member, because the files may be a member's data
+// that was moved, and etcd would start a new member next to it.
 func isFresh(root listing) (bool, error) {
 	unknown := ""
 	for _, entry := range root.entries {
@@ -261,7 +262,7 @@ func checkSequence(m *member) error {
 	return nil
 }
 
-// checkComplete returns an error if a part of an initialized member is missing. The database may be missing if there
+// checkComplete returns an error if part of an initialized member is missing. The database may be missing if there
 // is neither a log nor a snapshot, or if the log starts with the first entry, because etcd then fills the database
 // from the log.
 func checkComplete(m *member) (initialized bool, err error) {
@@ -276,7 +277,7 @@ func checkComplete(m *member) (initialized bool, err error) {
 	case file != nil && file.Size() > 0:
 		return true, nil
 	case !m.hadSnapshot() && m.segments()[0] == firstSegment && !m.namesNoVoter():
-		return true, nil // for a restored database, see checkRestore
+		return true, nil // checkRestore handles restored databases
 	case file == nil:
 		return false, missingDatabase.errorf(m.database)
 	default:
@@ -304,7 +305,7 @@ func isDBEmpty(database string) (bool, error) {
 	return file == nil || file.Size() == 0, err
 }
 
-// exists reports whether a path exists, even as a dangling symbolic link.
+// exists reports whether a path exists, even if it is a dangling symbolic link.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
@@ -317,9 +318,9 @@ func isRegular(path string) bool {
 }
 
 // Fingerprint describes the files of a stopped member without opening them. If two fingerprints are equal, no etcd
-// server has opened the data for writing in the meantime, because etcd writes to the log as soon as it has opened the
-// data. Preallocated segments (*.tmp) are not included. File modes and owners are not included either, because
-// Kubernetes sets them when it mounts a volume.
+// server has opened the data for writing in between, because etcd writes to the log as soon as it opens the data.
+// Preallocated segments (*.tmp) are not included. File modes and owners are not included either, because Kubernetes
+// changes them when it mounts a volume.
 type Fingerprint struct {
 	DataDir string            `json:"data_dir"`
 	WALDir  string            `json:"wal_dir,omitempty"` // WAL directory if it is outside the data directory

@@ -24,8 +24,8 @@ import (
 // Validation must return soon after ctx is done. Verify is a Validation that runs in the calling process.
 type Validation = func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
 
-// resultTTL limits how long an error about unchanged data is reused, because a disk read error can disappear without
-// a file being changed.
+// resultTTL limits how long an error is reused for unchanged data, because a disk read error can disappear without
+// any file changing.
 const resultTTL = 10 * time.Minute
 
 // A Validator validates the same data directory repeatedly. Validators are not safe for concurrent use.
@@ -57,8 +57,8 @@ func (v *Validator) Validate(ctx context.Context, dataDir string, mode bootstrap
 	return err
 }
 
-// stateOf describes all files in a directory, including their change times, so that any change to a file changes the
-// result. A directory that cannot be listed counts as empty.
+// stateOf describes all files in a directory, including their change times, so the result changes with every change
+// to a file. A directory that cannot be listed counts as empty.
 func stateOf(dataDir string) string {
 	var state strings.Builder
 	_ = filepath.WalkDir(dataDir, func(path string, _ fs.DirEntry, err error) error {
@@ -69,7 +69,7 @@ func stateOf(dataDir string) string {
 	return state.String()
 }
 
-// Exit statuses of RunValidation. A panic exits with status 2.
+// Exit statuses of RunValidation. The exit status of a panic is 2.
 const (
 	childValid  = 0
 	childBroken = 1
@@ -78,7 +78,7 @@ const (
 const (
 	maxReason     = 4 << 10 // maximum length of the reason in a result
 	maxWarnings   = 10      // maximum number of warnings; each one is limited to a quarter of maxReason
-	maxChildStack = 8 << 20 // in bytes; with the default of 1 GB, circular pages would fill the memory
+	maxChildStack = 8 << 20 // in bytes; with Go's default of 1 GB, circular pages would exhaust the memory
 )
 
 // childResult is the JSON on the last line of a child's output.
@@ -89,8 +89,8 @@ type childResult struct {
 	Warnings []string `json:"warnings,omitempty"` // at most maxWarnings
 }
 
-// RunValidation validates the data directory, prints the result to stdout as one line of JSON and returns the exit
-// status: 0 if the directory is valid and 1 otherwise. RunValidation must run in the process started by
+// RunValidation validates the data directory, prints the result to stdout as one line of JSON, and returns the exit
+// status: 0 if the directory is valid, otherwise 1. RunValidation must run in the process started by
 // ValidateInChild, because it changes process limits.
 func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, stdout io.Writer) int {
 	debug.SetMaxStack(maxChildStack)
@@ -126,7 +126,7 @@ func ValidateInChild(executable string, args func(dataDir string, mode bootstrap
 	}
 }
 
-// resultOf returns the warnings and the error of a child. The exit status and the printed result must agree.
+// resultOf returns the warnings and the error of a child. The exit status must match the printed result.
 func resultOf(ended child.Ended) (warnings []string, _ error) {
 	var outcome childResult
 	switch {
@@ -146,9 +146,9 @@ func resultOf(ended child.Ended) (warnings []string, _ error) {
 	}
 }
 
-// isResourceError reports whether the Go runtime exited because it ran out of a resource, such as memory or threads.
-// Only two fatal errors are caused by bad data: a stack overflow if pages refer to each other in a circle, and a
-// fault if the disk cannot read a page.
+// isResourceError reports whether the Go runtime exited because it ran out of a resource, such as memory or
+// threads. Bad data causes only two fatal errors: a stack overflow if pages form a cycle, and a fault if the disk
+// cannot read a page.
 func isResourceError(crash string) bool {
 	return strings.HasPrefix(crash, "fatal error: ") && crash != "fatal error: stack overflow" && crash != "fatal error: fault"
 }

@@ -75,7 +75,7 @@ func TestSystemError_isNoVerdict(t *testing.T) {
 	assert.EqualValues(t, 2, reads.Load())
 }
 
-// errorOf wraps a validation to return only its error.
+// errorOf wraps a validation and returns only its error.
 func errorOf(verify Validation) func(ctx context.Context, dir string, mode bootstrap.Mode) error {
 	return func(ctx context.Context, dir string, mode bootstrap.Mode) error {
 		_, err := verify(ctx, dir, mode)
@@ -156,7 +156,7 @@ func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 	assert.False(t, IsTransient(errorOf(inChild("validation-panic"))(t.Context(), dir, bootstrap.Full)))
 }
 
-// The data must not be rejected if the child exits because resources are exhausted, even though the exit status is
+// The data must not be rejected if the child exits because it ran out of resources, even though the exit status is
 // the same as for unreadable data.
 func TestValidateInChild_lackOfResourcesIsNoVerdict(t *testing.T) {
 	for what, want := range map[string]bool{"validation-starved": false, "validation-fault": true, "validation-overflow": true, "validation-panic": true} {

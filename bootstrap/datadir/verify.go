@@ -26,13 +26,13 @@ import (
 // revisions of the database, and checks that they are consistent.
 //
 // Damage from a crash is valid if etcd repairs it at startup: a torn last record in the WAL, an unfinished snapshot
-// file, or a database that was created but never used. An uninitialized member is also valid and is left to Inspect.
-// Verify warns about damage that etcd tolerates without losing data, namely to a snapshot file that is not needed or
-// to one of the two meta pages of the database.
+// file, or a database that was created but never used. An uninitialized member is also valid: Inspect handles it.
+// Verify warns about damage that etcd tolerates without losing data: damage to an unneeded snapshot file or to one
+// of the two meta pages of the database.
 //
-// Errors name the damaged file and the way to recover, unless ctx is done. In full mode, bbolt reads pages in its own
-// goroutine, where corrupt data can cause a panic that cannot be recovered. ValidateInChild protects the calling
-// process from such panics.
+// Errors name the damaged file and the way to recover, unless ctx is done. In full mode, bbolt reads pages in its
+// own goroutine, where corrupt data can cause a panic that cannot be recovered. Use ValidateInChild to protect the
+// calling process from such a panic.
 func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error) {
 	m := survey(dataDir, "")
 	err = withWayOut(ctx, verify(ctx, m, mode))
@@ -88,7 +88,7 @@ func verifyDB(ctx context.Context, m *member, mode bootstrap.Mode) (found conten
 }
 
 // verifyBuckets checks that the database matches the log and has the two buckets that hold data. etcd creates both
-// buckets with its first write, so a database without the buckets is intact if nothing refers to its data.
+// buckets in its first write, so a database without them is intact if nothing refers to its data.
 func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 	found, err := readContents(tx)
 	if err != nil {
@@ -134,7 +134,7 @@ func verifyLog(ctx context.Context, m *member, found contents) error {
 	return checkConsistency(m, written, newest, found.applied)
 }
 
-// checkIgnoredSegments returns an error if another file continues where the log ends, because a segment was renamed
+// checkIgnoredSegments returns an error if an ignored file continues where the log ends: it is a renamed segment,
 // and etcd would serve without its entries. Files that are not readable segments are ignored.
 func checkIgnoredSegments(m *member, last uint64) error {
 	for _, name := range m.ignoredSegments() {
@@ -197,7 +197,7 @@ func readSnapshot(path string) (content *raftpb.Snapshot, err error) {
 }
 
 // checkReplayStart returns an error if etcd cannot replay the log from the newest snapshot. checkReplayStart
-// completes the checks of wal.Verify without reading all records again.
+// performs the remaining wal.Verify checks without rereading every record.
 func checkReplayStart(m *member, written *history, newest walpb.Snapshot) error {
 	if err := written.checkStart(newest, startSegment(m.segments(), newest.Index)); err != nil {
 		return brokenReplay.errorf(m.wal.path, newest.Index, err)
@@ -210,10 +210,10 @@ var errReceived = errors.New("the log depends on a snapshot that is missing or d
 
 // checkConsistency checks that the WAL, the snapshots and the database are consistent.
 //
-// The WAL must contain all entries that were committed or applied (see checkTail). etcdutl compares the applied entry
-// with the committed one instead, which is too strict after a crash: etcd does not sync a record that only advances
-// the commit index, but it syncs the database every 100 ms. The database must include the snapshot, or the database
-// received with the snapshot must be in the same directory for etcd to swap in (RecoverSnapshotBackend).
+// The WAL must contain all entries that were committed or applied (see checkTail). etcdutl compares the applied
+// index with the commit index instead, which is too strict after a crash: etcd syncs the database every 100 ms, but
+// does not sync a record that only advances the commit index. The database must include the snapshot, or the
+// database received with the snapshot must be in the same directory for etcd to swap in (RecoverSnapshotBackend).
 func checkConsistency(m *member, written *history, newest walpb.Snapshot, applied uint64) error {
 	switch {
 	case written.committed > written.last:

@@ -196,7 +196,7 @@ func link(path func(t *testing.T, dir string) string) func(t *testing.T, dir str
 func TestVerify_warnings(t *testing.T) {
 	for name, test := range map[string]struct {
 		alter     func(t *testing.T, dir string)
-		structure bool // detected without reading a file
+		structure bool // detected without reading any file
 		text      string
 	}{
 		"garbage snapshot":    {func(t *testing.T, d string) { write(t, last(snapshotsOf(t, d)), "garbage") }, false, "starts from an older snapshot"},
@@ -262,7 +262,7 @@ func TestVerify_logWithoutSnapshots(t *testing.T) {
 	warnings, err := Verify(t.Context(), dir, bootstrap.Full)
 	require.NoError(t, err)
 	require.Len(t, warnings, len(snapshotsOf(t, dir)))
-	remove(t, segmentsOf(t, dir)[0]) // as if etcd had deleted the segment
+	remove(t, segmentsOf(t, dir)[0]) // as if etcd had purged the segment
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "/wal from entry 0: ")
 }
 
@@ -410,7 +410,7 @@ func withoutLogs(t *testing.T, dir string) {
 	remove(t, dir+"/member/wal")
 }
 
-// zeroLastSegment makes the last segment look unused, which no checksum detects.
+// zeroLastSegment makes the last segment look unused, which checksums cannot detect.
 func zeroLastSegment(t *testing.T, dir string) {
 	path := last(segmentsOf(t, dir))
 	content, err := os.ReadFile(path)
@@ -486,7 +486,7 @@ func fingerprint(t *testing.T, dir string) map[string]string {
 	return prints
 }
 
-// preload must read the whole file into the page cache. The file is sparse to keep the test fast.
+// preload must read the whole file into the page cache. A sparse file keeps the test fast.
 func TestPreload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	pagecache.RequireDisk(t, filepath.Dir(path))
@@ -494,6 +494,6 @@ func TestPreload(t *testing.T) {
 	require.NoError(t, os.Truncate(path, 100<<20))
 	require.NotEqual(t, 1.0, pagecache.Share(t, path))
 	defer preload(path)()
-	// The kernel may have dropped some pages if memory is scarce.
+	// The kernel may evict some pages if memory is scarce.
 	assert.Eventually(t, func() bool { return pagecache.Share(t, path) > 0.9 }, time.Minute, 10*time.Millisecond)
 }

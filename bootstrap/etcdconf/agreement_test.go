@@ -26,7 +26,7 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// Parse must accept every input that etcd accepts, including these inputs that a stricter parser would reject.
+// Parse must accept every input that etcd accepts, including these inputs, which a stricter parser would reject.
 func TestParse_acceptsWhatEtcdAccepts(t *testing.T) {
 	etcd := newOracle(t)
 	for _, lines := range []string{
@@ -138,7 +138,7 @@ func withLog(t testing.TB, walDir string) string {
 	return lines
 }
 
-// If there is a log, Parse must accept an invalid initial-cluster, because etcd ignores the key.
+// If there is a log, Parse must accept an invalid initial-cluster, because etcd ignores it.
 func TestParse_unusableInitialClusterWithLog(t *testing.T) {
 	for _, lines := range []string{
 		"initial-cluster: other=http://127.0.0.1:2380",
@@ -234,7 +234,7 @@ func asPlainEtcd(path string) result {
 	return result{Values: valuesOf(cfg)}
 }
 
-// valuesOf returns the comparable values of a configuration as text.
+// valuesOf returns the comparable values of a configuration as strings.
 func valuesOf(cfg *embed.Config) map[string]string {
 	values := map[string]string{}
 	value := reflect.ValueOf(cfg).Elem()
@@ -324,7 +324,7 @@ func (o *oracle) end() {
 	o.process = nil
 }
 
-// differences returns the values that differ from etcd's.
+// differences returns the values that differ from those that etcd parsed.
 func differences(expected, found map[string]string) (all []string) {
 	for name, value := range expected {
 		if found[name] != value {
@@ -334,7 +334,7 @@ func differences(expected, found map[string]string) (all []string) {
 	return all
 }
 
-// FuzzParse also finds inputs that make Parse exit the process, because the fuzzing worker dies.
+// FuzzParse also finds inputs that make Parse exit the process, because that kills the fuzzing worker.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(sidecarYAML(f)))
 	for _, line := range []string{

@@ -47,7 +47,8 @@ func TestMalformedDocuments(t *testing.T) {
 	}
 }
 
-// malformedValues lists configurations, the key that the error must name, and a text that the error must contain.
+// malformedValues lists configurations, each with the key that the error must name and a string that the error must
+// contain.
 var malformedValues = []struct{ yaml, key, says string }{
 	// types
 	{"name: 7", "name", "must be text"},

@@ -35,8 +35,8 @@ type Checked struct {
 	Etcd *embed.Config
 	// Sidecars lists the keys for the sidecar, which etcd-druid always sets, in sorted order.
 	Sidecars []string
-	// Warnings describes keys without effect, because they are unknown or overridden by the wrapper, and values that
-	// etcd may interpret in an unexpected way.
+	// Warnings describes keys that have no effect (unknown or overridden by the wrapper) and values that etcd may
+	// interpret in an unexpected way.
 	Warnings []string
 }
 
@@ -55,9 +55,9 @@ func UsesTLS(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs"
 
 // Parse validates YAML and returns the etcd configuration. Parse reads the configured certificate and key files and
 // checks whether there is a log, but does not open any other files. Unless the process has run out of file
-// descriptors, all errors are of type *KeyError. An error that also matches bootstrap.ErrCertificates means that only
-// the certificate files are unusable, because they are being replaced or their mount is hanging. The caller should
-// retry in that case.
+// descriptors, all errors are of type *KeyError. An error that also matches bootstrap.ErrCertificates means that
+// only the certificate files are unusable, for example during a rotation or on a hanging mount. Callers should
+// retry after such an error.
 func Parse(yaml []byte) (checked *Checked, err error) {
 	// A panic in etcd or in the YAML parser must not end the process, because that would look like an etcd crash.
 	defer func() {
@@ -94,7 +94,7 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 
 var errEmpty = keyErrorf("", "is empty")
 
-// maxBytes is the maximum size of a configuration. A real configuration has two or three KiB.
+// maxBytes is the maximum size of a configuration in bytes. A typical configuration is two or three KiB in size.
 const maxBytes = 1 << 20
 
 // decode returns the first YAML mapping in a document, like etcd. Numbers are decoded as json.Number because a
@@ -108,7 +108,7 @@ func decode(document []byte) (mapping map[string]any, warnings []string, err err
 		return nil, nil, err
 	}
 	asJSON, err := yaml.YAMLToJSON(document)
-	if err != nil { // the cause would reveal the value
+	if err != nil { // the cause would expose the value
 		return nil, nil, keyErrorf("", "contains a key or value that JSON cannot represent, such as .nan or a null key")
 	}
 	decoder := json.NewDecoder(bytes.NewReader(asJSON))
@@ -151,7 +151,7 @@ func duplicateKey(text string) string {
 	return fmt.Sprintf("%s is set again on line %d; the last value is used", shorten(key), line)
 }
 
-// maxQuoted is the maximum number of characters quoted in an error from a value or an external message.
+// maxQuoted is the maximum number of characters that an error quotes from a value or an external message.
 const maxQuoted = 80
 
 // A KeyError describes a problem with a key of the configuration.
@@ -187,7 +187,7 @@ func quote(value string) string {
 	if at := strings.LastIndex(value, "@"); at >= 0 {
 		scheme, _, _ := strings.Cut(value[:at], "://")
 		if len(scheme) == at {
-			scheme = "" // without a scheme, the whole value may be a password
+			scheme = "" // if there is no scheme, the whole value may be a password
 		}
 		value = scheme + "://redacted" + value[at:]
 	}
@@ -210,11 +210,11 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	}
 	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster) // same as in view
 	cfg.LogLevel = s.LogLevel
-	cfg.ZapLoggerBuilder = nil // set by the validation; otherwise, etcd would keep its quiet logger
+	cfg.ZapLoggerBuilder = nil // the validation sets a quiet logger, which etcd would keep
 	if s.ExperimentalPeerSkipClientSanVerification {
 		cfg.PeerTLSInfo.SkipClientSANVerify = true
 	}
-	if cfg.WarningUnaryRequestDuration == 0 { // otherwise, etcd warns about every request
+	if cfg.WarningUnaryRequestDuration == 0 { // if not set, etcd warns about every request
 		cfg.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration
 	}
 	if cfg.V2Deprecation != config.V2Depr1WriteOnlySkipCheck {
@@ -223,8 +223,8 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// readConfig makes etcd parse and validate the document. The validation logs to stderr in etcd's format, so the log
-// level is fatal. A log file such as /dev/null would remain open forever.
+// readConfig makes etcd parse and validate the document. The log level is fatal because the validation would log to
+// stderr in etcd's format. Logging to a file such as /dev/null would leave that file open.
 func readConfig(document map[string]any) (cfg *embed.Config, err error) {
 	document = maps.Clone(document)
 	document["log-level"] = "fatal"
@@ -241,7 +241,8 @@ func readConfig(document map[string]any) (cfg *embed.Config, err error) {
 	return cfg, err
 }
 
-// withPipe passes content to read as a file path. No writable directory is needed, because a pod may not have one.
+// withPipe passes read a path from which it can read the content. A temporary file is not an option, because a pod
+// may not have a writable directory.
 func withPipe(content []byte, read func(path string) error) error {
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -249,7 +250,7 @@ func withPipe(content []byte, read func(path string) error) error {
 	}
 	var writer sync.WaitGroup
 	defer writer.Wait()
-	defer out.Close() // runs before writer.Wait and unblocks a pending write
+	defer out.Close() // runs before writer.Wait and unblocks any pending write
 	writer.Go(func() {
 		defer in.Close()
 		_, _ = in.Write(content) // fails only if read stops early, in which case it returns an error
@@ -267,14 +268,14 @@ func descriptors() string {
 
 var flagName = regexp.MustCompile(`--([a-z0-9-]+)`)
 
-// keyOf maps parts of etcd messages that do not name a flag to the key in question.
+// keyOf maps fragments of etcd messages that do not name a flag to the affected key.
 var keyOf = map[string]string{
 	"clusterState": "initial-cluster-state", "auto-compaction-mode": "auto-compaction-mode", "min version": "tls-max-version",
 	"cipher suite": "cipher-suites", "distributed tracing": "distributed-tracing-sampling-rate", "feature gate": "feature-gates",
 	"missing bool value": "feature-gates", "invalid value of": "feature-gates",
 }
 
-// keyIn returns the key of the flag in an etcd message, or "" if there is none.
+// keyIn returns the key for the flag named in an etcd message, or "" if there is none.
 func keyIn(err error) string {
 	for _, match := range flagName.FindAllStringSubmatch(err.Error(), -1) {
 		if key := KeyOfFlag(match[1]); key != "" {
@@ -332,7 +333,7 @@ func replacement(key string, known map[string]reflect.Type) string {
 }
 
 // renameExperimental moves values from deprecated keys to their replacements so that they take effect. etcdmain
-// copies these values after reading the file, but the embed package leaves that to the caller.
+// copies these values after it reads the file, but the embed package leaves that to the caller.
 func renameExperimental(document map[string]any) error {
 	known := keysOf(reflect.TypeFor[settings]())
 	for _, old := range slices.Sorted(maps.Keys(document)) {

@@ -91,8 +91,8 @@ func (s *settings) check() error {
 }
 
 var (
-	// sharedDirectories are directories that many programs use. etcd may use a subdirectory but not the directory
-	// itself.
+	// sharedDirectories are directories that are shared by many programs. etcd may use a subdirectory but not the
+	// directory itself.
 	sharedDirectories = []string{"/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"}
 	// systemTrees are directories that belong to the operating system, including all their subdirectories.
 	systemTrees = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys", "/usr"}
@@ -140,8 +140,8 @@ func (s *settings) checkMembership() error {
 	if s.Durl != "" || s.DNSCluster != "" || len(s.DiscoveryCfg.Endpoints) > 0 {
 		return nil
 	}
-	// If initial-cluster is not set, build it from the advertised peer URLs. Like etcd, checkMembership ignores the
-	// errors.
+	// If initial-cluster is not set, build it from the advertised peer URLs. Ignore the result and the error, as
+	// etcd does.
 	_, _ = s.UpdateDefaultClusterFromName(defaultCluster)
 	err := s.checkInitialCluster()
 	if err != nil && hasLog(&s.Config) {
@@ -171,8 +171,8 @@ func (s *settings) checkInitialCluster() error {
 }
 
 // checkAdvertiseURLs requires a member to advertise the peer URLs listed for it in initial-cluster. Host names may
-// differ, because CheckFounding resolves them before it compares them. For a member that has lost both its data and
-// its address, initial-cluster may also contain the previous URL so that the other members recognize the member.
+// differ, because CheckFounding resolves them before it compares them. If a member has lost both its data and its
+// address, initial-cluster may also contain its previous URL, so that the other members recognize it.
 func (s *settings) checkAdvertiseURLs(listed types.URLs, mayJoin bool) error {
 	advertised := types.URLs(slices.Clone(s.AdvertisePeerUrls))
 	advertised.Sort()
@@ -201,17 +201,17 @@ func differentURLs(advertised, listed types.URLs) error {
 		quote(advertised.String()), quote(listed.String()))
 }
 
-// hasLog reports whether etcd has a log, which makes etcd ignore initial-cluster.
+// hasLog reports whether there is a log, which makes etcd ignore initial-cluster.
 func hasLog(etcd *embed.Config) bool {
 	return wal.Exist(cmp.Or(etcd.WalDir, datadir.ToWALDir(etcd.Dir)))
 }
 
-// resolveTimeout limits name resolution in CheckFounding to the same time as in etcd.
+// resolveTimeout is the timeout for name resolution in CheckFounding, the same as in etcd.
 const resolveTimeout = 30 * time.Second
 
-// CheckFounding returns an error if etcd would refuse to create this member because its advertised peer URLs differ
-// from the URLs in initial-cluster after name resolution. etcd does not compare the URLs if the member has a log or
-// joins a cluster.
+// CheckFounding returns an error if etcd would refuse to create this member because, after name resolution, its
+// advertised peer URLs differ from its URLs in initial-cluster. etcd does not compare the URLs if the member has a
+// log or joins a cluster.
 func CheckFounding(ctx context.Context, etcd *embed.Config) error {
 	members, err := types.NewURLsMap(etcd.InitialCluster)
 	listed, advertised := members[etcd.Name], types.URLs(etcd.AdvertisePeerUrls)
@@ -227,8 +227,8 @@ func CheckFounding(ctx context.Context, etcd *embed.Config) error {
 	return differentURLs(advertised, listed)
 }
 
-// checkTiming guards against an overflow: embed.Config.Validate multiplies the values, so a huge heartbeat interval
-// passes validation and makes raft panic.
+// checkTiming prevents an overflow: embed.Config.Validate multiplies the values, so a huge heartbeat interval would
+// pass validation and then make raft panic.
 func (s *settings) checkTiming() error {
 	if s.TickMs > s.ElectionMs/5 {
 		return keyErrorf("election-timeout", "%d ms is less than five times the heartbeat-interval of %d ms", s.ElectionMs, s.TickMs)
@@ -252,8 +252,8 @@ func (s *settings) checkCompaction() error {
 	return nil
 }
 
-// checkTLSVersions returns errors that name the key, unlike embed.Config.Validate. The cipher suites are checked as
-// well, because etcd parses them only at startup.
+// checkTLSVersions returns errors that name the key, unlike embed.Config.Validate. The cipher suites are also
+// checked, because etcd parses them only at startup.
 func (s *settings) checkTLSVersions() error {
 	for key, value := range map[string]string{"tls-min-version": s.TlsMinVersion, "tls-max-version": s.TlsMaxVersion} {
 		if _, err := tlsutil.GetTLSVersion(value); err != nil {
@@ -274,8 +274,8 @@ func (s *settings) checkLogLevel() error {
 	return nil
 }
 
-// checkAuthToken creates a token provider, as etcd does at startup. The key files are read first because etcd would
-// block on a pipe.
+// checkAuthToken creates a token provider, as etcd does at startup. The key files are read beforehand, because etcd
+// would block on a pipe.
 func (s *settings) checkAuthToken() error {
 	for option := range strings.SplitSeq(s.AuthToken, ",") {
 		name, path, _ := strings.Cut(option, "=")

@@ -18,13 +18,13 @@ var wrapperOwned = []string{
 	"logger", "log-outputs", "log-format", "enable-log-rotation", "log-rotation-config-json",
 }
 
-// mayBeNegative are the keys for which a negative number means unlimited or disabled. Any other negative interval
-// makes loops in etcd spin.
+// mayBeNegative are the keys for which a negative number means unlimited or disabled. For any other interval, a
+// negative value would make etcd busy-loop.
 var mayBeNegative = []string{
 	"quota-backend-bytes", "grpc-keepalive-min-time", "grpc-keepalive-interval", "grpc-keepalive-timeout",
 }
 
-// sidecarKeys are keys for the sidecar. etcd-druid adds these keys to every configuration.
+// sidecarKeys are keys that configure the sidecar. etcd-druid adds these keys to every configuration.
 var sidecarKeys = []string{"member-name-prefix", "next-cluster-version-compatible"}
 
 // A filter drops unknown and wrapper-owned keys, checks the types of all other values, and collects warnings. Keys
@@ -33,7 +33,7 @@ type filter struct{ sidecars, warnings []string }
 
 func (s *filter) section(in []string, raw map[string]any, t reflect.Type) (map[string]any, error) {
 	known, kept := keysOf(t), map[string]any{}
-	for _, given := range slices.Sorted(maps.Keys(raw)) { // same order as in etcd's decoder
+	for _, given := range slices.Sorted(maps.Keys(raw)) { // in the same order as etcd's decoder
 		name, err := canonicalKey(given, known, t)
 		path := append(slices.Clone(in), name)
 		switch value, expected := raw[given], known[name]; {
@@ -57,8 +57,8 @@ func (s *filter) section(in []string, raw map[string]any, t reflect.Type) (map[s
 	return kept, nil
 }
 
-// keep adds a value to the document for etcd. As in etcd's sample configuration, a key without a value means the
-// default.
+// keep adds a value to the document for etcd. A key without a value means the default, as in etcd's sample
+// configuration.
 func (s *filter) keep(kept map[string]any, path []string, value any, expected reflect.Type) error {
 	name, key := path[len(path)-1], strings.Join(path, ".")
 	isSection := expected.Kind() == reflect.Struct
@@ -142,7 +142,7 @@ func isControl(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRun
 // unknownKey returns a warning about an unknown key, with a suggestion.
 func unknownKey(in []string, name string, known map[string]reflect.Type) string {
 	within := func(name string) string { return strings.Join(append(slices.Clone(in), name), ".") }
-	meant, best := "", 3 // with three edits, almost any word matches
+	meant, best := "", 3 // with three edits, almost any word would match
 	for _, candidate := range slices.Sorted(maps.Keys(known)) {
 		if edits := distance(normalize(name), normalize(candidate)); edits < best && 3*edits < len(candidate) {
 			meant, best = fmt.Sprintf(" (did you mean %s?)", within(candidate)), edits
@@ -151,7 +151,7 @@ func unknownKey(in []string, name string, known map[string]reflect.Type) string 
 	return fmt.Sprintf("ignoring unknown key %s%s", within(name), meant)
 }
 
-// normalize converts a key to lower case and replaces _ with -, because users easily overlook these differences.
+// normalize converts a key to lower case and replaces _ with -, because these differences are easy to overlook.
 func normalize(key string) string { return strings.ToLower(strings.ReplaceAll(key, "_", "-")) }
 
 // distance returns the Levenshtein distance between two words.
@@ -175,8 +175,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// keysOf returns the YAML keys of a struct and the types of their values. Fields without a json tag are not keys,
-// even though etcd's decoder would set them if the document contained their Go names.
+// keysOf maps the YAML keys of a struct to their value types. Fields without a json tag are not keys, even though
+// etcd's decoder would set them if the document contained their Go names.
 func keysOf(t reflect.Type) map[string]reflect.Type {
 	keys := map[string]reflect.Type{}
 	for field := range t.Fields() {
@@ -193,8 +193,8 @@ func keysOf(t reflect.Type) map[string]reflect.Type {
 	return keys
 }
 
-// canonicalKey returns a key in etcd's spelling, or unchanged if the key is unknown. Names of Go fields are rejected
-// because they are not keys, even though etcd's decoder would set the fields.
+// canonicalKey returns a key in etcd's spelling, or unchanged if the key is unknown. The names of Go fields are not
+// keys, even though etcd's decoder would accept them.
 func canonicalKey(given string, known map[string]reflect.Type, t reflect.Type) (string, error) {
 	if known[given] != nil {
 		return given, nil

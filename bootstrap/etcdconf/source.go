@@ -27,11 +27,11 @@ var singleMember []byte
 type Source struct {
 	File      string // path of a YAML file; "" means a single member on loopback
 	DataDir   string // absolute path, used if File has no data-dir
-	PodName   string // selects the member if File describes more than one; "" if unknown
+	PodName   string // name of the pod, which selects the member if File describes more than one; "" if unknown
 	Namespace string // namespace of the pod; "" if unknown
 }
 
-// Document is a configuration and its data directory.
+// Document is a configuration together with its data directory.
 type Document struct {
 	YAML    []byte
 	DataDir string
@@ -40,9 +40,9 @@ type Document struct {
 // ErrUnusable means that the configuration file was read but is invalid.
 var ErrUnusable = errors.New("invalid etcd configuration")
 
-// Load reads the configuration file and returns it with its data directory. If the file has no data-dir, Load appends
-// the data-dir of the source. If the file describes multiple members, Load returns the configuration of this member.
-// The error is ErrUnusable if the file was read but is invalid.
+// Load reads the configuration file and returns it with its data directory. If the file has no data-dir, Load adds
+// one with the value of DataDir. If the file describes multiple members, Load returns the configuration of this
+// member. The error is ErrUnusable if the file was read but is invalid.
 func (s Source) Load() (Document, error) {
 	if s.File == "" {
 		yaml, err := appendDataDir(singleMember, s.DataDir)
@@ -97,7 +97,7 @@ func dataDirIn(raw []byte) (string, error) {
 	return dataDir, nil
 }
 
-// appendDataDir appends a line to the document. Encoding the document again would lose comments and turn large
+// appendDataDir appends a line to the document. Re-encoding the document would drop comments and turn large
 // integers into floats. appendDataDir parses the result because some documents cannot be extended by appending a
 // line.
 func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
@@ -129,7 +129,7 @@ func ForMember(document []byte, pod string) ([]byte, error) {
 	if err != nil || !slices.ContainsFunc(perMemberKeys, func(key string) bool { return isMapping(mapping[key]) }) {
 		return document, nil //nolint:nilerr // Parse says what is wrong
 	}
-	if len(warnings) > 0 { // the new document no longer contains the cause of the warning
+	if len(warnings) > 0 { // the new document no longer contains what the warnings are about
 		return nil, keyErrorf("", "%s; a configuration for multiple members must be unambiguous", warnings[0])
 	}
 	name, err := memberName(mapping, pod)
@@ -231,7 +231,7 @@ func completeCluster(mapping map[string]any) error {
 	return nil
 }
 
-// compareNames sorts etcd-main-10 after etcd-main-9.
+// compareNames orders etcd-main-10 after etcd-main-9.
 func compareNames(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
 
 // encode returns a document as YAML. The first line is a comment that describes the document.

@@ -54,7 +54,7 @@ func (s *settings) checkURLs() error {
 func parseURLs(key, list string) (urls []url.URL, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		parsed, err := types.NewURLs([]string{text})
-		if err != nil { // the cause would reveal the password in the URL
+		if err != nil { // the cause would expose the password in the URL
 			return nil, keyErrorf(key, "%s is not %s", quote(text), urlForm)
 		}
 		urls = append(urls, parsed...)
@@ -70,7 +70,7 @@ func checkListen(key string, u url.URL) error {
 	if host := u.Hostname(); host != "localhost" && net.ParseIP(host) == nil {
 		return keyErrorf(key, "host of %s must be an IP address or localhost", quote(u.String()))
 	}
-	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "0"), 10, 16); err != nil { // without a port, the system chooses one
+	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "0"), 10, 16); err != nil { // without a port, the system picks one
 		return keyErrorf(key, "port of %s must be between 0 and 65535", quote(u.String()))
 	}
 	return nil
@@ -96,8 +96,8 @@ func (s *settings) checkListeners() error {
 	return nil
 }
 
-// CheckPort returns an error if a listener uses the port of the wrapper's own server, which is already in use when
-// etcd starts.
+// CheckPort returns an error if a listener uses the port of the wrapper's own server, which is already listening
+// when etcd starts.
 func (c *Checked) CheckPort(own uint16) error {
 	for key, urls := range map[string][]url.URL{
 		"listen-client-urls": c.Etcd.ListenClientUrls, "listen-peer-urls": c.Etcd.ListenPeerUrls,
@@ -112,7 +112,7 @@ func (c *Checked) CheckPort(own uint16) error {
 	return nil
 }
 
-// checkCORS prevents a panic in etcd, which does not expect malformed origins.
+// checkCORS prevents etcd from panicking on malformed origins.
 func (s *settings) checkCORS() error {
 	if s.Origins == "" || s.Origins == "*" {
 		return nil
@@ -121,7 +121,7 @@ func (s *settings) checkCORS() error {
 	return err
 }
 
-// The TLS sections of the file.
+// Names of the TLS sections.
 const (
 	clientSection = "client-transport-security"
 	peerSection   = "peer-transport-security"
@@ -233,7 +233,7 @@ func readFile(key, path string, check func(content []byte) error) ([]byte, error
 	return content, nil
 }
 
-// checkCertificate requires a valid CERTIFICATE block that can start a certificate chain in crypto/tls.
+// checkCertificate requires a valid CERTIFICATE block that crypto/tls can use as the leaf of a chain.
 func checkCertificate(content []byte) error {
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type == "CERTIFICATE" {

@@ -1,5 +1,5 @@
-// Package child runs parts of the program in a separate process if corrupt data could crash them or if they must run
-// at a low priority. Before a child process exits, it prints its result as a line of JSON.
+// Package child runs parts of the program in a separate process, either because corrupt data could crash them or
+// because they must run at a low priority. Before a child process exits, it prints its result as a line of JSON.
 package child
 
 import (
@@ -18,15 +18,15 @@ import (
 const (
 	maxOutput = 64 << 10 // maximum number of bytes kept of each output stream
 	maxCrash  = 256      // maximum number of characters quoted from a crash
-	// wait limits reading the output of a child that has exited, because another process may still hold the pipe
-	// open. The limit is generous because reading can take a while on a busy machine.
+	// wait is the time limit for reading the output of a child that has exited, because another process may still
+	// hold the pipe open. The limit is generous because reading can be slow on a busy machine.
 	wait = 10 * time.Second
 )
 
 // Ended describes how a child has exited.
 type Ended struct {
 	Status int    // exit status, or -1 if a signal killed the child
-	Crash  string // if Status is not 0: first line of the panic or of stderr, or the status in words
+	Crash  string // first line of the panic or of stderr, or the status in words; "" if Status is 0
 	stdout []byte
 }
 
@@ -65,8 +65,7 @@ func (e Ended) Decode(into any) bool {
 	return json.Unmarshal(line, into) == nil
 }
 
-// crashReason returns the line in which the Go runtime reports a panic or fatal error, wherever that line is in the
-// output.
+// crashReason returns the line in which the Go runtime reports a panic or fatal error.
 func crashReason(stderr []byte, exited *exec.ExitError) string {
 	for line := range strings.Lines(string(stderr)) {
 		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {

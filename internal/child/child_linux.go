@@ -17,15 +17,15 @@ func bindToParent(child *exec.Cmd) {
 
 const (
 	lowest        = 19      // nice value
-	threads       = 1       // IOPRIO_WHO_PROCESS, which means a thread
+	threads       = 1       // IOPRIO_WHO_PROCESS, which selects a thread
 	onlyWhenIdle  = 3 << 13 // IOPRIO_CLASS_IDLE
 	ownThreadsDir = "/proc/self/task"
 )
 
 // LowerPriority permanently gives this process the lowest CPU and disk priority. SCHED_IDLE would be too low: on a
-// busy machine, the process would take seconds to die after a SIGKILL, while etcd's writes are waiting for locks that
-// the process holds in the kernel. Call LowerPriority first, because Linux has a priority per thread and only new
-// threads inherit it. Errors are ignored: without permission, the priority remains unchanged.
+// busy machine, the process would take seconds to die after a SIGKILL, and meanwhile etcd's writes would wait for
+// kernel locks that the process holds. Call LowerPriority before anything else: on Linux, priorities are per thread
+// and only new threads inherit them. Errors are ignored: without permission, the priority remains unchanged.
 func LowerPriority() {
 	own, _ := os.ReadDir(ownThreadsDir)
 	for _, entry := range own {

@@ -38,7 +38,7 @@ func TestCopies_emptyPath(t *testing.T) {
 	assert.Empty(t, PreservedCopies(""))
 }
 
-// PreservedCopies must list the copies in the order of their creation even if the clock was set back.
+// PreservedCopies must list the copies in order of creation even if the clock was set back.
 func TestCopies_clockSetBack(t *testing.T) {
 	path, noon := filepath.Join(t.TempDir(), "data"), time.Now()
 	var given []string

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience limits a read. The time limit is generous because reading from a healthy volume can take more than a
-// second on a busy machine, and callers continue without the content after a timeout.
+// patience limits a read. The time limit is generous because callers continue without the content after a timeout,
+// and reading from a healthy volume can take more than a second on a busy machine.
 const patience = 3 * time.Second
 
 // ErrHangs means that reading the file has timed out.
@@ -61,7 +61,7 @@ func ReadRoots(path string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// ReadHere reads a file that this program wrote. Unlike Read, it does not follow symbolic links and has no time
+// ReadHere reads a file written by this program. Unlike Read, it does not follow symbolic links and has no time
 // limit.
 func ReadHere(path string, limit int64) ([]byte, error) { return read(path, limit, syscall.O_NOFOLLOW) }
 
@@ -117,7 +117,7 @@ func read(path string, limit int64, flags int) ([]byte, error) {
 	return content, withoutPath(err)
 }
 
-// withoutPath removes the layer of an error that repeats the operation and the path.
+// withoutPath unwraps the layer of an error that repeats the operation and the path.
 func withoutPath(err error) error {
 	if wrapped, ok := errors.AsType[*os.PathError](err); ok {
 		return wrapped.Err

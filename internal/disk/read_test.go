@@ -45,8 +45,8 @@ func TestRead_irregularFile(t *testing.T) {
 	assert.NotContains(t, err.Error(), path)
 }
 
-// On a hanging mount, only the first read may take as long as the time limit, and only one goroutine may be blocked.
-// All later reads must fail immediately.
+// On a hanging mount, only the first read may wait for the time limit, and only one goroutine may block. Every read
+// after the first one must fail immediately.
 func TestRead_hangingMount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})

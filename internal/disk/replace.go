@@ -1,6 +1,6 @@
 // Package disk reads and writes small files, such as records, keys and certificates, on disks that may hang or lose
-// power. Reads never block forever on a pipe or a hanging mount. A change is durable once the function that made it
-// has returned nil. PreservedCopies finds files that were moved away.
+// power. Reads never block forever on a pipe or a hanging mount. A change is durable once the function returns nil.
+// PreservedCopies lists the files and directories that were moved to a PreservedName.
 //
 // Renames and removals that affect the next start are followed by SyncDirectory.
 package disk
@@ -43,7 +43,7 @@ func Rename(from, to string) error {
 // Concurrent changes of the same path are not allowed.
 func Replace(path string, content []byte) error {
 	temporary := path + ".tmp"
-	// A file may exist at this path because a write was interrupted. O_EXCL guarantees that the file is new and
+	// A file may already exist at this path if a write was interrupted. O_EXCL guarantees that the file is new and
 	// regular.
 	if err := clearPath(temporary); err != nil {
 		return err
@@ -101,8 +101,8 @@ type PreservedCopy struct {
 	At   time.Time
 }
 
-// PreservedName returns the name to which the file or directory at path is moved. If the clock was set back, the time
-// in the name is a millisecond after the newest copy, so the names always sort by age.
+// PreservedName returns the name to which the file or directory at path is moved. If the clock was set back, the
+// name contains a time one millisecond after the newest copy, so the names always sort by age.
 func PreservedName(path string, at time.Time) string {
 	if all := PreservedCopies(path); len(all) > 0 {
 		if newest := all[len(all)-1].At; !at.Truncate(time.Millisecond).After(newest) {

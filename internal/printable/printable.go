@@ -1,5 +1,5 @@
-// Package printable makes text safe to display. Errors quote external text, for example names in certificates, which
-// could move the cursor, change the title or hide a line on a terminal, and URLs, which may contain passwords.
+// Package printable makes text safe to display. Errors quote external text. Names in certificates, for example,
+// could move the cursor of a terminal, change its title or hide a line, and URLs may contain passwords.
 //
 // The package is used for the log, HTTP responses, the status document and the termination message.
 package printable
@@ -26,7 +26,7 @@ func Line(text string) string {
 // Text is like Line but keeps line breaks and tabs.
 func Text(text string) string { return escaped(credentials.ReplaceAllString(text, redacted), "\n\t") }
 
-// ForTerminal is like Text but keeps passwords, for data that a user has requested.
+// ForTerminal is like Text but keeps passwords. Use it for data that the user requested.
 func ForTerminal(text []byte) []byte { return []byte(escaped(string(text), "\n\t")) }
 
 // JSON applies Line to all strings in a JSON document.
@@ -57,15 +57,15 @@ func appendLiteral(shown, literal []byte) []byte {
 		return append(shown, literal...)
 	}
 	var text string
-	if json.Unmarshal(literal, &text) != nil { // any other decoder would also reject the string
+	if json.Unmarshal(literal, &text) != nil { // every other decoder would also reject the string
 		return append(shown, literal...)
 	}
 	encoded, _ := json.Marshal(Line(text)) // encoding a string never fails
 	return append(shown, encoded...)
 }
 
-// isPlain reports whether a JSON string obviously needs no change: it consists of printable ASCII characters with
-// single spaces and contains neither escapes nor an @, which ends the password in a URL.
+// isPlain reports whether a JSON string obviously needs no change: it contains only printable ASCII characters and
+// single spaces, no escapes, and no @, which would follow the password in a URL.
 func isPlain(literal []byte) bool {
 	last := byte('"')
 	for _, c := range literal {
@@ -98,8 +98,8 @@ var credentials = regexp.MustCompile(`://[-\w.:~!$&'()*+;=%@]*@`)
 
 const redacted = "://redacted@"
 
-// Log returns a writer for JSON log lines that hides passwords in URLs and escapes terminal control characters. Each
-// call to Write results in a single write.
+// Log returns a writer for JSON log lines that hides passwords in URLs and escapes terminal control characters.
+// Each call to Write results in a single write to the underlying writer.
 func Log(to io.Writer) io.Writer { return &log{to} }
 
 type log struct{ to io.Writer }

@@ -67,8 +67,8 @@ func TestJSON_isTheSameDocumentWithPrintableTexts(t *testing.T) {
 	assert.Equal(t, `{"a": "\q"}`, string(printable.JSON([]byte(`{"a": "\q"}`))), "a text that nothing can decode")
 }
 
-// JSON must allocate almost nothing for plain text, because every open page requests a status document four times a
-// second.
+// JSON must allocate almost nothing for plain text, because every open status page requests the document four times
+// a second.
 func TestJSON_plainTextsAreNotDecoded(t *testing.T) {
 	document := []byte(`{"text": [` + strings.Repeat(`"no answer from http://etcd-main-local:8080", `, 100) + `""]}`)
 	assert.LessOrEqual(t, testing.AllocsPerRun(10, func() { printable.JSON(document) }), 2.0)

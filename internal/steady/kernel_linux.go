@@ -7,7 +7,7 @@ import (
 )
 
 // StartFlush makes the kernel start writing length bytes of the cached file content to the disk, or everything from
-// offset on if length is 0. If StartFlush is called regularly, little is left to sync at the end. Errors are ignored
+// offset on if length is 0. Calling StartFlush regularly leaves little to sync at the end. Errors are ignored
 // because StartFlush is only a hint.
 func StartFlush(file *os.File, offset, length int64) {
 	_ = unix.SyncFileRange(int(file.Fd()), offset, length, unix.SYNC_FILE_RANGE_WRITE)

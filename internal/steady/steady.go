@@ -1,7 +1,7 @@
-// Package steady writes and removes large files without delaying syncs of other files on the same disk, in particular
-// of etcd's log. When any file is synced, the kernel also writes other cached data and frees the blocks of removed
-// files, which takes hundreds of milliseconds for gigabytes of data. The package avoids such delays by working in
-// steps of a few megabytes.
+// Package steady writes and removes large files without delaying fsyncs of other files on the same disk, especially
+// etcd's log. When any file is synced, the kernel also writes other cached data and frees the blocks of removed
+// files, which takes hundreds of milliseconds for gigabytes of data. Working in steps of a few megabytes avoids
+// such delays.
 package steady
 
 import (
@@ -18,10 +18,10 @@ const piece = 4 << 20
 // durable. Call Sync at the end.
 type Writer struct {
 	File *os.File
-	// Drop removes flushed pages from the page cache to leave memory to etcd's database. Set Drop for files that will
-	// not be read soon.
+	// Drop removes flushed pages from the page cache to leave memory for etcd's database. Set Drop for files that
+	// will not be read soon.
 	Drop bool
-	// Ahead starts writing to the disk without waiting. Set Ahead for files that will be synced soon.
+	// Ahead starts writing to the disk in the background. Set Ahead for files that will be synced soon.
 	Ahead bool
 
 	written, flushed int64 // bytes
@@ -46,12 +46,12 @@ func (w *Writer) Write(p []byte) (int, error) {
 // After each piece, Remove pauses for as long as the piece took, because freeing blocks keeps a disk as busy as
 // writing them.
 func Remove(ctx context.Context, path string) error {
-	_ = shrink(ctx, path) // os.Remove deletes whatever is left after an error
+	_ = shrink(ctx, path) // after an error, os.Remove deletes the rest
 	return os.Remove(path)
 }
 
-// shrink truncates a file to zero bytes and syncs it after each piece, because another file may not be synced until
-// much later.
+// shrink truncates a file to zero bytes piece by piece and syncs it after each piece, because no other file may be
+// synced for a while.
 func shrink(ctx context.Context, path string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

@@ -53,8 +53,8 @@ func (p *Peers) Remove(ctx context.Context, s *Survey) error {
 	})
 }
 
-// Add adds this member to the cluster as a learner unless it has already been added. The learner is promoted once it
-// has caught up, but stays a learner if a user had added it as one. Add requires a quorum and may be repeated.
+// Add adds this member to the cluster as a learner unless it has already been added. The learner is promoted once
+// it has caught up, unless a user had added it as a learner. Add requires a quorum and may be repeated.
 func (p *Peers) Add(ctx context.Context, s *Survey) error {
 	return p.change(ctx, s, func(ctx context.Context, client *clientv3.Client, members []*etcdserverpb.Member) error {
 		for _, m := range members {
@@ -71,9 +71,9 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 		}
 		switch {
 		case (errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrCorrupt)) && len(members)%2 == 0: // all members are voters
-			// If one of these alarms is raised, the cluster does not grant leases. Adding a voter to an even number
-			// of voters does not increase the quorum, and a voter without data delays no writes because clients
-			// cannot write.
+			// A cluster with one of these alarms does not grant leases. Adding a voter to an even number of voters
+			// does not increase the quorum size, and a voter without data delays no writes because clients cannot
+			// write.
 			_, err = client.MemberAdd(ctx, p.urls)
 		case err == nil:
 			_, err = client.MemberAddAsLearner(ctx, p.urls)
@@ -82,7 +82,7 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 	})
 }
 
-// hasLease reports whether the cluster has a lease with this ID. Leases record facts about learners.
+// hasLease reports whether the cluster has a lease with this ID. A lease records a fact about a learner.
 func hasLease(ctx context.Context, client *clientv3.Client, id int64) (bool, error) {
 	granted, err := client.TimeToLive(ctx, clientv3.LeaseID(id))
 	return err == nil && granted.TTL >= 0, err
@@ -97,8 +97,8 @@ func grantLease(ctx context.Context, client *clientv3.Client, id, ttl int64) err
 	return nil
 }
 
-// Promote makes the survey's own member a voter. etcd rejects the promotion until the member has caught up. Promote
-// requires a quorum and may be repeated.
+// Promote makes this member a voter. etcd rejects the promotion until the member has caught up. Promote requires a
+// quorum and may be repeated.
 func (p *Peers) Promote(ctx context.Context, s *Survey) error {
 	return p.change(ctx, s, func(ctx context.Context, client *clientv3.Client, _ []*etcdserverpb.Member) error {
 		_, err := client.MemberPromote(ctx, uint64(s.Own.ID))
@@ -118,12 +118,12 @@ func (p *Peers) change(ctx context.Context, s *Survey, apply func(context.Contex
 	if err != nil {
 		return p.withHint(fmt.Errorf("cannot connect to the other members: %w", err), config.Username)
 	}
-	defer client.Close() // nothing depends on the result
+	defer client.Close() // the result does not matter
 	list, err := client.MemberList(ctx)
 	if err == nil && fmt.Sprintf("%x", list.Header.ClusterId) != s.Cluster {
 		err = fmt.Errorf("the response is from cluster %x instead of %s", list.Header.ClusterId, s.Cluster)
 	}
-	for i := 0; err == nil && i < len(list.Members); i++ { // repeat the checks of checkReplacement at the time of the change
+	for i := 0; err == nil && i < len(list.Members); i++ { // repeat the checks of checkReplacement
 		err = p.checkURLs(list.Members[i].Name, list.Members[i].PeerURLs)
 	}
 	if err == nil {
@@ -132,7 +132,7 @@ func (p *Peers) change(ctx context.Context, s *Survey, apply func(context.Contex
 	return p.withHint(p.withCause(context.WithoutCancel(ctx), s, err), config.Username)
 }
 
-// withCause adds the reason why the other members do not respond to a client. gRPC reports only a timeout.
+// withCause adds the reason why the other members do not respond to clients. gRPC itself reports only a timeout.
 func (p *Peers) withCause(ctx context.Context, s *Survey, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -152,8 +152,8 @@ func (p *Peers) withCause(ctx context.Context, s *Survey, err error) error {
 }
 
 // endpoints returns the client URLs of the other members, and the user and password to send to them. A password is
-// sent only over connections that others cannot read, and only to hosts in the configuration unless all peers have
-// verified certificates. If no URL qualifies, the user and password are empty.
+// sent only over connections that third parties cannot read and, unless all peers have verified certificates, only
+// to hosts in the configuration. If no URL qualifies, the user and password are empty.
 func (p *Peers) endpoints(s *Survey) (urls []string, user, password string) {
 	for _, m := range voters(s.Others()) {
 		urls = append(urls, m.ClientURLs...)
@@ -172,7 +172,8 @@ func (p *Peers) endpoints(s *Survey) (urls []string, user, password string) {
 	return private, p.User, p.Password
 }
 
-// isReadable reports whether a third party could read data sent to a URL, for example with a certificate of its own.
+// isReadable reports whether a third party could read data sent to a URL, for example by presenting its own
+// certificate.
 func (p *Peers) isReadable(raw string) bool {
 	parsed, err := url.Parse(raw)
 	if err != nil || parsed.Scheme == "https" && !p.anyServer {
@@ -187,7 +188,7 @@ var authErrors = []error{
 	rpctypes.ErrUserEmpty, rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserNotFound, rpctypes.ErrInvalidAuthToken,
 }
 
-// withHint adds the way out to an authentication error. Text from other members is shortened.
+// withHint adds the way out to an authentication error. Errors from other members are shortened.
 func (p *Peers) withHint(err error, user string) error {
 	switch {
 	case err == nil:
@@ -208,16 +209,16 @@ func (p *Peers) withHint(err error, user string) error {
 
 const (
 	// minVoters is the number of voters that a cluster needs before one of them can be replaced. With three voters,
-	// the other two form a quorum, which survives a brief failure of one of them.
+	// the remaining two form a quorum that survives a brief failure of one of them.
 	minVoters = 3
-	// quietTime is the time without any sign of another process with this member's data that is required if there is
-	// no immediate proof that no such process exists.
+	// quietTime is the required time without any sign of another process with this member's data, unless there is
+	// immediate proof that no such process exists.
 	quietTime = time.Minute
 	// silentTime replaces quietTime if this process owns the member's address and the only evidence of another
 	// process is a silent connection. A running member would answer many heartbeats or request votes within ten
 	// seconds.
 	silentTime = 10 * time.Second
-	// maxCheckPause is the longest pause between two checks that count as continuous.
+	// maxCheckPause is the longest pause between two checks that still count as continuous.
 	maxCheckPause = time.Minute
 )
 
@@ -226,7 +227,7 @@ var ErrTooFew = errors.New("the other members do not form a quorum, so this memb
 
 // checkReplacement returns the reason why this member cannot be replaced or added at the moment.
 func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*response, waiting []Status) error {
-	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // with so few voters, no other member can be promoted or removed either
+	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // too few voters to change any other member
 		return fmt.Errorf("the cluster has %d voting members: %w", n, ErrTooFew)
 	}
 	if err := checkPending(s); err != nil {
@@ -247,7 +248,7 @@ func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*re
 }
 
 // checkURLs returns an error if a member has a peer URL that is not in initial-cluster. A hostname can briefly
-// resolve to another cluster, and that cluster may have a member with the same name.
+// resolve to another cluster, which may have a member with the same name.
 func (p *Peers) checkURLs(name string, urls []string) error {
 	for _, url := range urls {
 		if !slices.Contains(p.listed, url) {
@@ -258,9 +259,9 @@ func (p *Peers) checkURLs(name string, urls []string) error {
 	return nil
 }
 
-// checkVersions returns an error if the members run different minor versions, because the membership must not change
-// during an upgrade. A member that keeps its data readable for an older etcd reports the older version, so
-// checkVersions compares the version that the member is actually running.
+// checkVersions returns an error if the members run different minor versions, because the membership must not
+// change during an upgrade. A member that keeps its data readable by an older etcd reports the older version, so
+// checkVersions compares the versions that the members are actually running.
 func (p *Peers) checkVersions(ctx context.Context, s *Survey, responses []*response) error {
 	for _, r := range responses {
 		if r.cluster != s.Cluster {
@@ -309,10 +310,10 @@ var errConnected = errors.New("connected to another process that has this member
 // errSilent reports a connection on which nothing arrives.
 var errSilent = errors.New("connected to this member but receives nothing from it")
 
-// checkConnections reads from etcd's metrics whether the other members are connected to this member. A member that
-// once received a snapshot counts each connection twice, so its count may include a connection that has ended.
-// Heartbeats or vote requests eventually arrive on a real connection, so a silent connection is only weak evidence of
-// another process. A member that is not running etcd has no connections.
+// checkConnections checks etcd's metrics to see whether the other members are connected to this member. A member
+// that has received a snapshot counts each connection twice, so its count may include a connection that has ended.
+// Heartbeats or vote requests eventually arrive on a real connection, so a silent connection is only weak evidence
+// of another process. A member that is not running etcd has no connections.
 func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Status) (unsure error) {
 	silent := error(nil)
 	for _, m := range s.Others() {
@@ -358,9 +359,9 @@ func metric(page, name string) string {
 	return value
 }
 
-// checkLog returns an error if the volume was rolled back and lacks entries that this member has acknowledged to the
-// leader. etcd would panic (tocommit is out of range) or violate raft's guarantees. A new leader does not know what
-// members have acknowledged, so nil does not prove that the log is complete.
+// checkLog returns an error if the volume was rolled back and lacks entries that this member has acknowledged to
+// the leader. etcd would panic (tocommit is out of range) or violate raft's guarantees. A new leader does not know
+// what the members have acknowledged, so nil does not prove that the log is complete.
 func (p *Peers) checkLog(ctx context.Context, self Self, s *Survey) error {
 	if s.Membership != Started || self.Index == 0 {
 		return nil
@@ -385,18 +386,18 @@ func (p *Peers) checkLog(ctx context.Context, self Self, s *Survey) error {
 }
 
 const (
-	// DowngradeWait bounds the time that a new member waits for its peers to cancel a downgrade. The peers check once
-	// a second, and an election takes a few seconds more.
+	// DowngradeWait is the maximum time that a new member waits for its peers to cancel a downgrade. The peers
+	// check once a second, and an election takes a few seconds more.
 	DowngradeWait = time.Minute
 	// downgradePoll is the interval at which a new member checks whether the downgrade has ended.
 	downgradePoll = 500 * time.Millisecond
 )
 
 // AwaitVersion waits until the running cluster would admit this member, which has no data, and returns the cluster
-// version. The error is final if a peer runs a version of etcd that this member must not join. Any other error means
-// that a downgrade was in progress for longer than bound or that ctx is done. AwaitVersion calls report once, with
-// the reason for waiting. If no peer is reachable, AwaitVersion returns a zero version immediately, because etcd
-// reports unreachable peers in more detail.
+// version. The error is final if a peer runs a version of etcd that this member must not join. Any other error
+// means that a downgrade was in progress for longer than bound or that ctx is done. AwaitVersion calls report only
+// once, with the reason for waiting. If no peer is reachable, AwaitVersion returns a zero version immediately,
+// because etcd reports unreachable peers in more detail.
 func (p *Peers) AwaitVersion(ctx context.Context, bound time.Duration, report func(reason string)) (dataversion.Version, error) {
 	wait, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the downgrade has not finished within %s", bound))
 	defer cancel()
@@ -430,7 +431,7 @@ func (p *Peers) otherURLs() []string {
 }
 
 // isDowngrading reports whether a downgrade is in progress according to the first peer that responds. A single
-// response is enough because the peer that responds asks its leader.
+// response is enough because the responding peer asks its leader.
 func (p *Peers) isDowngrading(ctx context.Context) bool {
 	for _, url := range p.otherURLs() {
 		var text string

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir"
 )
 
-// fake is another member that serves peers and clients at the same address.
+// fake is another member, which serves peers and clients at the same address.
 type fake struct {
 	*httptest.Server
 
@@ -30,7 +30,7 @@ type fake struct {
 	metrics string
 	vars    string
 	call    *Status     // status reported while etcd is not running; nil if etcd is running
-	away    atomic.Bool // whether to close every connection but keep the port, which another test could reuse
+	away    atomic.Bool // whether to close every connection but keep the port, so that no other test can reuse it
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -56,7 +56,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// town is a cluster of fake members and the member that queries them.
+// town is a cluster of fake members plus the member that queries them.
 type town struct {
 	*testing.T
 
@@ -147,7 +147,7 @@ func volume(cluster, member uint64, voters int) Self {
 	return Self{Position: datadir.Position{ClusterID: cluster, MemberID: member, Voters: voters, Index: 100}, Volume: Data}
 }
 
-// liar returns the URL of a server that sends a raw response.
+// liar returns the URL of a server that sends the given raw response.
 func liar(t *testing.T, says string) string {
 	t.Helper()
 	lies := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -159,7 +159,7 @@ func liar(t *testing.T, says string) string {
 	return lies.URL
 }
 
-// requireSays requires an error that contains words, or no error if words is empty.
+// requireSays requires an error that contains words, or nil if words is empty.
 func requireSays(t *testing.T, err error, words string) {
 	t.Helper()
 	if words == "" {

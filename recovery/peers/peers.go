@@ -2,10 +2,9 @@
 // they list this member, and whether this member may be replaced. The package also makes the membership changes that
 // a replacement requires.
 //
-// Members are queried at their peer URLs, where any client with a peer certificate can read the member list. Requests
-// that require a quorum are sent to the client URLs. With auto-tls or without TLS, every response is trusted, because
-// etcd itself trusts its peers in this case. Decisions are made by the table of package recovery, not by this
-// package.
+// Members are queried at their peer URLs, where any client with a peer certificate can read the member list.
+// Requests that require a quorum are sent to the client URLs. With auto-tls or without TLS, every response is
+// trusted, because etcd itself trusts its peers in this case. The decisions are made by package recovery.
 package peers
 
 import (
@@ -47,19 +46,19 @@ import (
 )
 
 const (
-	requestTimeout = 3 * time.Second // timeout of a request to one member
+	requestTimeout = 3 * time.Second // timeout of a request to a single member
 	changeTimeout  = 10 * time.Second
-	maxResponse    = 4 << 20 // maximum size of a response in bytes; a metrics page has a few hundred thousand
+	maxResponse    = 4 << 20 // maximum size of a response in bytes; a metrics page has a few hundred kilobytes
 )
 
 // Options configure access to the other members, in addition to etcd's configuration.
 type Options struct {
-	CertFile, KeyFile string // client certificate and key; if empty, those of etcd are used
+	CertFile, KeyFile string // client certificate and key; by default, those of etcd
 	User, Password    string // user that may change the membership if authentication is enabled
 }
 
-// NewOptions takes the user and password from etcdctl's environment variables. If they are not set, NewOptions uses
-// root and rootPassword, unless that is empty.
+// NewOptions takes the user and password from the environment variables of etcdctl. If they are not set, NewOptions
+// uses root and rootPassword, unless that is empty.
 func NewOptions(certFile, keyFile, rootPassword string) Options {
 	user, password, both := strings.Cut(os.Getenv("ETCDCTL_USER"), ":")
 	if !both {
@@ -79,17 +78,17 @@ type Peers struct {
 	process   string              // random ID of this process
 	server    *statusServer       // nil until the server is listening
 	others    map[string][]string // peer URLs of the other members by name
-	listed    []string            // peer URLs in initial-cluster and those that this member advertises
-	hosts     map[string]bool     // hosts of these URLs and of the client URLs that this member advertises
+	listed    []string            // peer URLs that are in initial-cluster or that this member advertises
+	hosts     map[string]bool     // hosts of those URLs and of the client URLs that this member advertises
 	initialID uint64              // ID of this member in a cluster created from the configuration
 
-	checkOwnURLs          func(ctx context.Context, urls []string) error // returns an error if the member's URLs might lead peers to a different process
+	checkOwnURLs          func(ctx context.Context, urls []string) error // fails if this member's URLs might lead to another process
 	now                   func() time.Time
-	received              map[types.ID]string // bytes that connected members have received from this member
-	quietSince, checkedAt time.Time           // time since which no process with this member's data was seen, and time of the last check
+	received              map[types.ID]string // number of bytes that connected members have received from this member
+	quietSince, checkedAt time.Time           // start of the quiet time, and time of the last check
 }
 
-// connections connect this member to the others, both as a peer and as a client of etcd.
+// connections connects this member to the others, both as a peer and as an etcd client.
 type connections struct {
 	Options
 
@@ -159,7 +158,7 @@ func hostOf(raw string) string {
 	return parsed.Hostname()
 }
 
-// dial creates one client that acts as a peer and one that acts as a client of etcd.
+// dial creates two HTTP clients: one acts as a peer and one as an etcd client.
 func (c *connections) dial() error {
 	c.peerTLS.InsecureSkipVerify = c.anyPeer
 	peer, err := newClient(c.peerTLS)
@@ -217,8 +216,8 @@ func newSelfSignedCertificate() (tls.Certificate, error) {
 // statusPath is the path at which a member reports its status while etcd is not running. etcd does not use this path.
 const statusPath = "/etcd-wrapper/call"
 
-// A statusServer listens at this member's peer address while the member queries the others. The server returns status
-// 503 for all other paths, so that rafthttp retries the requests.
+// A statusServer listens on this member's peer address while the member queries the others. The server returns
+// status 503 for all other paths, so that rafthttp retries the requests.
 type statusServer struct {
 	http.Server
 	serving sync.WaitGroup
@@ -236,7 +235,7 @@ func (s *statusServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Publish reports the state of this member to the other members, as Query does.
 func (p *Peers) Publish(self Self) { _ = p.publish(self) } // without a listener, the other members cannot read it
 
-// publish starts the server or returns the reason why that is impossible.
+// publish starts the server or returns the reason why it cannot.
 func (p *Peers) publish(self Self) error {
 	if err := p.serve(); err != nil {
 		return err
@@ -343,7 +342,7 @@ func (p *Peers) addCounts(s *Survey, self Self, responses []*response, waiting [
 			s.Running, s.Voters = s.Running+1, max(s.Voters, len(voters(r.members)))
 		}
 	}
-	without, with := 0, 0 // members without and with data that could be part of a quorum of this cluster
+	without, with := 0, 0 // numbers of members without and with data that could be part of a quorum of this cluster
 	for _, status := range waiting {
 		if status.Volume == Older {
 			s.Older++
@@ -469,7 +468,7 @@ var openedRevision = prometheus.NewGauge(prometheus.GaugeOpts{
 })
 
 // openedCluster publishes the cluster and the generation of the data. etcd derives its cluster ID from the
-// configuration, so two clusters can have the same one.
+// configuration, so two clusters can have the same ID.
 var openedCluster = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "etcd_wrapper_opened_cluster",
 	Help: "Cluster and generation that etcd's data belongs to; always 1.",
@@ -488,8 +487,8 @@ func PublishOpened(revision int64, identity archive.Identity) {
 
 var openedClusterLine = regexp.MustCompile(`(?m)^etcd_wrapper_opened_cluster\{cluster="([0-9a-f]{1,64})",generation="(\d{1,9})"\} 1$`)
 
-// queryIdentity asks the running members for the cluster, the generation and the size of their data. An error means
-// that the members have different identities.
+// queryIdentity asks the running members for the cluster, generation and size of their data. An error means that
+// the members have different identities.
 func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 	for _, m := range s.Others() {
 		page, err := p.fetchPage(ctx, m, "/metrics")
@@ -510,8 +509,8 @@ func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 	return nil
 }
 
-// queryRevisions returns a clause with the revision of each running member of the volume's cluster if there is no
-// quorum. Reading a revision requires no quorum.
+// queryRevisions returns, if there is no quorum, a clause with the revision of each running member of the volume's
+// cluster. Reading a revision requires no quorum.
 func (p *Peers) queryRevisions(ctx context.Context, self Self, s *Survey, responses []*response) (clauses []string) {
 	for _, r := range responses {
 		if s.Membership != Claimed || self.ClusterID == 0 || r.cluster != formatID(self.ClusterID) {

@@ -147,7 +147,7 @@ func TestQuery_dataInUseElsewhere(t *testing.T) {
 		answersHere error
 		steps       []step
 	}{
-		// one minute without a sign of another process must be enough
+		// a minute without any sign of another process must be enough
 		"for a minute": {errors.New("no such host"), []step{
 			{0, 0, 0, false},
 			{30 * time.Second, 0, 0, false},
@@ -155,7 +155,7 @@ func TestQuery_dataInUseElsewhere(t *testing.T) {
 			{20 * time.Second, 0, 0, false},
 			{50 * time.Second, 0, 0, false},
 			{10 * time.Second, 0, 0, true},
-			{2 * time.Minute, 0, 0, false}, // the last check was too long ago
+			{2 * time.Minute, 0, 0, false}, // the last check is too long ago
 		}},
 		// etcd overcounts connections after sending a snapshot: it counts existing connections twice, but subtracts
 		// only one when a connection ends.

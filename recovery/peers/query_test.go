@@ -108,7 +108,7 @@ func TestQuery_revisionsWithoutQuorum(t *testing.T) {
 	}
 }
 
-// told returns a metric that etcd serves along with its own metrics.
+// told returns one of the metrics that the wrapper adds to etcd's own.
 func told(t *testing.T, name string) *dto.Metric {
 	t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()

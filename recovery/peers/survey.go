@@ -18,7 +18,7 @@ import (
 // Membership describes how the other members list this member.
 type Membership string
 
-// Values of Membership. Membership changes require a value that a quorum of equal responses supports.
+// Values of Membership. A membership change requires a value backed by a quorum of equal responses.
 const (
 	Unknown  Membership = "not all there"  // no quorum, and no cluster is known except the configured one
 	Claimed  Membership = "no quorum"      // a cluster is known, but there is no quorum of equal responses
@@ -44,7 +44,7 @@ type Self struct {
 
 	Volume   Volume // reported to the other members while etcd is not running
 	Restore  string // ID of the requested restore; empty if there is none
-	Uploaded bool   // whether everything that only this volume had was uploaded to the store, as far as possible
+	Uploaded bool   // whether data that only this volume had was uploaded to the store, as far as possible
 }
 
 // Status is reported by a member that is not running etcd.
@@ -54,7 +54,7 @@ type Status struct {
 	Volume   Volume `json:"holds"`
 	Cluster  string `json:"cluster,omitempty"` // etcd's ID of the cluster that the data belongs to, in hexadecimal
 	Restore  string `json:"restore,omitempty"` // ID of the restore requested on that member
-	Uploaded bool   `json:"brought,omitempty"` // whether everything that only that volume had was uploaded to the store, as far as possible
+	Uploaded bool   `json:"brought,omitempty"` // whether data that only that volume had was uploaded
 }
 
 // Volume describes the data on a member's volume.
@@ -84,11 +84,11 @@ type Survey struct {
 	Outdated error
 	// Blocked is the reason why this member cannot be replaced or added at the moment, or nil.
 	Blocked error
-	// Uploaded reports whether all other members that are not running etcd have uploaded everything that only their
+	// Uploaded reports whether all other members that are not running etcd have uploaded the data that only their
 	// volumes had.
 	Uploaded bool
-	// Missing explains which members did not respond or sent a response that prevents a decision. Missing is nil if
-	// there are none.
+	// Missing says which members did not respond, or sent a response that prevents a decision. Missing is nil if
+	// there are no such members.
 	Missing error
 	// Running is the number of other members that run etcd in the volume's cluster. Voters is the highest number of
 	// voters that a running member of the volume's cluster reports.
@@ -104,8 +104,7 @@ type Survey struct {
 	Older int
 }
 
-// InitialCluster returns the members in the format of etcd's initial-cluster. The name ownName is used for this
-// member.
+// InitialCluster returns the members in the format of etcd's initial-cluster. This member gets the name ownName.
 func (s *Survey) InitialCluster(ownName string) string {
 	var pairs []string
 	for _, m := range s.Members {
@@ -136,7 +135,7 @@ type response struct {
 	members []Member
 }
 
-// content returns a text that is the same for equal responses.
+// content returns a string that is the same for equal responses.
 func (r *response) content() string {
 	text, _ := json.Marshal(r.members) // cannot fail: the members were decoded from JSON
 	return r.cluster + string(text)
@@ -186,8 +185,8 @@ func voters(members []Member) []Member {
 	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.IsLearner })
 }
 
-// findSelf finds this member in a list by its name or, because a member that has never started has no name, by one of
-// its peer URLs.
+// findSelf finds this member in a list by its name or, because a member has no name before its first start, by one
+// of its peer URLs.
 func (p *Peers) findSelf(members []Member) (own Member, listed bool) {
 	hasOwnURL := func(m Member) bool { return slices.ContainsFunc(m.PeerURLs, p.isSelfURL) }
 	i := slices.IndexFunc(members, func(m Member) bool { return m.Name == p.config.Name || m.Name == "" && hasOwnURL(m) })
@@ -239,7 +238,7 @@ func (p *Peers) membershipIn(r *response) Membership {
 	}
 }
 
-// isStarted reports whether a member has ever started, which is when it registers its client URLs.
+// isStarted reports whether a member has ever started. On its first start, a member registers its client URLs.
 func isStarted(m Member) bool { return len(m.ClientURLs) > 0 }
 
 // nameOf returns a name of the member to show to users.
@@ -295,8 +294,8 @@ func checkIdentity(self Self, s *Survey) error {
 	return nil
 }
 
-// describeMissing describes what prevents a decision. The result is empty if every other member has reported its
-// state and nothing prevents a decision.
+// describeMissing describes what prevents a decision. The result is empty if all other members have reported their
+// states and nothing prevents a decision.
 func (p *Peers) describeMissing(self Self, s *Survey, responses []*response, waiting []Status) (clauses []string) {
 	switch {
 	case s.Membership == Claimed:
@@ -344,7 +343,7 @@ func (s Status) describe(self Self, membership Membership) string {
 	return ""
 }
 
-// joinErrors joins the clauses to one error, or returns nil if there are none.
+// joinErrors joins clauses into a single error, or returns nil if there are none.
 func joinErrors(clauses []string) error {
 	if len(clauses) == 0 {
 		return nil
@@ -397,14 +396,14 @@ func shorten(text string) string {
 	return text
 }
 
-// remoteError is an error whose text may come from another process.
+// remoteError is an error with a message that may come from another process.
 type remoteError struct{ error }
 
 func (e remoteError) Error() string { return shorten(e.error.Error()) }
 func (e remoteError) Unwrap() error { return e.error }
 
-// validate returns an error if a member list is not safe to use. Its names and URLs appear in logs, published
-// documents and etcd's configuration.
+// validate returns an error if a member list is not safe to use. The names and URLs in the list appear in logs,
+// published documents and etcd's configuration.
 func validate(members []Member) error {
 	if len(members) == 0 || len(members) > maxMembers {
 		return fmt.Errorf("the response lists %d members", len(members))

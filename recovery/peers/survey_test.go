@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-// rolled returns three members that are not running etcd.
+// rolled returns a cluster of three members that are not running etcd.
 func rolled(t *testing.T) (all []*Peers) {
 	t.Helper()
 	return rolledWith(t, "http", func(*embed.Config) {})
@@ -42,7 +42,7 @@ func rolledWith(t *testing.T, scheme string, configure func(*embed.Config)) (all
 		require.NoError(t, err)
 		here.Scheme = scheme
 		at, pairs = append(at, here), append(pairs, fmt.Sprintf("m-%d=%s", i, here))
-		// Keep the servers open until all members have a port, so that no port is used twice.
+		// Keep the listeners open until all members have a port, so that no port is used twice.
 		defer held.Close()
 	}
 	for i := range 3 {
@@ -310,7 +310,7 @@ func TestAwaitVersion_withoutADowngrade(t *testing.T) {
 func TestAwaitVersion_peersThatAreTooOld(t *testing.T) {
 	t.Parallel()
 	for server, refused := range map[string]bool{"3.4.34": true, "3.5.27": false, "3.5.27+3.6.16": false, "3.7.1": false, "odd": false} {
-		// the peers do not agree on a cluster version until this member has started
+		// the peers cannot agree on a cluster version until this member has started
 		p := newJoining(t, unavailable, newPeer("3.6.16", "3.6.0", 0), newPeer(server, "3.0.0", 0))
 		_, err := p.AwaitVersion(t.Context(), time.Minute, func(string) { t.Error("it waits") })
 		assert.Equal(t, refused, exitcode.StatusOf(err, exitcode.Clean) == exitcode.BadConfig, "%s: %v", server, err)

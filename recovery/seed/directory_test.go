@@ -39,7 +39,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// patience is the timeout of every wait, generous enough for a busy machine.
+// patience is the timeout for all waits, which is generous enough for a busy machine.
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
@@ -81,7 +81,7 @@ func snapshotOf(t *testing.T, server *embed.Etcd) restore.Source {
 	}
 }
 
-// alone returns the seed of a single-member cluster with the settings of datadirtest.Start.
+// alone returns the seed of a single-member cluster that has the settings of datadirtest.Start.
 func alone(dir string) Seed {
 	return Seed{DataDir: dir, Name: "default", Token: NewToken(), Members: types.URLsMap{"default": types.MustNewURLs([]string{"http://127.0.0.1:1"})}}
 }
@@ -114,7 +114,7 @@ func TestBuild_singleMember(t *testing.T) {
 	require.Len(t, members.Members, 1)
 }
 
-// requireAccepted runs all checks that a data directory must pass before etcd opens it, including those of etcd.
+// requireAccepted runs all checks that a data directory must pass before etcd opens it, including etcd's own.
 func requireAccepted(t *testing.T, s Seed) {
 	t.Helper()
 	warnings, err := datadir.Verify(t.Context(), s.DataDir, bootstrap.Full)
@@ -254,8 +254,8 @@ func TestBuild_symbolicLink(t *testing.T) {
 	assert.DirExists(t, filepath.Join(dir, "member", "wal"))
 }
 
-// Build must return an error while another build has the directory locked, because the result could be a mixture of
-// both.
+// Build must return an error while another build has locked the directory, because the result could be a mixture of
+// the two.
 func TestBuild_lockedDirectory(t *testing.T) {
 	plan := alone(filepath.Join(t.TempDir(), "etcd"))
 	source, _ := old(t)
@@ -361,7 +361,7 @@ func TestBuild_startOfTheLog(t *testing.T) {
 	for index, begins := range map[uint64]uint64{0: logDistance, 1: logDistance, logDistance - 1: logDistance, logDistance: 2 * logDistance, logDistance + 5: 2 * logDistance} {
 		require.Equal(t, begins, (&cluster{}).nextStart(index, logDistance))
 	}
-	// kept is the start of the restored database, and highest is the start of the latest cluster.
+	// kept is the start index of the restored database, and highest is that of the latest cluster.
 	kept, highest := uint64(100), uint64(100)
 	for generation := uint64(2); generation < 20; generation++ {
 		c := cluster{generation: generation}
@@ -377,7 +377,7 @@ func TestBuild_startOfTheLog(t *testing.T) {
 	}
 }
 
-// confStateOf returns raft's configuration in the database.
+// confStateOf returns the raft configuration in the database.
 func confStateOf(t *testing.T, s Seed) (state raftpb.ConfState) {
 	db, err := bolt.Open(filepath.Join(s.DataDir, "member", "snap", "db"), 0, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)

@@ -2,5 +2,5 @@
 
 package seed
 
-// isMountPoint always returns false. The check is needed only in pods, which run on Linux.
+// isMountPoint always returns false. Only pods need the check, and pods run on Linux.
 func isMountPoint(string) bool { return false }

@@ -42,9 +42,9 @@ type Seed struct {
 	DataDir string        // must be absent or empty
 	Name    string        // name of the member that uses the directory
 	Members types.URLsMap // members of the cluster by name, including that member
-	Token   string        // see NewToken; members that restore the same revision separately use the same token
-	// Generation is the number of the new generation, or 0 if none is created. The number cannot be determined from
-	// the database, which may be older than the cluster that is replaced.
+	Token   string        // see NewToken; members that restore the same revision separately must use the same token
+	// Generation is the number of the new generation, or 0 if none is created. The number is not in the database,
+	// which may be older than the cluster that is being replaced.
 	Generation int
 }
 
@@ -52,17 +52,17 @@ type Seed struct {
 type Result struct {
 	restore.Result
 	ClusterID, MemberID uint64
-	Voters              int      // number of voters in the backed-up cluster at that revision
+	Voters              int      // number of voters in the backed-up cluster at Revision
 	Alarms              []string // alarms that were raised in that cluster and are not restored
 }
 
 // Build builds the data directory from the source. The directory is named DATADIR.restoring during the build and
-// renamed once everything is synced to disk; the remains of an interrupted build are removed first. etcd or
-// etcd-wrapper can then start with the directory and does not need settings such as initial-cluster.
+// renamed once everything is synced to disk; the remains of an interrupted build are removed first. etcd and
+// etcd-wrapper can start with the directory without settings such as initial-cluster.
 //
-// If pages of the database contradict each other, bbolt can panic in a goroutine of its own. A caller that must
-// survive such a panic runs Build in a separate process (package child). Build returns an error if the data directory
-// is not empty, if the members are invalid, or if restore.Database fails.
+// If pages of the database contradict each other, bbolt can panic in a goroutine of its own. To survive such a
+// panic, run Build in a separate process (see package child). Build returns an error if the data directory is not
+// empty, if the members are invalid, or if restore.Database fails.
 func (s Seed) Build(ctx context.Context, source restore.Source, options restore.Options) (Result, error) {
 	s.DataDir = ResolvePath(s.DataDir)
 	var lock *os.File
@@ -81,7 +81,7 @@ func (s Seed) Build(ctx context.Context, source restore.Source, options restore.
 	return Result{Result: restored, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID), Voters: c.votersBefore, Alarms: c.alarms}, nil
 }
 
-// logSize returns the size of a new write-ahead log: one segment, and the next one, which etcd allocates in advance.
+// logSize returns the size of a new write-ahead log: one segment plus the next one, which etcd preallocates.
 func logSize() int64 { return 2 * wal.SegmentSizeBytes }
 
 // CheckSpace returns restore.ErrNoRoom with both numbers if the volume has no room for the directory that Build would
@@ -90,8 +90,8 @@ func (s Seed) CheckSpace(source restore.Source) error {
 	return restore.CheckSpace(filepath.Dir(ResolvePath(s.DataDir)), source, restore.Options{ReservedBytes: logSize()})
 }
 
-// prepare checks that the data directory can be created, and creates and locks an empty directory for the build.
-// Closing the returned file releases the lock.
+// prepare checks that the data directory can be created, and then creates and locks an empty directory for the
+// build. Closing the returned file releases the lock.
 func (s Seed) prepare() (*os.File, error) {
 	if err := CheckPath(s.DataDir); err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func (s Seed) publish(member string) error {
 const maxLinks = 40
 
 // ResolvePath returns the actual path of a data directory by following symbolic links, even if the target does not
-// exist. A directory next to the actual path is on the same volume and can therefore be renamed to it.
+// exist. A directory next to the actual path is on the same volume, so it can be renamed to that path.
 func ResolvePath(dataDir string) string {
 	place := dataDir
 	for range maxLinks {
@@ -225,7 +225,7 @@ type cluster struct {
 	votersBefore int      // number of voters in the backed-up cluster
 	alarms       []string // alarms that were raised in that cluster
 	generation   uint64   // number of the new generation; 0 if none is created
-	start        uint64   // index of the snapshot at the start of the log; set along with the database
+	start        uint64   // index of the snapshot at the start of the log; set when the database is rewritten
 }
 
 // newCluster computes the IDs of the cluster and its members.
@@ -277,11 +277,12 @@ func (c *cluster) rewriteMembers(tx *bolt.Tx) error {
 	return cmp.Or(c.invalidateTokens(tx), c.rewriteMeta(tx.Bucket(schema.Meta.Name())))
 }
 
-// authRevisionDistance is added to the auth revision. Users and roles never change that often between two backups.
+// authRevisionDistance is the amount by which the auth revision is increased. Users and roles never change that
+// often between backups.
 const authRevisionDistance = 1 << 20
 
-// invalidateTokens makes etcd reject all tokens that were signed earlier. A JWT contains the auth revision and would
-// otherwise remain valid if its user's password was changed after the restored state.
+// invalidateTokens makes etcd reject all existing tokens. A JWT contains the auth revision, and would otherwise
+// remain valid even if its user's password was changed after the backup.
 func (c *cluster) invalidateTokens(tx *bolt.Tx) error {
 	users, err := tx.CreateBucketIfNotExists(schema.Auth.Name())
 	if err != nil {
@@ -345,30 +346,30 @@ func (c *cluster) rewriteMeta(meta *bolt.Bucket) error {
 	return nil
 }
 
-// firstTerm is the term of the first log entry, which counts as committed because every member starts with the same
-// entry.
+// firstTerm is the term of the first log entry. That entry counts as committed, because every member starts with
+// it.
 const firstTerm = 1
 
-// logDistance is the distance between the start of the replaced log and the start of the restored log. The distance
-// is so large that requests with simple tokens of the old cluster wait forever: a simple token contains the index at
-// which it was created, and etcd waits until that index is applied. No cluster appends that many entries between two
-// backups, so members that restore different backups still start at the same index.
+// logDistance is the distance between the start of the replaced log and the start of the restored log. Requests
+// with simple tokens of the old cluster wait forever, because a simple token contains the index at which it was
+// created and etcd waits until that index is applied. No cluster appends 2^40 entries between backups, so members
+// that restore different backups still start at the same index.
 const logDistance = 1 << 40
 
 // commit returns the index of the first log entry after the snapshot.
 func (c *cluster) commit() uint64 { return c.start + 1 }
 
 // nextStart returns a number for the new cluster, such as the index at which its log starts. The number is higher
-// than any number that the backed-up cluster has reached. The number is also higher than the numbers of restored
-// clusters that are newer than the database, because each restored cluster advances by less than a step. All members
-// that restore the same data compute the same number. The only exception is data that was adopted from a store with
-// more generations, which may be ahead of the number.
+// than any number that the backed-up cluster has reached. The number also exceeds those of restored clusters that
+// are newer than the database, because each restored cluster advances by less than a step. All members that restore
+// the same data compute the same number. The only exception is data that was adopted from a store with more
+// generations, which may be ahead of the number.
 func (c *cluster) nextStart(reached, step uint64) uint64 {
 	return max(reached/step+1, c.generation) * step
 }
 
-// writeLog creates a log that starts with a snapshot of the database and its members. An empty entry follows the
-// snapshot, so that etcd knows immediately that every committed entry is applied.
+// writeLog creates a log that starts with a snapshot of the database and its members. An empty entry after the
+// snapshot tells etcd immediately that all committed entries are applied.
 func (c *cluster) writeLog(member string) (err error) {
 	metadata, err := (&etcdserverpb.Metadata{NodeID: uint64(c.self.ID), ClusterID: uint64(c.ID())}).Marshal()
 	if err != nil {
@@ -390,8 +391,8 @@ func (c *cluster) writeLog(member string) (err error) {
 	return log.Save(raftpb.HardState{Term: firstTerm, Vote: state.Voters[0], Commit: first.Index}, []raftpb.Entry{first})
 }
 
-// saveSnapshot saves the snapshot with permissions for its owner only. With etcd's own function, the permissions
-// would depend on the umask.
+// saveSnapshot saves the snapshot with permissions for its owner only. etcd's own function would make the
+// permissions depend on the umask.
 func (c *cluster) saveSnapshot(dir string, state raftpb.ConfState) error {
 	err := snap.New(zap.NewNop(), dir).SaveSnap(raftpb.Snapshot{
 		Data:     etcdserver.GetMembershipInfoInV2Format(zap.NewNop(), c.RaftCluster),

@@ -46,7 +46,7 @@ func firstDifference(is, want string) string {
 	return fmt.Sprintf("got %d lines, want %d", len(old), len(now))
 }
 
-// headerFor returns the first line of the picture of a graph.
+// headerFor returns the first line of a graph's picture.
 func headerFor(dot string) string {
 	return fmt.Sprintf("<!-- made by \"make dot\" of %x -->", sha256.Sum256([]byte(dot)))
 }

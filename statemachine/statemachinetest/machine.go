@@ -63,9 +63,9 @@ func (m Machine) Reachable(from statemachine.State) []statemachine.State {
 	return found
 }
 
-// AssertConsistent checks a table and its source. For each state and event, only the last row may have no guard, and
-// the rows must be adjacent in the source, because rows in two places would look independent. The Checker must accept
-// every row.
+// AssertConsistent checks a table and its source. For each state and event, only the last row may lack a guard, and
+// the rows must be adjacent in the source, because rows in different places would look independent. The Checker
+// must accept every row.
 func AssertConsistent(t *testing.T, m Machine, written statemachine.Entries) {
 	t.Helper()
 	for _, state := range m.StateNames() {

@@ -11,9 +11,9 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Sentence is an expectation: in state In with facts Given, event On leads to state To and the actions Do. Sentences
-// deliberately repeat the table, so that every change to the table requires a change to a sentence. The tests of a
-// machine define a type from Sentence in order to omit the field names.
+// Sentence is an expectation: in state In with facts Given, event On leads to state To and the actions Do.
+// Sentences deliberately duplicate the table, so that every change to the table requires a change to a sentence.
+// The tests of a machine define a type from Sentence in order to omit the field names.
 type Sentence[F, P any] struct {
 	Story string
 	In    statemachine.Source
@@ -29,7 +29,7 @@ type Suite[F statemachine.Facts[F, P], P any] struct {
 	Machine
 	Final     statemachine.State
 	Sentences []Sentence[F, P]
-	Known     []F                                                              // facts with which the only row of an event must apply
+	Known     []F                                                              // facts for which the only row of an event must apply
 	Rest      func(statemachine.State, statemachine.Event) statemachine.Answer // expected answer to an event without a row, with Given and Told
 	Given     F
 	Told      P

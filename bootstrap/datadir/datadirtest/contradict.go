@@ -2,7 +2,7 @@ package datadirtest
 
 import "encoding/binary"
 
-// Offsets in bbolt pages, in bytes.
+// Byte offsets in bbolt pages.
 const (
 	pageSize   = 4096
 	headerSize = 16              // size of the page header
@@ -11,7 +11,7 @@ const (
 	positionAt = 4               // offset in an element; the length of the key follows
 )
 
-// BreakDatabase makes the first bucket of a database start at the page that lists all buckets. When bbolt opens that
+// BreakDatabase points the first bucket of a database at the page that lists all buckets. When bbolt opens that
 // bucket for writing, it panics in one of its own goroutines.
 func BreakDatabase(database []byte) {
 	meta := database

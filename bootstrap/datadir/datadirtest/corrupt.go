@@ -32,7 +32,7 @@ func Entries(t *testing.T, segment string) (begins, ends []int64) {
 	return begins, ends
 }
 
-// Initialize writes the files that etcd leaves behind if it is killed at the beginning of its first start.
+// Initialize writes the files that etcd leaves behind if it is killed early in its first start.
 func Initialize(t *testing.T, dir string) {
 	t.Helper()
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 1, ClusterID: 2}).Marshal()

@@ -23,12 +23,12 @@ import (
 // LastKey is a key in the data directory returned by New.
 const LastKey = "key-149"
 
-// puts is the number of writes to the data directory returned by New.
+// puts is the number of keys written to the data directory returned by New.
 const puts = 200
 
 func init() { wal.SegmentSizeBytes = 64 << 10 } // small enough that a few keys fill more than one segment
 
-// root returns the parent directory of the original data directories.
+// root returns the directory that contains the original data directories.
 var root = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "datadir-") })
 
 // Clean removes the original data directories. Call it in TestMain.
@@ -93,9 +93,9 @@ func writeKeys(client *clientv3.Client) error {
 	return err
 }
 
-// Start starts an etcd server that takes a snapshot every 50 entries. The change functions may modify its
-// configuration. Start disables fsync, which is safe in tests because the page cache survives when the process is
-// killed.
+// Start starts an etcd server that takes a snapshot every 50 entries. The change functions can modify the
+// configuration of the server. Start disables fsync, which is safe in tests because the page cache survives when
+// the process is killed.
 func Start(dir string, change ...func(*embed.Config)) (*embed.Etcd, error) {
 	listen := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	config := embed.NewConfig()
@@ -121,7 +121,7 @@ func Start(dir string, change ...func(*embed.Config)) (*embed.Etcd, error) {
 	}
 }
 
-// RequireStarts requires that etcd starts with a data directory and returns the key.
+// RequireStarts requires etcd to start with a data directory and serve the key.
 func RequireStarts(t *testing.T, dir, key string) {
 	t.Helper()
 	server, err := Start(dir)
