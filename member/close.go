@@ -19,7 +19,8 @@ import (
 )
 
 // Close stops etcd and returns once etcd has fully stopped. opened reports whether etcd opened or rejected the data.
-// An error means that etcd was not closed cleanly. Close has no timeout of its own, so the caller must set one.
+// Close returns an error if etcd did not shut down cleanly. Close has no timeout of its own, so the caller must
+// enforce one.
 func (m *Member) Close() (opened bool, err error) {
 	if !m.opened {
 		return false, nil
@@ -29,7 +30,7 @@ func (m *Member) Close() (opened bool, err error) {
 	select {
 	case err := <-closed:
 		if m.inert {
-			return false, nil // Open has already returned the reason
+			return false, nil // Open has already returned the error
 		}
 		return true, err
 	case <-m.crashed:
@@ -37,12 +38,11 @@ func (m *Member) Close() (opened bool, err error) {
 	}
 }
 
-// Drained returns how long it took to close the open client streams, or 0 if there were none. Drained must be called
-// after Close.
+// Drained returns how long it took to close the open client streams, or 0 if there were none. Call Drained only after
+// Close.
 func (m *Member) Drained() time.Duration { return time.Duration(m.drain.took.Load()) }
 
-// describeClose describes what the close is waiting for. On a leader, the description includes the leadership
-// transfer.
+// describeClose describes what Close is waiting for, which on a leader includes the leadership transfer.
 func (m *Member) describeClose(what string) string {
 	server := m.etcd.Server
 	if server.Leader() == server.MemberID() && len(server.Cluster().Members()) > 1 {
@@ -72,7 +72,8 @@ func (m *Member) closeInOrder() error {
 	m.drain.start()
 	go m.watchClose(first, closed)
 	if left := m.leave(); left || !isClosed(m.etcd.Server.ReadyNotify()) || !m.HasLeader() {
-		// Without a quorum or after leaving the cluster, a normal close would wait for responses that never arrive.
+		// Without a quorum, or once this member has left the cluster, a normal close would wait for responses that
+		// never arrive.
 		m.etcd.Server.HardStop()
 	}
 	m.etcd.Close()
@@ -81,12 +82,12 @@ func (m *Member) closeInOrder() error {
 	return m.LostData()
 }
 
-// leaveReserve is the part of ClosePatience that is reserved for closing a member that cannot leave.
+// leaveReserve is the part of ClosePatience that is reserved for closing etcd if the member cannot leave the cluster.
 const leaveReserve = 5 * time.Second
 
-// leave removes this member if the cluster was scaled down. The removal also needs this member's own vote: in a
-// cluster of two, neither member can remove the other on its own. If the member cannot leave in time, it stays in the
-// member list.
+// leave removes this member from the cluster if the cluster was scaled down. The removal may depend on this member's
+// own vote: in a two-member cluster, neither member can remove the other on its own. If the member cannot leave in
+// time, it stays in the member list.
 func (m *Member) leave() bool {
 	server := m.etcd.Server
 	if m.options.Unwanted == nil || !isClosed(server.ReadyNotify()) || len(server.Cluster().Members()) == 1 {
@@ -102,7 +103,7 @@ func (m *Member) leave() bool {
 	retry(ctx, server, m.options.Log, hurried, "remove this member from the scaled-down cluster", func(ctx context.Context) error {
 		_, err := server.RemoveMember(ctx, uint64(server.MemberID()))
 		if left() {
-			return nil // the response may have been lost
+			return nil // the removal may have succeeded even though the response was lost
 		}
 		return err
 	})
@@ -115,8 +116,8 @@ func (m *Member) leave() bool {
 	return left()
 }
 
-// watchClose keeps Doing up to date while etcd is closing, and closes the connections of clients that delay the
-// close. waits is the initial value of Doing.
+// watchClose keeps Doing up to date while etcd is closing, and disconnects clients that hold up the close. waits is
+// the initial value of Doing.
 func (m *Member) watchClose(waits string, closed <-chan struct{}) {
 	doing, stopping := waits, m.etcd.Server.StoppingNotify()
 	report := func(next string) {
@@ -146,8 +147,8 @@ func (m *Member) watchClose(waits string, closed <-chan struct{}) {
 	}
 }
 
-// endless lists the methods whose requests can run forever, such as watches and locks. When etcd closes, it waits for
-// these requests until its request timeout (7 s by default) expires, and each API server has hundreds of open watches.
+// endless lists the methods whose calls can run indefinitely, such as watches and locks. On close, etcd would wait
+// for them until its request timeout (7 s by default) expires, and each API server has hundreds of open watches.
 var endless = map[string]bool{
 	"/etcdserverpb.Watch/Watch":          true,
 	"/etcdserverpb.Lease/LeaseKeepAlive": true,
@@ -159,44 +160,44 @@ var endless = map[string]bool{
 
 const (
 	drainPoll    = 100 * time.Millisecond
-	stalledAfter = time.Second             // a send that blocks for longer is stalled
+	stalledAfter = time.Second             // a send that blocks longer than this is stalled
 	drainGrace   = 1500 * time.Millisecond // how long stalled requests may delay the close
-	drainQuiet   = 2 * drainPoll           // pause after the last request that is not stalled, to let its response be sent
+	drainQuiet   = 2 * drainPoll           // wait after the last non-stalled request, so that its response is sent
 
-	largeResponse = 32 << 10 // in bytes; smaller responses never block on a slow client
+	largeResponse = 32 << 10 // in bytes; a smaller response never blocks on a slow client
 )
 
 // drain finishes or cancels client requests before etcd closes.
 //
-// The contexts of endless requests are canceled. Other requests may run until etcd closes and its own timeout for them
-// expires. Before the drain, package maintenance transfers leadership while all members pause their writes. If the
-// transfer fails, etcd transfers leadership after clients have received their responses, because raft drops writes
-// that arrive during a transfer.
+// Endless requests are canceled. All other requests may continue until etcd's own shutdown timeout expires. Package
+// maintenance transfers leadership before the drain, while all members hold back writes. If that fails, etcd
+// transfers leadership only after clients have received their responses, because raft drops writes that arrive during
+// a transfer.
 //
-// A client that does not read its response blocks the handler, even if the context is canceled. etcd waits for the
-// handler until its request timeout expires, or forever with TLS, because grpc.Server.Stop waits for the handlers of
-// http.Server. Once all remaining requests are from clients that do not read their responses, drain closes the
-// connections.
+// A client that does not read its response blocks the handler, even if the context is canceled. etcd waits for such a
+// handler until its request timeout expires. With TLS, etcd waits forever, because grpc.Server.Stop waits for
+// http.Server's handlers. Once the only requests left are from clients that do not read their responses, all
+// connections are closed.
 type drain struct {
 	ctx     context.Context //nolint:containedctx // AfterFunc needs a context
 	cancel  context.CancelFunc
-	started time.Time    // set before ctx is canceled and read afterwards
-	took    atomic.Int64 // nanoseconds until the last endless request finished
+	started time.Time    // written before ctx is canceled, read only afterwards
+	took    atomic.Int64 // time until the last endless request finished, in nanoseconds
 
-	unaries atomic.Int64 // number of running unary handlers
+	unaries atomic.Int64 // number of active unary handlers
 
 	mu      sync.Mutex
 	calls   map[*call]struct{}
 	grpc    []*grpc.Server
-	https   map[*http.Server]struct{} // servers that handle HTTP/2 with TLS
-	running time.Time                 // last time that a request was running without being stalled
+	https   map[*http.Server]struct{} // servers for HTTP/2 over TLS
+	running time.Time                 // last time a request was active and not stalled
 }
 
-// call is a request whose response may be blocked by its client.
+// call is a request whose response the client may be blocking.
 type call struct {
 	method  string
 	client  string
-	sending atomic.Pointer[time.Time] // start of the current send; nil if there is none
+	sending atomic.Pointer[time.Time] // start of the current send; nil if none
 }
 
 func newDrain() *drain {
@@ -211,7 +212,7 @@ func (d *drain) register(server *grpc.Server) {
 	d.grpc = append(d.grpc, server)
 }
 
-// start cancels the endless requests. start must be called only once.
+// start cancels all endless requests. It must be called only once.
 func (d *drain) start() {
 	d.started = time.Now()
 	d.cancel()
@@ -264,8 +265,8 @@ func (d *drain) track(ctx context.Context, method string) *call {
 	return c
 }
 
-// finish removes a call after its handler has returned. finish waits until gRPC cancels the context of the call.
-// With TLS, gRPC cancels the context after it has sent the response.
+// finish arranges for c to be removed once gRPC cancels the call's context. With TLS, that happens only after the
+// response has been sent.
 func (d *drain) finish(ctx context.Context, c *call) {
 	now := time.Now()
 	c.sending.Store(&now)
@@ -295,7 +296,7 @@ func (d *drain) unreadResponses() (clients []string) {
 	return clients
 }
 
-// isExpired reports whether drainGrace has passed and only stalled requests are left.
+// isExpired reports whether drainGrace has elapsed and all remaining requests are stalled.
 func (d *drain) isExpired() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -334,8 +335,8 @@ func (d *drain) withDrain(ctx context.Context) (drained context.Context, end fun
 	}
 }
 
-// unavailable returns the error for a client whose request was canceled by the drain. With this error, etcd's client
-// resumes on another member from the last revision that it received.
+// unavailable returns Unavailable if the drain has started, and err otherwise. After Unavailable, etcd's client
+// resumes its watch on another member from the last revision received.
 func (d *drain) unavailable(err error) error {
 	if d.ctx.Err() != nil {
 		d.took.Store(int64(time.Since(d.started)))
@@ -344,7 +345,7 @@ func (d *drain) unavailable(err error) error {
 	return err
 }
 
-// drainedStream is a stream that has its own context and records the start of each send.
+// drainedStream overrides the context of a stream and records when each send starts.
 type drainedStream struct {
 	grpc.ServerStream
 	ctx  context.Context //nolint:containedctx // grpc.ServerStream.Context returns it

@@ -36,7 +36,7 @@ func TestBeforeCompaction(t *testing.T) {
 		o.BeforeCompaction = func(ctx context.Context) {
 			_, err := client.Get(ctx, "k", clientv3.WithRev(2))
 			seen = append(seen, err)
-			<-ctx.Done() // a reader that blocks until its context is done
+			<-ctx.Done() // block until the context is done
 		}
 	})
 	require.NoError(t, b.Open(soon(t)))
@@ -55,7 +55,7 @@ func TestBeforeCompaction(t *testing.T) {
 	require.ErrorContains(t, err, "compacted")
 }
 
-// compacting is a bench with auto-compaction. read counts the calls to BeforeCompaction.
+// compacting is a bench with auto-compaction enabled. read counts calls to BeforeCompaction.
 type compacting struct {
 	*bench
 	read atomic.Int32
@@ -68,7 +68,7 @@ func newCompacting(config *embed.Config, mode, retention string) *compacting {
 	return c
 }
 
-// writeUntil writes keys until a condition holds.
+// writeUntil keeps writing until holds returns true.
 func writeUntil(t *testing.T, client *clientv3.Client, holds func() bool, what string) {
 	t.Helper()
 	for ctx := soon(t); !holds(); {
@@ -135,7 +135,7 @@ func TestAutoCompaction_leaderOnly(t *testing.T) {
 	assert.Equal(t, before, all[leads].read.Load(), "the former does not any longer")
 }
 
-// fill writes the given number of mebibytes.
+// fill writes the given number of mebibytes of data.
 func fill(t *testing.T, client *clientv3.Client, mebibytes int) {
 	t.Helper()
 	value := strings.Repeat("x", 1<<20)
@@ -147,7 +147,7 @@ func fill(t *testing.T, client *clientv3.Client, mebibytes int) {
 	}
 }
 
-// empty deletes and compacts the keys written by fill, which frees their pages.
+// empty deletes the keys written by fill and compacts, which frees their pages.
 func empty(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	reply, err := client.Delete(soon(t), "large-", clientv3.WithPrefix())
@@ -158,7 +158,7 @@ func empty(t *testing.T, client *clientv3.Client) {
 	}, patience, tick)
 }
 
-// holdSnapshot requests a snapshot and stops reading it until the context is canceled.
+// holdSnapshot requests a snapshot but leaves it unread until ctx is canceled.
 func holdSnapshot(ctx context.Context, t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	stream, err := etcdserverpb.NewMaintenanceClient(client.ActiveConnection()).Snapshot(ctx, &etcdserverpb.SnapshotRequest{})
@@ -167,7 +167,7 @@ func holdSnapshot(ctx context.Context, t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// answers reports whether a write succeeds in time.
+// answers reports whether a write succeeds within the given time.
 func answers(t *testing.T, client *clientv3.Client, within time.Duration) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -215,8 +215,8 @@ func eager() maintenance.Options {
 // electRarely prevents elections on a busy machine.
 func electRarely(c *embed.Config) { c.ElectionMs = 5000 }
 
-// leadLastStarted transfers leadership to the member that was started last, because etcd publishes only the raft
-// status of that member. The members must use electRarely, because no other member can transfer leadership.
+// leadLastStarted makes the most recently started member the leader, because etcd publishes the raft status of that
+// member only, and transferring leadership requires it. Use electRarely so that leadership does not move again.
 func leadLastStarted(t *testing.T, members []*bench) {
 	t.Helper()
 	published := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
@@ -235,7 +235,7 @@ func enableAuth(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// root returns a client that is logged in as root and connected to all members.
+// root returns a client that is authenticated as root and uses all members as endpoints.
 func root(t *testing.T, members []*bench) *clientv3.Client {
 	t.Helper()
 	enableAuth(t, members[0].client(t))
@@ -294,7 +294,7 @@ func TestDefragmentation_turnOfAnotherMember(t *testing.T) {
 		}, patience, tick)
 		return members[1].Maintainer.State().LastDefragmentation.Error
 	}
-	expect := func(want, why string) { // retried, because a lagging member on a busy machine also causes a rejection
+	expect := func(want, why string) { // retried, because a member that lags on a busy machine also causes rejections
 		got := ask()
 		for deadline := time.Now().Add(patience); got != want && time.Now().Before(deadline); {
 			got = ask()
@@ -374,7 +374,7 @@ func TestDefragmentation_onlyRoot(t *testing.T) {
 	assert.Equal(t, 1, b.Maintainer.State().Completed)
 }
 
-// lifts reports whether the alarm is disarmed after a few checks.
+// lifts reports whether the alarm is disarmed within a few check intervals.
 func lifts(b *bench, interval time.Duration) bool {
 	for range 10 {
 		<-time.After(interval)
@@ -395,13 +395,13 @@ func TestNoSpace_disarmedWithRoom(t *testing.T) {
 	defer b.Close()
 	client := b.client(t)
 	raised := func() bool { _, noSpace := b.Alarms(); return noSpace }
-	for full := false; !full; { // as long as a defragmentation frees space, the alarm is disarmed again
+	for full := false; !full; { // the alarm is disarmed again for as long as defragmentation can free space
 		_, err := client.Put(soon(t), fmt.Sprintf("large-%d", time.Now().UnixNano()), string(make([]byte, 1<<19)))
 		full = err != nil && !lifts(b, never.Interval)
 	}
 	require.True(t, raised(), "what is in use is too much")
 	lifted := b.Maintainer.State().NoSpaceDisarmed
-	// Pages that are being read during the compaction are freed only by the next commit, which needs a write.
+	// Pages that a reader holds during the compaction are not freed until the next commit, which requires a write.
 	reader := b.Server().Backend().ConcurrentReadTx()
 	reader.RLock()
 	empty(t, client)

@@ -25,14 +25,14 @@ import (
 	"etcd-wrapper/member"
 )
 
-// confirming is a member for which the test confirms revisions.
+// confirming is a member whose revisions are confirmed by the test.
 type confirming struct {
 	*bench
 	*testing.T
 	gate *ack.Gate
 	etcd *clientv3.Client
 
-	waiting atomic.Int64 // number of waiting replies
+	waiting atomic.Int64 // number of replies being held back
 }
 
 // Wait, WaitAll and Revision implement member.Confirmation.
@@ -64,17 +64,17 @@ func newConfirming(t *testing.T) *confirming {
 	return c
 }
 
-// confirm confirms all current revisions, but no replies without a revision.
+// confirm confirms all revisions so far, but not changes without a revision.
 func (c *confirming) confirm() { c.confirmUpTo(c.Server().KV().Rev()) }
 
 func (c *confirming) confirmUpTo(revision int64) { c.gate.Confirm(revision, 0, time.Now()) }
 
-// confirmAll confirms all current changes, including replies without a revision.
+// confirmAll confirms all changes so far, including those without a revision.
 func (c *confirming) confirmAll() {
 	c.gate.Confirm(c.Server().KV().Rev(), c.gate.Requests(), time.Now())
 }
 
-// start sends a request and returns a channel for its result once the reply is being delayed.
+// start sends a request, waits until its reply is held back, and returns a channel for the result.
 func (c *confirming) start(request func(ctx context.Context) error) <-chan error {
 	c.Helper()
 	before, done := c.waiting.Load(), make(chan error, 1)
@@ -84,7 +84,7 @@ func (c *confirming) start(request func(ctx context.Context) error) <-chan error
 	return done
 }
 
-// requirePassed requires that a reply arrives, possibly an error.
+// requirePassed requires that a reply arrives, even if it is an error.
 func (c *confirming) requirePassed(done <-chan error) error {
 	c.Helper()
 	select {
@@ -169,7 +169,7 @@ func TestRepliesWithoutARevisionWaitForEverything(t *testing.T) {
 
 func (c *confirming) endpoint() string { return c.config.ListenClientUrls[0].String() }
 
-// rangeOverGateway requests a nonexistent revision, so the reply is an error.
+// rangeOverGateway requests a revision that does not exist, so the reply is an error.
 func (c *confirming) rangeOverGateway(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoint()+"/v3/kv/range", strings.NewReader(`{"key":"a2V5","revision":99}`))
 	if err != nil {
@@ -297,7 +297,7 @@ func TestLocksWaitForEverything(t *testing.T) {
 	c := newConfirming(t)
 	stop := make(chan struct{})
 	finished := make(chan struct{})
-	go func() { // creating the session requires a lease and a key
+	go func() { // creating the session also creates a lease and a key
 		defer close(finished)
 		for {
 			select {
@@ -358,7 +358,7 @@ func TestDataOfSeveralMembersIsRefused(t *testing.T) {
 	assert.False(t, opened, "the data is as it was")
 }
 
-// rooted returns a bench with a root password.
+// rooted returns a bench with the given root password.
 func rooted(config *embed.Config, password string) *bench {
 	return benchOptions(config, func(o *member.Options) { o.RootPassword = password })
 }
@@ -383,7 +383,7 @@ func TestRootPassword_newCluster(t *testing.T) {
 	anonymous := make(chan error)
 	go func() {
 		client := first.client(t)
-		for { // starts before the member is serving
+		for { // started before the member serves clients
 			if _, err := client.Put(soon(t), "key", "value"); err == nil || errors.Is(err, rpctypes.ErrUserEmpty) {
 				anonymous <- err
 				return
@@ -459,7 +459,7 @@ func TestRootPassword_existingCluster(t *testing.T) {
 	}
 }
 
-// A member must create the root user even if earlier starts were interrupted between two steps.
+// A member must finish setting up the root user even if previous attempts were interrupted halfway.
 func TestRootPassword_interrupted(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -477,7 +477,7 @@ func TestRootPassword_interrupted(t *testing.T) {
 	require.NoError(t, put(t, after, "root", "new"))
 }
 
-// openRooted starts a cluster with a member for each password. An empty password means that none is configured.
+// openRooted starts a cluster with one member per password. A member with an empty password has none configured.
 func openRooted(t *testing.T, passwords ...string) (members []*bench) {
 	t.Helper()
 	for i, config := range clusterConfigs(t, len(passwords)) {
@@ -493,7 +493,7 @@ func TestRootPassword_severalMembers(t *testing.T) {
 	t.Parallel()
 	for name, passwords := range map[string][]string{
 		"all have it":        {"secret", "secret", "secret"},
-		"one of them has it": {"", "secret", ""}, // the leader may not have the flag yet during a rollout
+		"one of them has it": {"", "secret", ""}, // during a rollout, the leader may not have the flag yet
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -33,8 +33,8 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// three starts a cluster of three members and returns the leader first. The cleanup closes all members except the
-// leader.
+// three starts a three-member cluster and returns its members, leader first. All members except the leader are closed
+// when the test ends.
 func three(t *testing.T) (members []*bench) {
 	t.Helper()
 	return threeMaintained(t, maintenance.Options{})
@@ -77,11 +77,11 @@ func leader(t *testing.T, members []*bench) int {
 
 func endpoint(config *embed.Config) string { return config.ListenClientUrls[0].String() }
 
-// writers write keys to one member until the member stops serving.
+// writers concurrently write keys to one member until it stops serving.
 type writers struct {
 	mu      sync.Mutex
 	acked   map[string]bool
-	ended   []error // result of the last request of each writer
+	ended   []error // each writer's final error
 	working sync.WaitGroup
 	cancel  context.CancelFunc
 }
@@ -90,7 +90,7 @@ func startWriters(t *testing.T, b *bench) *writers {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &writers{acked: map[string]bool{}, cancel: cancel}
-	for i := range 3 { // more writers would only compete with etcd for CPU time
+	for i := range 3 { // more writers would just compete with etcd for CPU time
 		client := b.client(t)
 		w.working.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
@@ -121,7 +121,7 @@ func (w *writers) count() int {
 	return len(w.acked)
 }
 
-// end cancels pending requests and returns the acknowledged keys.
+// end cancels any pending requests and returns the acknowledged keys.
 func (w *writers) end() map[string]bool {
 	w.cancel()
 	w.working.Wait()
@@ -159,7 +159,7 @@ func TestClose_leaderUnderLoad(t *testing.T) {
 	assert.Equal(t, acked, seen(t, events), "and the watcher has seen it")
 }
 
-// seen returns the keys of events up to the last key, and checks that the events arrive in order and without
+// seen returns the keys of all events up to the final key, and checks that events arrive in order and without
 // duplicates.
 func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
 	t.Helper()
@@ -176,13 +176,13 @@ func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
 	return keys
 }
 
-// excused reports whether a member has logged that writes were not paused in time.
+// excused reports whether any member has logged that writes were not paused in time.
 func excused(members []*bench) bool {
 	return slices.ContainsFunc(members, func(b *bench) bool { return strings.Contains(b.log.String(), "may be delayed") })
 }
 
-// No write may fail during a leadership transfer. Plain etcd rejects some of these writes with "raft proposal
-// dropped", which clients must not retry, and lets others time out.
+// No write may fail during a leadership transfer. In plain etcd, some of these writes fail with "raft proposal
+// dropped", which clients must not retry, and others time out.
 func TestMoveLeader_writes(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -213,7 +213,7 @@ func TestMoveLeader_writes(t *testing.T) {
 	}
 }
 
-// reservedID returns the lease ID of a claim, in the documented layout.
+// reservedID returns the lease ID of a claim, independently of the implementation.
 func reservedID(kind, nonce int64, member types.ID) int64 {
 	return 0x65e7<<48 | kind<<44 | nonce<<32 | int64(uint32(member))
 }
@@ -224,14 +224,14 @@ const (
 	quietKind    = 4
 )
 
-// grant creates a claim directly, like a client of a member with plain etcd.
+// grant creates a claim directly, as a client of a plain etcd member could.
 func grant(t *testing.T, b *bench, id int64) {
 	t.Helper()
 	_, err := b.Server().LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: id, TTL: 3600})
 	require.NoError(t, err)
 }
 
-// appears waits until a lease exists.
+// appears reports whether a lease is created in time.
 func appears(t *testing.T, b *bench, id int64) bool {
 	t.Helper()
 	return assert.Eventually(t, func() bool {
@@ -240,7 +240,7 @@ func appears(t *testing.T, b *bench, id int64) bool {
 	}, patience, tick)
 }
 
-// timePut returns the duration of a write.
+// timePut measures how long a write takes.
 func timePut(t *testing.T, client *clientv3.Client) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -311,9 +311,9 @@ func TestMoveLeader_withoutRoot(t *testing.T) {
 	assert.Equal(t, revision, members[1].Server().KV().Rev())
 }
 
-// replaceDatabase disconnects a member until the other members have compacted entries that the member lacks, so that
-// the leader must send a snapshot. Multiple attempts may be necessary, because a leader does not compact entries for
-// 30 s after it has sent a snapshot.
+// replaceDatabase disconnects a member until the other members have compacted log entries that it lacks, so that the
+// leader must send it a snapshot. This may take several attempts, because a leader does not compact its log for 30 s
+// after sending a snapshot.
 func replaceDatabase(t *testing.T, others []*bench, behind *bench) {
 	t.Helper()
 	client := others[0].client(t)

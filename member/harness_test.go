@@ -25,16 +25,16 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// TestMain runs more tests in parallel than there are CPUs, because these tests spend most of their time waiting.
+// TestMain runs more parallel tests than there are CPUs, because these tests mostly wait.
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// patience bounds each wait in these tests.
+// patience is the timeout for each wait in these tests.
 const patience = 3 * time.Minute
 
 // tick is the polling interval of the tests.
 const tick = 5 * time.Millisecond
 
-// bench is a member under test with its log and its crashes.
+// bench is a member under test, together with its log and any crashes.
 type bench struct {
 	*member.Member
 	config  *embed.Config
@@ -48,13 +48,13 @@ type bench struct {
 	closed  error
 }
 
-// Close closes the member once.
+// Close closes the member; further calls have no effect.
 func (b *bench) Close() (opened bool, err error) {
 	b.closing.Do(func() { b.opened, b.closed = b.Member.Close() })
 	return b.opened, b.closed
 }
 
-// mustClose closes the member cleanly.
+// mustClose closes the member and fails the test if the close is not clean.
 func (b *bench) mustClose(t *testing.T) {
 	t.Helper()
 	_, err := b.Close()
@@ -66,7 +66,7 @@ func newBench(t *testing.T, dir string) *bench {
 	return benchWith(t, config(t, dir))
 }
 
-// openBench opens a new member and closes it at the end of the test.
+// openBench opens a new member that is closed when the test ends.
 func openBench(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t, newDir(t))
@@ -86,7 +86,7 @@ func benchMaintained(t *testing.T, config *embed.Config, options maintenance.Opt
 	return benchOptions(config, func(o *member.Options) { o.Maintenance = options })
 }
 
-// benchOptions returns a bench with additional options.
+// benchOptions returns a bench whose options have been modified by change.
 func benchOptions(config *embed.Config, change func(*member.Options)) *bench {
 	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
 	options := member.Options{
@@ -98,7 +98,7 @@ func benchOptions(config *embed.Config, change func(*member.Options)) *bench {
 	return b
 }
 
-// newDir returns the path of a data directory that does not exist yet.
+// newDir returns a path for a data directory, without creating it.
 func newDir(t *testing.T) string {
 	t.Helper()
 	return filepath.Join(t.TempDir(), "new.etcd")
@@ -141,7 +141,7 @@ func config(t *testing.T, dir string) *embed.Config {
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	config.BcryptCost = 4 // the default cost can make hashing a password take a minute on a busy machine
+	config.BcryptCost = 4 // with the default cost, hashing a password can take a minute on a busy machine
 	return config
 }
 
@@ -155,7 +155,7 @@ func (b *bench) client(t *testing.T) *clientv3.Client {
 	return connect(t, "", "", b)
 }
 
-// connect returns a client of the members for a user, or an anonymous client if user is empty.
+// connect returns a client for the given members that authenticates as user, or an anonymous client if user is empty.
 func connect(t *testing.T, user, password string, members ...*bench) *clientv3.Client {
 	t.Helper()
 	config := clientv3.Config{Username: user, Password: password, DialTimeout: patience, Logger: zap.NewNop()}

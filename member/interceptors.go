@@ -25,8 +25,8 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// requests counts client requests and their durations. In etcd, only the extensive metrics include the full duration
-// of a write.
+// requests counts client requests and measures their durations. Of etcd's own metrics, only the extensive ones
+// include the full duration of a write.
 type requests struct{ writes, reads counter }
 
 type counter struct{ count, nanoseconds atomic.Int64 }
@@ -56,16 +56,16 @@ func (r *requests) unary(ctx context.Context, request any, _ *grpc.UnaryServerIn
 }
 
 const (
-	// electionWait bounds how long a dropped write is retried. With etcd's default timeouts, an election takes one
-	// to two seconds, and a leadership transfer takes a few milliseconds.
+	// electionWait limits how long a dropped write is retried. With etcd's default timeouts, an election takes one to
+	// two seconds, and a leadership transfer takes a few milliseconds.
 	electionWait = 3 * time.Second
-	// retryPause is the pause between two attempts.
+	// retryPause is the pause between attempts.
 	retryPause = 10 * time.Millisecond
 )
 
 // retryDropped is an interceptor that retries writes that raft dropped. raft drops proposals while there is no
-// leader, and clients cannot distinguish etcd's error from a failed write. A retry is safe because the write was
-// never proposed.
+// leader, and etcd's error leaves clients in doubt about the write. A retry is safe because the write was never
+// proposed.
 func retryDropped(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	proposesOnce := strings.HasPrefix(info.FullMethod, "/etcdserverpb.KV/") || strings.HasPrefix(info.FullMethod, "/etcdserverpb.Lease/")
 	for deadline := (time.Time{}); ; {
@@ -82,20 +82,21 @@ func retryDropped(ctx context.Context, request any, info *grpc.UnaryServerInfo, 
 	}
 }
 
-// isDropped reports whether raft has dropped the proposal. etcd preserves only the text of the error.
+// isDropped reports whether raft dropped the proposal. It compares strings, because etcd preserves only the error
+// message.
 func isDropped(err error) bool {
 	return err != nil && status.Code(err) == codes.Unknown && status.Convert(err).Message() == raft.ErrProposalDropped.Error()
 }
 
-// autoCompaction is the auto-compaction from etcd's configuration. If Options.BeforeCompaction is set, the member runs
-// etcd's compactor itself, because etcd cannot call a function before a compaction, and a short retention would remove
-// revisions before the backups have read them.
+// autoCompaction contains the auto-compaction settings from etcd's configuration. If Options.BeforeCompaction is set,
+// the member runs etcd's compactor itself, because etcd cannot call a function before a compaction, and a short
+// retention would remove revisions before the backups have read them.
 type autoCompaction struct {
 	mode      string
-	retention time.Duration // in mode "revision", a number of revisions
+	retention time.Duration // a number of revisions if mode is "revision"
 }
 
-// takeAutoCompaction disables auto-compaction in etcd's configuration and returns the previous setting.
+// takeAutoCompaction disables auto-compaction in etcd's configuration and returns the original settings.
 func takeAutoCompaction(config *embed.Config) autoCompaction {
 	retention, err := parseRetention(config.AutoCompactionMode, config.AutoCompactionRetention)
 	if err != nil || retention == 0 {
@@ -105,7 +106,7 @@ func takeAutoCompaction(config *embed.Config) autoCompaction {
 	return autoCompaction{mode: config.AutoCompactionMode, retention: retention}
 }
 
-// parseRetention parses a retention like etcd: a plain number means hours or revisions, depending on the mode.
+// parseRetention parses a retention as etcd does: a plain number means hours or revisions, depending on the mode.
 func parseRetention(mode, text string) (time.Duration, error) {
 	number, err := strconv.Atoi(text)
 	switch {
@@ -131,7 +132,7 @@ func (a autoCompaction) run(ctx context.Context, server *etcdserver.EtcdServer, 
 	defer compactor.Stop()
 	for ctx.Err() == nil {
 		changed := server.LeaderChangedNotify()
-		if server.Leader() == server.MemberID() { // only the leader compacts, as in etcd
+		if server.Leader() == server.MemberID() { // as in etcd, only the leader compacts
 			compactor.Resume()
 		} else {
 			compactor.Pause()
@@ -143,7 +144,7 @@ func (a autoCompaction) run(ctx context.Context, server *etcdserver.EtcdServer, 
 	}
 }
 
-// readFirst lets the backups read revisions before etcd compacts them.
+// readFirst gives the backup writer a chance to read revisions before etcd compacts them.
 type readFirst struct {
 	server *etcdserver.EtcdServer
 	read   func(context.Context)
@@ -155,9 +156,9 @@ func (r readFirst) Compact(ctx context.Context, request *etcdserverpb.Compaction
 	return r.server.Compact(ctx, request)
 }
 
-// compactionWait bounds how long a compaction waits for the backups to read the revisions that it removes. Reading
-// normally takes milliseconds. If the revisions cannot be read in time, the next backup must be a full snapshot.
-// Compactions are rare and do not delay other requests.
+// compactionWait limits how long a compaction waits for the backup writer to read the revisions about to be removed.
+// Reading normally takes milliseconds. If it takes too long, the next backup must be a full snapshot. Compactions are
+// rare and do not delay other requests.
 const compactionWait = 3 * time.Second
 
 // beforeCompaction returns an interceptor that calls read before each client compaction. Auto-compaction uses
@@ -178,20 +179,19 @@ func readBefore(ctx context.Context, read func(context.Context)) {
 	read(ctx)
 }
 
-// Confirmation waits for changes to be stored, so that a client never receives a reply that depends on data that the
-// store does not have.
+// Confirmation waits for changes to be stored, so that no client ever receives a reply that depends on data missing
+// from the store.
 type Confirmation interface {
 	// Wait returns nil once the revision is in the store and the store is known to belong to this cluster.
 	Wait(ctx context.Context, revision int64) error
-	// WaitAll returns nil once all changes made before the call are in the store, including changes without a
-	// revision.
+	// WaitAll returns nil once all changes made before the call are in the store, including those without a revision.
 	WaitAll(ctx context.Context) error
 	// Revision returns the last confirmed revision, or 0 if there is none.
 	Revision() int64
 }
 
-// confirmed delays each reply until the store has all data that the reply depends on. In-process clients of etcd
-// bypass confirmed, but replies from the Lock and Election services, which use an in-process client, do not.
+// confirmed delays each reply until the store has all data that the reply depends on. Requests from etcd's in-process
+// clients are not intercepted. The Lock and Election services use such a client, but their own replies are delayed.
 type confirmed struct{ Confirmation }
 
 // ErrSeveralMembers is returned if the data belongs to a multi-member cluster.
@@ -219,13 +219,13 @@ func (c confirmed) stream(service any, stream grpc.ServerStream, _ *grpc.StreamS
 	return handler(service, &confirmedStream{ServerStream: stream, confirmed: c})
 }
 
-// confirmedStream waits before it sends each message. etcd sends the messages of a stream one after another, so
-// waiting preserves their order.
+// confirmedStream waits before sending each message. This preserves the order of messages, because etcd sends them
+// one at a time.
 type confirmedStream struct {
 	grpc.ServerStream
 	confirmed
 
-	snapshot bool // the first part of a snapshot was sent; the remaining parts do not have to wait
+	snapshot bool // only the first chunk of a snapshot has to wait
 }
 
 // SendMsg implements grpc.ServerStream.
@@ -239,8 +239,9 @@ func (s *confirmedStream) SendMsg(message any) error {
 	return s.ServerStream.SendMsg(message)
 }
 
-// await waits until the store has all data that a reply depends on. A reply to a KV request depends on its revision.
-// Other replies and errors may depend on any state of etcd, because leases, users and compactions have no revision.
+// await waits until the store has all data that a reply depends on. A reply to a KV request depends on the revision
+// in its header. Any other reply, and any error, may depend on state without a revision, such as leases, users and
+// compactions.
 func (c confirmed) await(ctx context.Context, reply any, failed error) (err error) {
 	var header *etcdserverpb.ResponseHeader
 	switch reply := reply.(type) {
@@ -257,13 +258,13 @@ func (c confirmed) await(ctx context.Context, reply any, failed error) (err erro
 			header = reply.GetHeader()
 		}
 	case *etcdserverpb.LeaseKeepAliveResponse:
-		if reply.TTL > 0 { // a lease must not expire while unrelated data is being stored
+		if reply.TTL > 0 { // a lease must not expire because unrelated data has not been stored yet
 			err = c.Wait(ctx, 0)
 			c.limit(reply.GetHeader())
 			return asStatus(ctx, err)
 		}
-	case *etcdserverpb.StatusResponse: // must work while nothing is confirmed, so that users can find the cause
-		if c.Revision() == 0 { // otherwise the revision could decrease after a restart
+	case *etcdserverpb.StatusResponse: // must work even if nothing is being confirmed, for troubleshooting
+		if c.Revision() == 0 { // otherwise, the revision could go backwards after a restart
 			err = c.Wait(ctx, 0)
 		}
 		c.limit(reply.GetHeader())
@@ -279,14 +280,14 @@ func (c confirmed) await(ctx context.Context, reply any, failed error) (err erro
 	return asStatus(ctx, err)
 }
 
-// limit lowers the revision in a header to the last confirmed one, because the reply does not depend on later
-// revisions.
+// limit caps the revision in a header at the last confirmed revision, because the reply does not depend on any later
+// one.
 func (c confirmed) limit(header *etcdserverpb.ResponseHeader) {
 	header.Revision = min(header.Revision, c.Revision())
 }
 
-// asStatus converts an error from Wait or WaitAll to a gRPC status. As with any lost reply, the client does not know
-// whether the request succeeded.
+// asStatus converts an error from Wait or WaitAll to a gRPC status. To the client, it looks like a lost reply: the
+// request may or may not have succeeded.
 func asStatus(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -299,17 +300,17 @@ func asStatus(ctx context.Context, err error) error {
 }
 
 const (
-	rootUser    = "root"                 // name of the user and the role with all permissions
+	rootUser    = "root"                 // name of both the superuser and its role
 	rootTimeout = 5 * time.Second        // timeout of each attempt to create the user
 	rootPause   = 100 * time.Millisecond // pause between attempts
-	// rootPatience bounds how long a follower waits for the leader to create the user. A leader that does not have the
-	// password never creates the user.
+	// rootPatience limits how long a follower waits for the leader to create the user, which never happens if the
+	// leader has no password.
 	rootPatience = 10 * time.Second
 )
 
-// rootAuth creates the root user in an empty cluster and enables authentication. Clients are rejected until
-// authentication is enabled, so that no client can write anonymously. A cluster with keys or other users is never
-// changed, because it may run without authentication on purpose.
+// rootAuth creates the root user in an empty cluster and enables authentication. Until then, clients are rejected so
+// that none can write anonymously. A cluster that has keys or other users is left alone, because authentication may
+// have been left disabled on purpose.
 type rootAuth struct {
 	password string
 	log      zerolog.Logger
@@ -334,7 +335,7 @@ func (r *rootAuth) stream(server any, stream grpc.ServerStream, _ *grpc.StreamSe
 	return handler(server, stream)
 }
 
-// awaitRoot returns nil once authentication is enabled or the cluster turns out not to be empty.
+// awaitRoot returns nil once authentication is enabled or the cluster is known not to be empty.
 func (m *Member) awaitRoot(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -347,7 +348,7 @@ func (m *Member) awaitRoot(ctx context.Context) error {
 	return m.wait(ctx, decided)
 }
 
-// run returns true once authentication is enabled or the cluster turns out not to be empty, and false if ctx is done
+// run returns true once authentication is enabled or the cluster is known not to be empty, and false if ctx is done
 // first.
 func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool {
 	began, failure := time.Now(), ""
@@ -365,8 +366,7 @@ func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool 
 	return true
 }
 
-// decide reports whether clients may be served. The decision is final because it uses only entries that this member
-// has applied.
+// decide reports whether clients may be served. The decision is final, because it is based only on applied entries.
 func (r *rootAuth) decide(server *etcdserver.EtcdServer) bool {
 	enabled := server.AuthStore().IsAuthEnabled()
 	if !enabled && !isEmpty(server) {
@@ -378,14 +378,14 @@ func (r *rootAuth) decide(server *etcdserver.EtcdServer) bool {
 	return enabled
 }
 
-// isEmpty reports whether the entries applied so far contain no keys and no users except root.
+// isEmpty reports whether this member has applied no keys and no users other than root.
 func isEmpty(server *etcdserver.EtcdServer) bool {
 	users, err := server.AuthStore().UserList(nil)
 	return err == nil && server.KV().Rev() == 1 && !slices.ContainsFunc(users.Users, func(name string) bool { return name != rootUser })
 }
 
-// enable creates the root user and enables authentication. If an earlier attempt created the user, enable sets the
-// password again.
+// enable creates the root user and enables authentication. If the user exists from a previous attempt, enable resets
+// the password.
 func (r *rootAuth) enable(ctx context.Context, server *etcdserver.EtcdServer) error {
 	ctx, cancel := context.WithTimeout(ctx, rootTimeout)
 	defer cancel()

@@ -14,15 +14,16 @@ import (
 )
 
 const (
-	// sampleInterval and maxEqualLines limit etcd's log, because etcd retries some operations without a pause and logs
-	// every attempt. In each interval, at most maxEqualLines lines with the same level and message are written, and
-	// further lines are only counted.
+	// sampleInterval and maxEqualLines rate-limit etcd's log, because etcd retries some operations in a tight loop
+	// and logs every attempt. At most maxEqualLines lines with the same level and message are written per interval;
+	// any more are only counted.
 	sampleInterval = 30 * time.Second
 	maxEqualLines  = 5
 )
 
-// logger returns a zap logger that writes etcd's log to the wrapper's log, at the level from etcd's configuration. The
-// logger reports fatal and panic entries as crashes, because zap would exit before the reason is recorded.
+// logger returns a zap logger that writes etcd's log to the wrapper's log, at the level from etcd's configuration.
+// The logger reports fatal and panic entries as crashes, because zap would otherwise exit before the reason is
+// recorded.
 func (m *Member) logger(level string) *zap.Logger {
 	threshold, err := zapcore.ParseLevel(level)
 	if err != nil {
@@ -42,7 +43,7 @@ func (m *Member) logger(level string) *zap.Logger {
 // zapCore is a zapcore.Core that writes to zerolog.
 type zapCore struct {
 	zapcore.LevelEnabler
-	dropped *atomic.Int64 // lines dropped since the last written line
+	dropped *atomic.Int64 // number of lines dropped since the last line written
 	log     zerolog.Logger
 	fields  []zapcore.Field
 }
@@ -91,15 +92,15 @@ func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 
 func (c *zapCore) Sync() error { return nil }
 
-// observe records reasons for a slow start that etcd reports only in its log.
+// observe picks up reasons for a slow start that etcd reports only in its log.
 func (m *Member) observe(message string) {
 	if strings.Contains(message, "ignored") && strings.Contains(message, "cluster ID mismatch") {
 		m.doing.Store("waiting for a peer that ignores this member (cluster ID mismatch): one of the two has the data of another cluster")
 	}
 }
 
-// routine lists warnings and errors that etcd logs at every start or stop and that require no action. Watch still
-// reports listeners that fail.
+// routine lists warnings and errors that etcd logs during every normal start or stop. Watch still reports failed
+// listeners.
 var routine = []string{
 	"Running http and grpc server on single port. This is not recommended for production.",
 	"simple token is not cryptographically signed",
@@ -113,13 +114,14 @@ var routine = []string{
 // A fatalHook runs after zap has written a fatal or panic entry.
 type fatalHook struct{ member *Member }
 
-// OnWrite reports the crash and never returns, because code must not continue after a fatal log entry.
+// OnWrite reports the crash and never returns, because the code that logged a fatal entry must not continue.
 func (h fatalHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	h.member.crash(fatalReason(entry.Message, fields))
 	select {}
 }
 
-// fatalReason returns the message with its error and string fields, such as causes, versions and paths.
+// fatalReason returns an error with the message and any error and string fields, such as the cause, versions and
+// paths.
 func fatalReason(message string, fields []zapcore.Field) error {
 	reason := errors.New("etcd: " + message)
 	for _, field := range fields {

@@ -1,6 +1,6 @@
-// Package member runs the embedded etcd. A Member starts etcd once, reports when etcd has joined the cluster, stops
-// unexpectedly or crashes, and closes etcd cleanly. The package implements interfaces of the lifecycle and of the
-// readiness monitor; the command connects them.
+// Package member runs the embedded etcd. A Member starts etcd once, reports when etcd joins the cluster, stops
+// unexpectedly or crashes, and closes etcd cleanly. The package implements interfaces defined by the lifecycle and
+// the readiness monitor; package main wires them together.
 package member
 
 import (
@@ -37,46 +37,46 @@ import (
 // AwaitPeers, Unwanted, BeforeCompaction, RootPassword and Confirmation.
 type Options struct {
 	Log zerolog.Logger
-	// Crash is called once if etcd logs a fatal error or panics. The failed goroutine never continues, so the
+	// Crash is called once if etcd logs a fatal error or panics. The goroutine that failed never resumes, so the
 	// process must exit.
 	Crash func(reason error)
-	// ClosePatience bounds a clean close. After this time, etcd is stopped without a clean close. etcd can wait up to
-	// its request timeout (7 s by default) for each client listener, and the same again for the leadership transfer.
+	// ClosePatience limits how long a clean close may take before etcd is stopped uncleanly. etcd may wait for its
+	// request timeout (7 s by default) once per client listener, and once more for the leadership transfer.
 	ClosePatience time.Duration
-	// DataVersion is the oldest version of etcd that must be able to read the data. With the zero value, etcd
+	// DataVersion is the oldest version of etcd that must be able to read the data. If DataVersion is zero, etcd
 	// chooses the version.
 	DataVersion dataversion.Version
 	// Maintenance configures defragmentation: Threshold, MaxPause, Interval, and the Gate for readers of the whole
 	// database. New sets the other fields.
 	Maintenance maintenance.Options
-	// FindsPlace makes the member update its peer URLs in the cluster and request its promotion if it is a learner.
-	// A backup-restore sidecar does both on its own.
+	// FindsPlace makes the member update its peer URLs in the cluster and, if it is a learner, request its promotion.
+	// With a backup-restore sidecar, the sidecar does both.
 	FindsPlace bool
-	// AskForVote sends a promotion request to the other members as a client. If authentication is enabled, a learner
-	// needs AskForVote. AskForVote is nil if there is no client.
+	// AskForVote sends a promotion request to the other members as a client, which a learner needs if authentication
+	// is enabled. AskForVote is nil if there is no client.
 	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
-	// AwaitPeers waits until the cluster can admit this member, and returns the cluster version. AwaitPeers reports
-	// what it is waiting for, for example "waiting for etcd-1". AwaitPeers may be nil.
+	// AwaitPeers waits until the cluster can admit this member, and returns the cluster version. While waiting,
+	// AwaitPeers reports why, for example "waiting for etcd-1". AwaitPeers may be nil.
 	AwaitPeers func(ctx context.Context, report func(reason string)) (dataversion.Version, error)
 	// Unwanted reports whether this member must leave the cluster because the cluster was scaled down. Unwanted may
 	// be nil.
 	Unwanted func(ctx context.Context) bool
-	// DataInUse is called once before Open waits for another process that has the database open for writing.
+	// DataInUse is called once if Open has to wait because another process has the database open for writing.
 	DataInUse func()
 	// BeforeCompaction reads the revisions that a compaction is about to remove. BeforeCompaction is called with a
-	// short deadline in the goroutine that requested the compaction. BeforeCompaction may be nil.
+	// short deadline, in the goroutine that performs the compaction. BeforeCompaction may be nil.
 	BeforeCompaction func(context.Context)
 	// RootPassword makes the member create the root user in an empty cluster and enable authentication. Clients are
-	// rejected until authentication is enabled. If RootPassword is empty, the member does not change users.
+	// rejected until then. If RootPassword is empty, authentication is left alone.
 	RootPassword string
-	// Confirmation delays each reply until the store has the data that the reply depends on. Confirmation requires a
+	// Confirmation delays each reply until the data it depends on is in the store. Confirmation requires a
 	// single-member cluster. Confirmation may be nil.
 	Confirmation Confirmation
 }
 
 // streamWorkers is the number of goroutines that gRPC reuses for requests. Plain etcd starts a goroutine for each
-// request. In profiles of puts and gets by 100 clients, these goroutines spend up to a fifth of the CPU time growing
-// their stacks. Each watch occupies a worker, but if all workers are busy, gRPC starts a new goroutine.
+// request; in profiles of puts and gets by 100 clients, growing the stacks of these goroutines takes up to a fifth of
+// the CPU time. Each watch occupies a worker, but gRPC starts an extra goroutine if all workers are busy.
 const streamWorkers = 256
 
 // A Member is an embedded etcd. Open, Watch and Close must be called in this order, each at most once.
@@ -90,15 +90,15 @@ type Member struct {
 	options    Options
 	drain      *drain
 	requests   requests
-	compaction autoCompaction // zero unless the member runs auto-compaction
+	compaction autoCompaction // zero unless the member itself runs auto-compaction
 	root       rootAuth
 
-	doing  atomic.Value // progress of the start or the close, as a string
+	doing  atomic.Value // current step of the start or the close, as a string
 	opened bool
 	opening
 
-	starting    sync.WaitGroup     // goroutines that run from the start of etcd until it has stopped
-	serving     sync.WaitGroup     // goroutines that run from readiness to the start of the close
+	starting    sync.WaitGroup     // goroutines that run from before etcd starts until it has stopped
+	serving     sync.WaitGroup     // goroutines that run from when the member is ready until the close begins
 	stopServing context.CancelFunc // stops the goroutines in serving
 	keeper      atomic.Pointer[dataversion.Keeper]
 
@@ -108,11 +108,11 @@ type Member struct {
 	stopped   atomic.Pointer[error] // why etcd stopped unexpectedly
 }
 
-// opening describes the data before etcd starts, and the result of the start. The fields of opening are valid once
+// opening describes the data before etcd starts, and how the start ended. The fields of opening are valid once
 // started is closed.
 type opening struct {
-	founds   bool                // this run starts a new cluster
-	before   datadir.Fingerprint // fingerprint of the data just before etcd opens it
+	founds   bool                // this run creates a new cluster
+	before   datadir.Fingerprint // fingerprint of the data immediately before etcd opens it
 	inert    bool                // etcd failed without opening the data
 	started  chan struct{}       // closed once embed.StartEtcd has returned
 	etcd     *embed.Etcd         // nil if the start failed
@@ -151,8 +151,8 @@ func New(config *embed.Config, options Options) *Member {
 	streams := []grpc.StreamServerInterceptor{m.drain.stream, m.Maintainer.Stream}
 	unaries := []grpc.UnaryServerInterceptor{m.requests.unary, m.drain.unary, m.Maintainer.Unary, retryDropped}
 	if held := (confirmed{options.Confirmation}); held.Confirmation != nil {
-		streams = append(streams, held.stream)          // runs inside drain, so that a blocked send counts as stalled
-		unaries = slices.Insert(unaries, 1, held.unary) // runs outside drain and Maintainer, so that etcd has finished the request
+		streams = append(streams, held.stream)          // nested inside drain, so that a blocked send counts as stalled
+		unaries = slices.Insert(unaries, 1, held.unary) // wraps drain and the Maintainer, so that it runs after etcd has finished the request
 	}
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
 		grpc.ChainStreamInterceptor(streams...), grpc.ChainUnaryInterceptor(unaries...))
@@ -177,8 +177,8 @@ func (m *Member) quota() int64 {
 	return max(0, m.config.QuotaBackendBytes)
 }
 
-// Open starts etcd and returns nil once etcd has joined the cluster, or the reason why it cannot join. Without a
-// quorum, Open waits until ctx is done. If Open fails after etcd was started, the caller must call Close to stop etcd.
+// Open starts etcd and returns nil once etcd has joined the cluster, or an error if it cannot join. Without a quorum,
+// Open blocks until ctx is done. If Open fails after etcd was started, the caller must call Close to stop etcd.
 func (m *Member) Open(ctx context.Context) error {
 	if err := m.prepare(ctx); err != nil {
 		return err
@@ -218,7 +218,7 @@ func (m *Member) Open(ctx context.Context) error {
 	return nil
 }
 
-// prepare waits until no other process has the data open, and inspects the data before etcd opens it.
+// prepare waits until no other process has the data open, and then inspects the data before etcd opens it.
 func (m *Member) prepare(ctx context.Context) error {
 	m.doing.Store("waiting for another process to release the database")
 	if err := datadir.Await(ctx, m.config.Dir, m.options.Log, sync.OnceFunc(m.options.DataInUse)); err != nil {
@@ -237,7 +237,7 @@ func (m *Member) prepare(ctx context.Context) error {
 	if err := findings.Inspect(datadir.Identity{ // Inspect also rejects data that etcd would silently accept
 		Name: m.config.Name, PeerURLs: types.URLs(m.config.AdvertisePeerUrls).StringSlice(), InitialCluster: m.config.InitialCluster,
 	}, m.options.Log); err != nil {
-		m.opened = true // the next start must not treat the data as valid
+		m.opened = true // otherwise, the next start would treat the data as valid
 		m.startErr = err
 		close(m.started)
 		return err
@@ -257,7 +257,7 @@ func (m *Member) prepare(ctx context.Context) error {
 		return fmt.Errorf("gave up before etcd was started: %w", err)
 	}
 	datadir.SetPermissions(m.config.Dir, m.options.Log)
-	m.before, _ = datadir.TakeFingerprint(m.config.Dir, m.config.WalDir) // without a fingerprint, the data counts as changed
+	m.before, _ = datadir.TakeFingerprint(m.config.Dir, m.config.WalDir) // without a fingerprint, the data is treated as changed
 	return nil
 }
 
@@ -272,8 +272,8 @@ func maxVersion(findings *datadir.Inspection) (highest dataversion.Version, err 
 	return highest, err
 }
 
-// announce sets the version that etcd announces, based on the cluster version in the data or, for a joining member,
-// in the cluster. A new cluster has no version. announce must be called before etcd is started.
+// announce sets the version that etcd announces, based on the cluster version recorded in the data or, for a joining
+// member, reported by the cluster. A new cluster has no version yet. announce must be called before etcd is started.
 func (m *Member) announce(ctx context.Context, recorded dataversion.Version, unread error) (err error) {
 	wanted := m.options.DataVersion
 	hasLog := wal.Exist(m.files.wal)
@@ -282,7 +282,7 @@ func (m *Member) announce(ctx context.Context, recorded dataversion.Version, unr
 		return nil
 	case hasLog && unread != nil:
 		m.options.Log.Warn().Err(unread).Msg("cannot read the cluster version from the data; announcing the embedded etcd's own version")
-		recorded = dataversion.Of3_6 // must not be older than the version of the data
+		recorded = dataversion.Of3_6 // must not be older than the data
 	case !hasLog && m.config.ClusterState == embed.ClusterStateFlagExisting && m.options.AwaitPeers != nil:
 		recorded, err = m.options.AwaitPeers(ctx, func(reason string) {
 			m.doing.Store(reason)
@@ -298,8 +298,8 @@ func (m *Member) announce(ctx context.Context, recorded dataversion.Version, unr
 	return nil
 }
 
-// defragmentAtStart makes etcd defragment the database before it serves clients if this is worth the time and etcd's
-// own threshold is not configured.
+// defragmentAtStart makes etcd defragment the database at startup if that is worth the time, unless the configuration
+// sets etcd's own threshold.
 func (m *Member) defragmentAtStart() {
 	info, err := os.Stat(layout.ToBackendFileName(m.config.Dir))
 	if err == nil && m.config.BootstrapDefragThresholdMegabytes == 0 {
@@ -307,7 +307,7 @@ func (m *Member) defragmentAtStart() {
 	}
 }
 
-// start runs embed.StartEtcd. Close must wait for it, because it cannot be interrupted.
+// start runs embed.StartEtcd. Close must wait for this goroutine, because it cannot be interrupted.
 func (m *Member) start() {
 	defer close(m.started)
 	defer func() {
@@ -326,14 +326,14 @@ func (m *Member) start() {
 }
 
 // isListenError reports whether etcd failed to bind an address. etcd binds its peer and client addresses before it
-// opens the data, but its metrics address afterwards.
+// opens the data, and its metrics address afterwards.
 func isListenError(err error) bool {
 	failed, ok := errors.AsType[*net.OpError](err)
 	return ok && failed.Op == "listen"
 }
 
-// serve starts the background jobs of a ready member: database maintenance, auto-compaction, the data version,
-// checks of the data files, and updates of the member's entry in the cluster.
+// serve starts a ready member's background jobs: database maintenance, auto-compaction, data version upkeep, data
+// file checks, and updates to the member's entry in the cluster.
 func (m *Member) serve() {
 	server := m.etcd.Server
 	ctx, stop := context.WithCancel(context.Background())
@@ -357,7 +357,7 @@ func (m *Member) serve() {
 // Watch waits until etcd stops unexpectedly and returns the reason. Watch also returns when ctx is done.
 func (m *Member) Watch(ctx context.Context) error { return m.wait(ctx, nil) }
 
-// wait returns nil once ready is closed, or the reason why etcd stopped unexpectedly, or the error of ctx.
+// wait returns nil once ready is closed, or an error if etcd stops unexpectedly or ctx is done first.
 func (m *Member) wait(ctx context.Context, ready <-chan struct{}) (err error) {
 	select {
 	case <-ready:
@@ -371,14 +371,14 @@ func (m *Member) wait(ctx context.Context, ready <-chan struct{}) (err error) {
 	case failed := <-m.etcd.Err():
 		err = errStopped // listeners also fail when etcd stops
 		if !isClosed(m.etcd.Server.StoppingNotify()) {
-			err = fmt.Errorf("an etcd listener failed: %w", cmp.Or(failed, errors.New("closed"))) // the cause may be nil
+			err = fmt.Errorf("an etcd listener failed: %w", cmp.Or(failed, errors.New("closed"))) // err may be nil
 		}
 	}
 	m.stopped.Store(&err)
 	return err
 }
 
-// crash reports a crash once. crash reports the reason before it unblocks waiting calls.
+// crash reports the first crash, before any waiting calls return.
 func (m *Member) crash(reason error) {
 	m.crashOnce.Do(func() {
 		m.options.Crash(reason)
@@ -386,18 +386,18 @@ func (m *Member) crash(reason error) {
 	})
 }
 
-// dataPoll is the interval between two checks that the data files still exist.
+// dataPoll is the interval between checks of the data files.
 const dataPoll = 5 * time.Second
 
-// dataFiles tracks the files that etcd has open. If the files are unlinked, etcd keeps running without an error and
-// loses all data when it stops.
+// dataFiles tracks the files that etcd has open. If they are unlinked, etcd keeps running without an error, and all
+// data is lost when it stops.
 type dataFiles struct {
 	dir, wal string
-	opened   map[string]os.FileInfo // directories at the time when etcd opened them; nothing may replace them while etcd is running
-	lost     atomic.Pointer[error]  // why the data is lost; nil if it is not
+	opened   map[string]os.FileInfo // the directories that etcd opened; nothing may replace them while etcd is running
+	lost     atomic.Pointer[error]  // why the data was lost; nil if it was not
 }
 
-// open records the files. open must be called after etcd has opened its data.
+// open records the files. open starts tracking the files. It must be called after etcd has opened its data.
 func (f *dataFiles) open() {
 	f.opened = map[string]os.FileInfo{}
 	for _, path := range []string{layout.ToSnapDir(f.dir), f.wal} {
@@ -407,7 +407,7 @@ func (f *dataFiles) open() {
 	}
 }
 
-// findLost returns an error if files were removed or replaced. A file that cannot be inspected does not count as
+// findLost returns an error if files were removed or replaced. A file that cannot be inspected is not considered
 // lost.
 func (f *dataFiles) findLost() error {
 	for path, opened := range f.opened {
@@ -439,7 +439,7 @@ func (f *dataFiles) watch(ctx context.Context, log zerolog.Logger) {
 	}
 }
 
-// check keeps the first error, because etcd does not write to files that reappear later.
+// check keeps the first error: even if files reappear later, etcd does not write to them.
 func (f *dataFiles) check(log zerolog.Logger) {
 	if f.lost.Load() != nil || len(f.opened) == 0 {
 		return

@@ -63,14 +63,14 @@ func TestClose_neverOpened(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// Close must not wait for watches and locks. Watches must be canceled with Unavailable, because a client resumes its
-// watch on another member only after this code.
+// Close must not wait for watches and locks. Watches must be canceled with Unavailable, the only code after which a
+// client resumes its watch on another member.
 func TestClose_endlessRequests(t *testing.T) {
 	b := openBench(t)
 	client := b.client(t)
 	var watches []clientv3.WatchChan
 	for i := range 1000 {
-		ctx := context.WithValue(t.Context(), watchKey{}, i) // watches with different contexts use different streams
+		ctx := context.WithValue(t.Context(), watchKey{}, i) // with a context of its own, each watch gets its own stream
 		watches = append(watches, client.Watch(ctx, fmt.Sprintf("key-%d", i), clientv3.WithCreatedNotify()))
 	}
 	for _, watch := range watches {
@@ -297,8 +297,8 @@ func TestOpen_databaseInUse(t *testing.T) {
 	patient.mustClose(t)
 }
 
-// After a fatal log entry, the member must report the reason instead of exiting, and the failing goroutine must not
-// continue.
+// After a fatal log entry, the member must report the reason rather than exit, and the goroutine that logged it must
+// not continue.
 func TestLogger_fatalIsACrash(t *testing.T) {
 	for name, log := range map[string]func(*zap.Logger, string, ...zap.Field){
 		"fatal": (*zap.Logger).Fatal, "panic": (*zap.Logger).Panic,

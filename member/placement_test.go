@@ -23,7 +23,7 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// placed returns a bench with the option FindsPlace.
+// placed returns a bench with FindsPlace set.
 func placed(t *testing.T, config *embed.Config) *bench {
 	t.Helper()
 	return benchOptions(config, func(o *member.Options) { o.FindsPlace = true })
@@ -66,7 +66,7 @@ func TestPlacement_promotion(t *testing.T) {
 	}, patience, tick, "what was promised is done")
 }
 
-// promise grants the lease with which recovery marks a learner for promotion.
+// promise marks a learner for promotion by granting a lease, as recovery does.
 func promise(t *testing.T, client *clientv3.Client, name string) {
 	t.Helper()
 	_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: maintenance.PromoteLease(name), TTL: 60})
@@ -89,7 +89,7 @@ func says(b *bench, text string) func() bool {
 	return func() bool { return strings.Contains(b.log.String(), text) }
 }
 
-// moved returns the configuration of a member with a different peer URL.
+// moved returns a copy of c with a different peer URL.
 func moved(t *testing.T, c *embed.Config) *embed.Config {
 	t.Helper()
 	again := config(t, c.Dir)
@@ -221,7 +221,7 @@ func renamed(t *testing.T, dir string) *embed.Config {
 	return other
 }
 
-// preservedDirs returns the member directories that were preserved.
+// preservedDirs returns the preserved member directories.
 func preservedDirs(t *testing.T, dir string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "member.uninitialized-*"))
@@ -229,10 +229,10 @@ func preservedDirs(t *testing.T, dir string) []string {
 	return found
 }
 
-// Open must set uninitialized data aside, because etcd would wait forever for an election with this data.
+// Open must set uninitialized data aside, because with such data, etcd would wait forever for an election.
 func TestOpen_uninitializedData(t *testing.T) {
 	dir := newDir(t)
-	for round := range 2 { // the second round finds the directories that the first round preserved
+	for round := range 2 { // in the second round, a preserved directory already exists
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member")))
 		datadirtest.Initialize(t, dir)
 		b := newBench(t, dir)
@@ -248,7 +248,7 @@ func TestOpen_uninitializedData(t *testing.T) {
 // stoppedMember returns the data directory, the log and the configuration of a member that was stopped cleanly.
 func stoppedMember(t *testing.T) (dir, segment string, config *embed.Config) {
 	t.Helper()
-	dir = filepath.Join(t.TempDir(), "[new].etcd") // the name is also a valid path/filepath pattern
+	dir = filepath.Join(t.TempDir(), "[new].etcd") // the name is also a valid filepath.Match pattern
 	b := newBench(t, dir)
 	require.NoError(t, b.Open(soon(t)))
 	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "set initial cluster version") }, patience, tick)
@@ -258,7 +258,7 @@ func stoppedMember(t *testing.T) (dir, segment string, config *embed.Config) {
 	return dir, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), b.config
 }
 
-// Open must fail if the write-ahead log is missing, because etcd would wait forever for an election or its peers.
+// Open must fail if the write-ahead log is missing, because etcd would wait forever for an election or for its peers.
 func TestOpen_lostLog(t *testing.T) {
 	dir, segment, _ := stoppedMember(t)
 	require.NoError(t, os.Remove(segment))
@@ -269,14 +269,13 @@ func TestOpen_lostLog(t *testing.T) {
 	require.Error(t, err)
 }
 
-// The tests below do not run in parallel, because etcd publishes only the raft status of the member that was started
-// last.
+// The tests below are not parallel, because etcd publishes the raft status of only the most recently started member.
 
-// unhurried returns a member with an election timeout that is longer than the test.
+// unhurried returns a member whose election timeout is longer than the test.
 func unhurried(t *testing.T, dir string) *bench {
 	t.Helper()
 	cfg := config(t, dir)
-	cfg.TickMs, cfg.ElectionMs = 10_000, 50_000 // etcd's longest
+	cfg.TickMs, cfg.ElectionMs = 10_000, 50_000 // the maximum that etcd allows
 	return benchWith(t, cfg)
 }
 
@@ -342,7 +341,7 @@ func TestElectSelf_removedMember(t *testing.T) {
 	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.StrictReconfigCheck = false })
 	defer members[0].Close()
 	removed := members[2]
-	members[2] = newBench(t, t.TempDir()) // closed by the cleanup instead of the removed member
+	members[2] = newBench(t, t.TempDir()) // the cleanup closes this member instead of the removed one
 	_, err := members[0].client(t).MemberRemove(soon(t), uint64(removed.ID()))
 	require.NoError(t, err)
 	require.Error(t, removed.Watch(soon(t)))

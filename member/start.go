@@ -22,16 +22,16 @@ import (
 )
 
 const (
-	// electPause is the pause between two election attempts of the only voter.
+	// electPause is the pause between the only voter's attempts to start an election.
 	electPause = 2 * time.Millisecond
 	// electPatience bounds the attempts. A normal election takes at most two election timeouts (1 s each by
 	// default).
 	electPatience = 2 * time.Second
 )
 
-// electSelf makes the only voter of a cluster the leader without waiting for the election timeout, which accounts
-// for most of the start time. electSelf sends MsgTimeoutNow to raft, like a leader that transfers its leadership,
-// until there is a leader. raft then campaigns without a pre-vote, which is safe because there are no other voters.
+// electSelf makes a cluster's only voter the leader without waiting for the election timeout, which would account for
+// most of the startup time. Until there is a leader, electSelf sends MsgTimeoutNow to raft, as a leader does to
+// transfer leadership. raft then campaigns without a pre-vote, which is safe because there are no other voters.
 func electSelf(server *etcdserver.EtcdServer) {
 	self := uint64(server.MemberID())
 	ctx, cancel := context.WithTimeout(context.Background(), electPatience)
@@ -52,7 +52,7 @@ func electSelf(server *etcdserver.EtcdServer) {
 	}
 }
 
-// firstIndex is the index of the log entry that creates a single-member cluster.
+// firstIndex is the index of the log entry that adds the only member of a new cluster.
 const firstIndex = 1
 
 // isOnlyVoter reports whether this member is the only voter in raft's configuration. raft and etcd must both have
@@ -62,7 +62,7 @@ func isOnlyVoter(applied uint64, status raft.Status) bool {
 	voters := status.Config.Voters
 	_, votes := voters[0][status.ID]
 	if status.Commit == firstIndex {
-		applied = firstIndex // etcd reports 0 if there is nothing to apply
+		applied = firstIndex // etcd reports 0 if it has nothing to apply
 	}
 	return min(applied, status.Applied) >= status.Commit && votes && len(voters[0]) == 1 && len(voters[1]) == 0
 }
@@ -71,17 +71,17 @@ const (
 	// maxApplyLag is the lag behind the commit index beyond which etcd rejects requests with "too many requests"
 	// (maxGapBetweenApplyAndCommitIndex in etcdserver/v3_server.go of etcd v3.6.16).
 	maxApplyLag = 5000
-	// catchUpPoll is the pause between two checks of the lag.
+	// catchUpPoll is the interval between checks of the lag.
 	catchUpPoll = 200 * time.Millisecond
-	// catchUpPause is the maximum pause between two proposals for a member that does not catch up.
+	// catchUpPause is the maximum pause between proposals if the member does not catch up.
 	catchUpPause = 5 * time.Second
 )
 
 // proposeAfterSnapshot helps a member become ready after it has installed a snapshot from the leader in a cluster
 // without writes. A snapshot does not advance the applied index; only a later entry does (applySnapshot and
 // setAppliedIndex in etcdserver/server.go of etcd v3.6.16). Until then, etcd rejects its own requests to the cluster,
-// including the one that publishes its name and makes it ready. proposeAfterSnapshot therefore proposes this entry
-// directly to raft. Applying the entry twice is harmless. proposeAfterSnapshot returns when etcd stops.
+// including the one that publishes its name and makes it ready. proposeAfterSnapshot therefore proposes that entry
+// directly to raft; applying it twice is harmless. proposeAfterSnapshot returns when etcd stops.
 func proposeAfterSnapshot(server *etcdserver.EtcdServer, config *embed.Config, log zerolog.Logger) {
 	poll := time.NewTicker(catchUpPoll)
 	defer poll.Stop()
@@ -109,7 +109,7 @@ func proposeAfterSnapshot(server *etcdserver.EtcdServer, config *embed.Config, l
 	}
 }
 
-// proposeAttributes proposes the entry with the member's name and client URLs that etcd proposes when it starts.
+// proposeAttributes proposes the same entry that etcd proposes at startup, with the member's name and client URLs.
 func proposeAttributes(server *etcdserver.EtcdServer, config *embed.Config) error {
 	ctx, cancel := context.WithTimeout(context.Background(), catchUpPoll)
 	defer cancel()
@@ -121,8 +121,8 @@ func proposeAttributes(server *etcdserver.EtcdServer, config *embed.Config) erro
 	})
 }
 
-// retryPolicy contains the pause between two requests to the cluster and the timeout of each request. A request that
-// raft drops never gets a response.
+// retryPolicy contains the pause between requests to the cluster and the timeout for each request. The timeout is
+// needed because a request that raft drops never gets a response.
 type retryPolicy struct{ pause, timeout time.Duration }
 
 var (
@@ -130,7 +130,7 @@ var (
 	hurried = retryPolicy{500 * time.Millisecond, 2 * time.Second} // while the member stops
 )
 
-// retry calls try until it succeeds or ctx is done, and logs an error when it differs from the previous one. aim
+// retry calls try until it succeeds or ctx is done, and logs each error that differs from the previous one. aim
 // completes the sentence "cannot … yet".
 func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logger, tempo retryPolicy, aim string, try func(context.Context) error) {
 	logged := ""
@@ -149,8 +149,9 @@ func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logge
 	}
 }
 
-// placement updates this member's peer URLs in the cluster and promotes a learner that recovery added once it has
-// caught up. placement retries until it succeeds, even after a restart, because nothing else makes these updates.
+// placement updates this member's peer URLs in the cluster. If this member is a learner that recovery added,
+// placement also gets it promoted once it has caught up. placement retries until it succeeds, even across restarts,
+// because nothing else does this.
 type placement struct {
 	server  *etcdserver.EtcdServer
 	config  *embed.Config
@@ -193,9 +194,8 @@ func (p placement) awaitPromotion(ctx context.Context) bool {
 	return false
 }
 
-// updateURLs updates the peer URLs in the cluster if they were changed in the configuration, because etcd ignores
-// the changed configuration. The member can still reach the other members, so it can update its own URLs. etcd's
-// default URLs are ignored.
+// updateURLs updates this member's peer URLs in the cluster if the configuration has changed, because etcd itself
+// ignores such a change. This works because the member can still reach the others. etcd's default URLs are ignored.
 func (p placement) updateURLs(ctx context.Context) error {
 	known := p.server.Cluster().Member(p.server.MemberID())
 	urls := types.URLs(p.config.AdvertisePeerUrls).StringSlice()
@@ -220,8 +220,8 @@ func equalURLs(some, others []string) bool {
 }
 
 // promote asks the leader for a promotion, because the leader knows whether the learner has caught up. If
-// authentication is enabled, the leader rejects requests without a user and etcd would retry them continuously, so
-// promote sends the request as a client.
+// authentication is enabled, promote sends the request as a client, because the leader rejects requests without a
+// user and etcd would retry them in a tight loop.
 func (p placement) promote(ctx context.Context) (err error) {
 	switch {
 	case !p.server.IsLearner():

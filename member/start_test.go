@@ -75,7 +75,7 @@ func TestIsOnlyVoter_restoredMember(t *testing.T) {
 	assert.False(t, isOnlyVoter(0, status), "etcd has not applied what came behind it")
 }
 
-// dropUntil returns a handler that drops proposals until a leader is elected after the given time.
+// dropUntil returns a handler that drops proposals until there is a leader, which takes the given time.
 func dropUntil(leader time.Duration) (grpc.UnaryHandler, *int) {
 	tries, start := 0, time.Now()
 	return func(context.Context, any) (any, error) {
@@ -194,7 +194,7 @@ func TestDescribeUnreachable(t *testing.T) {
 	}
 }
 
-// newEtcdLog returns a logger for etcd and its output.
+// newEtcdLog returns a logger for etcd and a buffer with its output.
 func newEtcdLog() (*zap.Logger, *bytes.Buffer) {
 	var written bytes.Buffer
 	m := &Member{options: Options{Log: zerolog.New(&written)}}

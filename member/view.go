@@ -26,7 +26,7 @@ import (
 
 // The methods in this file may be called from any goroutine.
 
-// Doing describes the progress of the start or the close, such as "opening the data", phrased to complete the sentence
+// Doing describes the current step of the start or the close, such as "opening the data", to complete the sentence
 // "etcd is …". Doing returns "" if neither is in progress.
 func (m *Member) Doing() string {
 	doing, _ := m.doing.Load().(string)
@@ -41,8 +41,8 @@ func (m *Member) Doing() string {
 	return doing
 }
 
-// Server returns etcd's server, whose database the caller may read. Server returns nil before etcd has started and
-// after it has stopped.
+// Server returns etcd's server, for reading its database. Server returns nil before etcd has started and after it has
+// stopped.
 func (m *Member) Server() *etcdserver.EtcdServer {
 	if !isClosed(m.started) || m.etcd == nil || isClosed(m.etcd.Server.StopNotify()) {
 		return nil
@@ -59,7 +59,7 @@ func isClosed(signal <-chan struct{}) bool {
 	}
 }
 
-// View returns the state of the cluster from memory. ok is false until etcd has started.
+// View returns the state of the cluster, read from memory. ok is false until etcd has started.
 func (m *Member) View() (v state.Member, ok bool) {
 	server := m.Server()
 	if server == nil {
@@ -86,12 +86,12 @@ func (m *Member) View() (v state.Member, ok bool) {
 	return v, true
 }
 
-// Requests returns the totals of client writes (puts, deletes and transactions) and reads.
+// Requests returns the totals for client writes (puts, deletes and transactions) and reads.
 func (m *Member) Requests() (writes, reads state.Requests) {
 	return m.requests.writes.total(), m.requests.reads.total()
 }
 
-// DataVersion returns the state of the data version. ok is false if the member is not ready yet or no version was
+// DataVersion returns the state of the data version. ok is false until the member is ready, or if no version was
 // requested.
 func (m *Member) DataVersion() (version state.DataVersion, ok bool) {
 	keeper := m.keeper.Load()
@@ -101,8 +101,7 @@ func (m *Member) DataVersion() (version state.DataVersion, ok bool) {
 	return keeper.State(), true
 }
 
-// Unreadable returns why etcd of the wanted version cannot read the data, or "" if it can or no version was
-// requested.
+// Unreadable returns why the wanted etcd version cannot read the data, or "" if it can or no version was requested.
 func (m *Member) Unreadable() string {
 	version, ok := m.DataVersion()
 	if !ok || version.Readable {
@@ -111,7 +110,7 @@ func (m *Member) Unreadable() string {
 	return fmt.Sprintf("etcd %s cannot read the data: %s", version.Wanted, version.Reason)
 }
 
-// Missing describes the members to which etcd has no connection, with their addresses. Missing does not block.
+// Missing describes the members, with their addresses, to which etcd has no connection. Missing does not block.
 func (m *Member) Missing() (peers []string) {
 	server := m.Server()
 	if server == nil {
@@ -131,8 +130,8 @@ func (m *Member) Missing() (peers []string) {
 	return peers
 }
 
-// NotJoined returns the names of the members in initial-cluster that are not in the cluster according to etcd's log,
-// in sorted order. NotJoined returns nil until etcd has started.
+// NotJoined returns the sorted names of the members that are in initial-cluster but, according to etcd's log, not in
+// the cluster. NotJoined returns nil until etcd has started.
 func (m *Member) NotJoined() (names []string) {
 	server := m.Server()
 	if server == nil {
@@ -151,8 +150,8 @@ func (m *Member) NotJoined() (names []string) {
 	return names
 }
 
-// describeUnreachable describes a member to which etcd cannot connect. etcd uses the addresses in its log, not the
-// configured ones, and the proxy from the environment.
+// describeUnreachable describes a member to which etcd cannot connect. etcd dials the addresses in its log rather
+// than the configured ones, and it honors the proxy set in the environment.
 func describeUnreachable(member *membership.Member, configured types.URLs) string {
 	urls := strings.Join(member.PeerURLs, ",")
 	name := cmp.Or(member.Name, urls, member.ID.String())
@@ -183,8 +182,8 @@ func describeUnreachable(member *membership.Member, configured types.URLs) strin
 // ListenerError returns why etcd stopped listening, or nil if it is listening.
 func (m *Member) ListenerError() error { return loadError(&m.stopped) }
 
-// LostData returns an error if etcd's files were removed or replaced. LostData does not block and detects a loss
-// within 5 s.
+// LostData returns an error if etcd's files were removed or replaced. LostData does not block. It takes up to 5 s to
+// notice a loss.
 func (m *Member) LostData() error { return loadError(&m.files.lost) }
 
 func loadError(p *atomic.Pointer[error]) error {
@@ -194,9 +193,9 @@ func loadError(p *atomic.Pointer[error]) error {
 	return nil
 }
 
-// The readiness monitor calls the methods below between a successful Open and Close. The methods use the server
-// object directly, so that problems with authentication, certificates or hostnames cannot make a healthy member
-// appear unhealthy.
+// The readiness monitor calls the methods below after a successful Open and before Close. They use the server object
+// directly, so that problems with authentication, certificates or hostnames cannot make a healthy member appear
+// unhealthy.
 
 // LinearizableRead returns nil once a quorum has confirmed a read, or an error if ctx is done or etcd stops first.
 func (m *Member) LinearizableRead(ctx context.Context) error {
@@ -206,7 +205,7 @@ func (m *Member) LinearizableRead(ctx context.Context) error {
 // ID returns the member's ID.
 func (m *Member) ID() types.ID { return m.etcd.Server.MemberID() }
 
-// LeaderChanged returns a channel that is closed when the leader changes.
+// LeaderChanged returns a channel that is closed the next time the leader changes.
 func (m *Member) LeaderChanged() <-chan struct{} { return m.etcd.Server.LeaderChangedNotify() }
 
 // HasLeader reports whether this member has a leader.
@@ -215,7 +214,7 @@ func (m *Member) HasLeader() bool { return m.etcd.Server.Leader() != 0 }
 // IsLearner reports whether the member cannot vote yet.
 func (m *Member) IsLearner() bool { return m.etcd.Server.IsLearner() }
 
-// Alarms reports which alarms are raised by any member of the cluster.
+// Alarms reports which alarms have been raised by any member of the cluster.
 func (m *Member) Alarms() (corrupt, noSpace bool) {
 	for _, alarm := range m.etcd.Server.Alarms() {
 		corrupt = corrupt || alarm.Alarm == etcdserverpb.AlarmType_CORRUPT
@@ -224,9 +223,9 @@ func (m *Member) Alarms() (corrupt, noSpace bool) {
 	return corrupt, noSpace
 }
 
-// etcdGauge returns a function that reads one of etcd's gauges, for values that etcd does not expose otherwise or
-// only with blocking calls. The only way to get a registered gauge from Prometheus is to register an equal one. The
-// function returns nil if etcd no longer has the gauge.
+// etcdGauge returns a function that reads one of etcd's gauges, for values that etcd exposes in no other way, or only
+// through calls that block. The only way to get a registered gauge from Prometheus is to register an identical one.
+// The function returns nil if etcd no longer has the gauge.
 func etcdGauge(subsystem, name, help string, labels ...string) func() []*metrics.Metric {
 	find := sync.OnceValue(func() prometheus.Collector {
 		equal := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "etcd", Subsystem: subsystem, Name: name, Help: help}, labels)
@@ -249,13 +248,13 @@ func etcdGauge(subsystem, name, help string, labels ...string) func() []*metrics
 }
 
 var (
-	// peerConnections is 1 or 0 for each connection to a peer. etcd uses the same connections to decide whether a
-	// peer is active.
+	// peerConnections is 1 for each open connection to a peer, and 0 for each closed one. etcd uses the same
+	// connections to decide whether a peer is active.
 	peerConnections = etcdGauge("network", "active_peers", "The current number of active peer connections.", "Local", "Remote")
-	// snapshotSends is the number of database snapshots that are being sent, by peer ID.
+	// snapshotSends is the number of database snapshots being sent, by peer ID.
 	snapshotSends = etcdGauge("network", "snapshot_send_inflights_total", "Total number of inflight snapshot sends", "To")
-	// revisions is the newest revision in the database. The gauge can be read during a defragmentation, unlike the
-	// store.
+	// revisions is the newest revision in the database. Unlike the store, the gauge can be read during a
+	// defragmentation.
 	revisions = etcdGauge("debugging_mvcc", "current_revision", "The current revision of store.")
 )
 

@@ -23,11 +23,11 @@ import (
 )
 
 // A dualListener serves both HTTP and HTTPS on one port. Each connection uses the protocol that was configured when
-// the connection was accepted, which is HTTP at first. Clients on loopback may always use HTTP, so that `etcd-wrapper
-// status`, kubectl port-forward and users in the pod need no certificates.
+// it was accepted; initially, that is HTTP. Clients on loopback may always use HTTP, so that `etcd-wrapper status`,
+// kubectl port-forward and users in the pod need no certificates.
 type dualListener struct {
 	net.Listener
-	config atomic.Pointer[tls.Config] // nil or plainHTTP means HTTP
+	config atomic.Pointer[tls.Config] // nil or plainHTTP for HTTP
 	errors *stdlog.Logger
 }
 
@@ -41,8 +41,8 @@ func (l *dualListener) tls() *tls.Config {
 	return nil
 }
 
-// Accept implements net.Listener. The handshake runs in the goroutine of the connection, so a slow client does not
-// block other clients.
+// Accept implements net.Listener. The handshake runs in the connection's own goroutine, so a slow client does not
+// block others.
 func (l *dualListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	config := l.tls()
@@ -57,15 +57,14 @@ func (l *dualListener) Accept() (net.Conn, error) {
 	}
 }
 
-// A localConn is a connection whose first byte determines its protocol. Until the first byte has been received, the
-// connection can only be read or closed. The deadline that net/http sets for the request header also applies to the
-// handshake.
+// A localConn is a connection whose first byte determines its protocol. Until that byte arrives, the connection can
+// only be read or closed. The handshake is subject to the deadline that net/http sets for the request header.
 type localConn struct {
 	*tls.Conn // wraps plain
 	plain     bufferedConn
 	errors    *stdlog.Logger
 
-	started, isPlain bool // set by the first Read; net/http does nothing else concurrently
+	started, isPlain bool // set by the first Read; net/http does not use the connection concurrently
 }
 
 // recordTypeHandshake is the first byte of a TLS connection (RFC 8446, section 5.1).
@@ -99,7 +98,7 @@ func (c *localConn) Write(from []byte) (int, error) {
 	return c.Conn.Write(from)
 }
 
-// A bufferedConn is a connection with a buffered reader, which allows peeking.
+// A bufferedConn is a connection with a buffered reader, so that the first byte can be peeked at.
 type bufferedConn struct {
 	net.Conn
 	reader *bufio.Reader
@@ -108,17 +107,17 @@ type bufferedConn struct {
 // Read implements net.Conn.
 func (c bufferedConn) Read(into []byte) (int, error) { return c.reader.Read(into) }
 
-// A keyPair is a certificate and its key. Like etcd, a keyPair rereads both files for every handshake, so no restart
-// is needed after a rotation. The contents of the files are compared, because file times are too coarse and a
-// rotation replaces symbolic links.
+// A keyPair is a certificate and its key. As in etcd, both files are reread for every handshake, so a rotation does
+// not require a restart. Changes are detected by content, because modification times are too coarse and a rotation
+// replaces symbolic links.
 type keyPair struct {
 	certFile, keyFile string
 	log               zerolog.Logger
 
 	mu        sync.Mutex
-	cert, key []byte           // contents of the files from which good was loaded
+	cert, key []byte           // file contents from which good was loaded
 	good      *tls.Certificate // last valid pair
-	trouble   string           // last error that was logged, or "" after a successful reload
+	trouble   string           // last logged error; "" after a successful reload
 }
 
 func loadKeyPair(certFile, keyFile string, log zerolog.Logger) (*keyPair, error) {
@@ -138,7 +137,7 @@ func (p *keyPair) config() *tls.Config {
 	}
 }
 
-// certificate returns the last valid pair, so missing or partially written files do not interrupt the service.
+// certificate falls back to the last valid pair, so that missing or partially written files do not cause an outage.
 func (p *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,8 +183,8 @@ func (p *keyPair) note(err error) {
 // temporaryName is the common name of the temporary certificate.
 const temporaryName = "etcd-wrapper temporary certificate"
 
-// temporaryConfig returns a TLS configuration with a self-signed certificate. No client can verify the certificate,
-// but kubelet probes do not verify certificates, so they can report why the member is not ready.
+// temporaryConfig returns a TLS configuration with a self-signed certificate. No client can verify it, but kubelet
+// probes do not verify certificates, so they can still report why the member is not ready.
 func temporaryConfig() (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -196,7 +195,7 @@ func temporaryConfig() (*tls.Config, error) {
 		SerialNumber: big.NewInt(1),
 		Subject:      pkix.Name{CommonName: temporaryName},
 		NotBefore:    now.Add(-time.Hour),
-		NotAfter:     now.AddDate(1, 0, 0), // longer than any validation or outage of the sidecar
+		NotAfter:     now.AddDate(1, 0, 0), // longer than any validation or sidecar outage
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

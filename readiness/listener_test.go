@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/suites/certificates"
 )
 
-// A remoteListener makes its clients appear to be on another host.
+// A remoteListener makes clients appear to be on another host.
 type remoteListener struct{ net.Listener }
 
 type remoteConn struct{ net.Conn }
@@ -98,7 +98,7 @@ func TestFailedHandshakesOfLocalClientsAreLogged(t *testing.T) {
 	require.Contains(t, log.String(), "TLS handshake error from 127.0.0.1")
 }
 
-// files contains the paths of a certificate and its key.
+// files contains the paths of a certificate and its key file.
 type files struct{ cert, key string }
 
 func newFiles(t testing.TB, name string) files {

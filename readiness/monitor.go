@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// factsInterval is the interval at which etcd's in-memory state is read. The loss of a leader is detected after at
-// most factsInterval.
+// factsInterval is the interval at which etcd's in-memory state is read. The loss of the leader is detected within
+// factsInterval.
 const factsInterval = 100 * time.Millisecond
 
 // A Target is a running etcd member in this process. The Monitor calls the methods of a Target from two goroutines,
@@ -22,7 +22,7 @@ const factsInterval = 100 * time.Millisecond
 type Target interface {
 	// LinearizableRead performs a linearizable read. LinearizableRead must return soon after ctx is done.
 	LinearizableRead(ctx context.Context) error
-	// LeaderChanged returns a channel that is closed when the leader changes next.
+	// LeaderChanged returns a channel that is closed the next time the leader changes.
 	LeaderChanged() <-chan struct{}
 	// HasLeader and the methods below must never block.
 	HasLeader() bool
@@ -32,18 +32,18 @@ type Target interface {
 	ListenerError() error
 	// LostData returns an error if etcd's files have been removed or replaced.
 	LostData() error
-	// Scarce returns a description of the volume if it is nearly full, or "".
+	// Scarce returns a description of the volume if it is nearly full, or "" if it is not.
 	Scarce() string
 	// Unreadable returns why the required etcd version cannot read the data, or "" if it can.
 	Unreadable() string
-	// Away returns why clients should temporarily use other members, or "".
+	// Away returns why clients should temporarily use other members, or "" if they should not.
 	Away() string
-	// Unconfirmed returns why clients have to wait until their changes are stored, or "".
+	// Unconfirmed returns why replies to clients are held back until their changes are stored, or "" if they are not.
 	Unconfirmed() string
-	// Missing returns a description of the members to which this member has no connection.
+	// Missing describes the members to which this member has no connection.
 	Missing() []string
-	// Certificates returns why no client can connect, and any other problems with certificates. If there are no
-	// problems, Certificates returns empty strings.
+	// Certificates returns why no client can connect, and any other problems with certificates. Both are empty if
+	// there is no problem.
 	Certificates(now time.Time) (ended, soon string)
 }
 
@@ -53,8 +53,8 @@ type Monitor struct {
 	report atomic.Pointer[Report]
 }
 
-// NewMonitor returns a Monitor that reports that the member is not ready until Run is called. The Monitor writes each
-// change of a check to log.
+// NewMonitor returns a Monitor that reports the member as not ready until Run is called. It logs every change of a
+// check.
 func NewMonitor(log zerolog.Logger) *Monitor {
 	m, none := &Monitor{log: log}, emptyReport()
 	none.since = time.Now()
@@ -66,8 +66,8 @@ func NewMonitor(log zerolog.Logger) *Monitor {
 func (m *Monitor) Report() *Report { return m.report.Load() }
 
 // Run checks t until ctx is done, and then publishes a report that the member is not ready. Run returns once its last
-// read has returned, at most 1 s after ctx is done. There must not be more than one active Run, and Run must return
-// before the member is closed.
+// read has returned, at most 1 s after ctx is done. Calls to Run must not overlap, and Run must return before the
+// member is closed.
 func (m *Monitor) Run(ctx context.Context, t Target) {
 	w := newWatch(t)
 	beat := time.NewTicker(factsInterval)
@@ -94,7 +94,7 @@ func (m *Monitor) Run(ctx context.Context, t Target) {
 func (m *Monitor) publish(next *Report) {
 	last := m.replace(next)
 	for i, is := range next.checks {
-		// Do not log passing checks if the member has just started.
+		// Do not log passing checks right after the member has started.
 		matters := last.watched || is.Status != OK
 		if was := last.checks[i]; matters && is.Status != was.Status {
 			m.logChange(was, is)
@@ -108,8 +108,8 @@ func (m *Monitor) replace(next *Report) (last *Report) {
 	return m.report.Swap(next)
 }
 
-// logChange logs that the result of a check has changed. The message contains all information, so operators do not
-// have to read the fields.
+// logChange logs that the result of a check has changed. The message says everything, so that operators need not read
+// the fields.
 func (m *Monitor) logChange(was, is Check) {
 	level, sentence := zerolog.InfoLevel, "readiness check "+is.Name+" ok"
 	if is.Status != OK {
@@ -119,9 +119,9 @@ func (m *Monitor) logChange(was, is Check) {
 }
 
 const (
-	// A lost quorum is detected after at most readInterval + readTimeout + factsInterval = 1.4 s, or 2.4 s if the
-	// last response was slow.
-	readInterval  = 300 * time.Millisecond // time between the starts of two reads if the first read succeeds
+	// A lost quorum is detected within readInterval + readTimeout + factsInterval = 1.4 s, or 2.4 s if the last
+	// response was slow.
+	readInterval  = 300 * time.Millisecond // time from the start of a successful read to the start of the next
 	readTimeout   = time.Second            // a slower read is treated as failed
 	retryInterval = 100 * time.Millisecond // pause after a failed read
 	maxAbsence    = time.Minute            // longer than a member takes to restart
@@ -134,23 +134,23 @@ type watch struct {
 	leaderChanged <-chan struct{}
 	hasLeader     bool
 
-	results    chan error         // receives the result of the read in flight; buffered so that an abandoned read does not block
+	results    chan error         // receives the result of the read in flight; buffered so that an abandoned read can finish
 	cancel     context.CancelFunc // cancels the read in flight; nil if there is none
-	started    time.Time          // time at which the read in flight was started
-	isOutdated bool               // the result of the read in flight must be ignored, because the leader has changed
+	started    time.Time          // start time of the read in flight
+	isOutdated bool               // the leader has changed, so the result of the read in flight must be ignored
 
-	nextRead time.Time // earliest time at which the next read may start; zero means now
-	lastRead time.Time // time at which the last successful read started, since the member last lost its leader
-	lastErr  error     // error of the last read whose result was not ignored
+	nextRead time.Time // earliest start time of the next read; zero means now
+	lastRead time.Time // start time of the last successful read since the member last lost its leader
+	lastErr  error     // error from the last read that was not ignored
 
-	completeAt time.Time // last time at which no member was missing
+	completeAt time.Time // last time when no member was missing
 }
 
 func newWatch(t Target) *watch {
 	return &watch{target: t, leaderChanged: t.LeaderChanged(), results: make(chan error, 1), completeAt: time.Now()}
 }
 
-// observeLeader detects that the leader has been lost, for which there is no notification.
+// observeLeader detects the loss of the leader, for which there is no notification.
 func (w *watch) observeLeader() {
 	has := w.target.HasLeader()
 	if has == w.hasLeader {
@@ -163,13 +163,13 @@ func (w *watch) observeLeader() {
 	}
 }
 
-// handleLeaderChange gets the next channel before it restarts the read, so it does not miss any change.
+// handleLeaderChange gets the next channel before it restarts the read, so as not to miss a change.
 func (w *watch) handleLeaderChange() {
 	w.leaderChanged = w.target.LeaderChanged()
 	w.restartRead()
 }
 
-// restartRead makes a new read due immediately and cancels the read in flight, which may be waiting for the previous
+// restartRead makes a new read due immediately, and cancels the read in flight, which may be waiting for the old
 // leader.
 func (w *watch) restartRead() {
 	w.nextRead = time.Time{}
@@ -203,8 +203,8 @@ func (w *watch) readEnded(err error) {
 	}
 }
 
-// awaitRead cancels the read in flight and waits until it has returned. If the read does not return in time,
-// awaitRead returns false.
+// awaitRead cancels the read in flight and waits until it has returned. It returns false if the read does not return
+// in time.
 func (w *watch) awaitRead() bool {
 	if w.cancel == nil {
 		return true
@@ -218,14 +218,14 @@ func (w *watch) awaitRead() bool {
 	}
 }
 
-// maxReadAge is the maximum time since the start of the last successful read for which the member is considered
+// maxReadAge is the maximum age of the last successful read, measured from its start, at which the member counts as
 // ready.
 const maxReadAge = 3 * time.Second
 
-// Statuses of a check. The member is only not ready if a check has the status Failed.
+// Statuses of a check. Only the status Failed makes the member not ready.
 const (
 	OK       = status.HealthOK
-	Degraded = status.HealthDegraded // needs attention, but clients can use the member
+	Degraded = status.HealthDegraded // needs attention, but the member is usable
 	Failed   = status.HealthFailed
 )
 
@@ -235,10 +235,10 @@ type Check = status.Check
 // A Report contains the results of all checks at one point in time. A Report is immutable and safe for concurrent
 // use. The zero Report means that the member is not ready.
 type Report struct {
-	// LastRead is the time at which the last successful linearizable read started, since the member last lost its
-	// leader, or zero if there is none.
+	// LastRead is the start time of the last successful linearizable read since the member last lost its leader, or
+	// zero if there is none.
 	LastRead time.Time
-	since    time.Time // time at which Ready last changed between two reports, or at which the Monitor was created
+	since    time.Time // when Ready last changed between two reports, or when the Monitor was created
 	watched  bool
 	checks   [checkCount]Check
 }
@@ -255,7 +255,7 @@ func (r *Report) hasNoFailedCheck() bool {
 	return true
 }
 
-// ReadySince returns the time at which Ready changed to the value that it has at the time now.
+// ReadySince returns since when Ready has had the value that it has at the time now.
 func (r *Report) ReadySince(now time.Time) time.Time {
 	if outdated := r.LastRead.Add(maxReadAge); !r.LastRead.IsZero() && r.hasNoFailedCheck() && now.After(outdated) {
 		return outdated
@@ -263,7 +263,7 @@ func (r *Report) ReadySince(now time.Time) time.Time {
 	return r.since
 }
 
-// setSince sets since, given the previous report.
+// setSince derives since from the previous report.
 func (r *Report) setSince(last *Report, now time.Time) {
 	r.since = last.ReadySince(now)
 	if r.Ready(now) != last.Ready(now) {
@@ -286,7 +286,7 @@ func (r *Report) fresh(now time.Time) bool {
 	return !r.LastRead.IsZero() && now.Sub(r.LastRead) <= maxReadAge
 }
 
-// notRunning is the reason for which all checks fail before etcd is started and after it has been stopped.
+// notRunning is the reason given for all failed checks before etcd is started and after it has been stopped.
 const notRunning = "etcd is not running"
 
 // emptyReport returns a report in which all checks have failed.
@@ -332,8 +332,7 @@ func (w *watch) report() *Report {
 		corrupt:  {failed: onlyIf(isCorrupt, "the CORRUPT alarm is raised: the members have different data")},
 		listener: {failed: errorText("the client listener failed: ", t.ListenerError())},
 		space:    {degraded: onlyIf(noSpace, "writes are rejected: compact, delete keys or raise quota-backend-bytes")},
-		// If the files of a member are gone, clients must not write to the member. etcd panics when the volume is
-		// full.
+		// If a member's files are gone, clients must not write to it. etcd panics when the volume is full.
 		volume:      {errorText("", t.LostData()), t.Scarce()},
 		dataVersion: {degraded: t.Unreadable()},
 		maintenance: {failed: t.Away()},
@@ -364,8 +363,8 @@ func errorText(prefix string, err error) string {
 	return prefix + err.Error()
 }
 
-// checkQuorum returns a failed check if there is no quorum. If a member has been missing for longer than a restart
-// takes, the check is degraded, because losing another member may then break the quorum.
+// checkQuorum returns a failed check if there is no quorum. The check is degraded if a member has been missing for
+// longer than a restart takes, because the loss of another member could then cost the quorum.
 func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 	missing := w.target.Missing()
 	if len(missing) == 0 {
@@ -384,7 +383,7 @@ func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 }
 
 // quorumError returns why there is no quorum, or "" if there is one. A read that ignores its timeout is treated as
-// failed. With --backup-ack=stored, there is no quorum without the store.
+// failed. With --backup-ack=stored, an unreachable store counts as a lost quorum.
 func (w *watch) quorumError() string {
 	hangs := w.cancel != nil && time.Since(w.started) >= readTimeout
 	switch {

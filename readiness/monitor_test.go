@@ -14,8 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// newTestMonitor runs a Monitor on a target until the end of the test. newTestMonitor must be called in a synctest
-// bubble.
+// newTestMonitor runs a Monitor on a target until the test ends. It must be called in a synctest bubble.
 func newTestMonitor(t *testing.T, m *fakeTarget, log *bytes.Buffer) *Monitor {
 	t.Helper()
 	monitor := NewMonitor(zerolog.New(log))
@@ -70,7 +69,7 @@ func TestReadsImmediatelyThenPeriodicallyOneAtATime(t *testing.T) {
 	})
 }
 
-// stalled is a target that blocks the Monitor's goroutine.
+// stalled is a Target that blocks the Monitor's goroutine.
 type stalled struct {
 	*fakeTarget
 	gate chan struct{}

@@ -22,7 +22,7 @@ type endpoints struct {
 	monitor *Monitor
 }
 
-// own returns the handlers of the server's own routes.
+// own returns the handlers for the server's own routes.
 func (e *endpoints) own() map[string]http.Handler {
 	return map[string]http.Handler{
 		"GET /readyz":  http.HandlerFunc(e.readyz),
@@ -32,12 +32,12 @@ func (e *endpoints) own() map[string]http.Handler {
 	}
 }
 
-// Patterns returns the sorted patterns of the server's own routes, which do not include those in Options.Routes.
+// Patterns returns the sorted patterns of the server's own routes, without those in Options.Routes.
 func Patterns() []string { return slices.Sorted(maps.Keys(new(endpoints).own())) }
 
 // routes returns the handler for all requests. The mux rejects wrong methods (405 with Allow) and unknown paths
-// (404). Handlers do not read request bodies. Before net/http replies, it discards up to 256 KiB of a body within
-// requestTimeout, and it closes the connection if the body is larger.
+// (404). Handlers do not read request bodies. Instead, net/http discards a body of up to 256 KiB within
+// requestTimeout before it replies, and closes the connection if the body is larger.
 func routes(o Options, m *Monitor) http.Handler {
 	e := &endpoints{Options: o, monitor: m}
 	mux := http.NewServeMux()
@@ -52,7 +52,7 @@ func routes(o Options, m *Monitor) http.Handler {
 // readyz replies with status 200 if the member is ready, and otherwise with status 503 and the results of all checks.
 // readyz never blocks.
 func (e *endpoints) readyz(w http.ResponseWriter, r *http.Request) {
-	phase, report, now := e.Phase(), e.monitor.Report(), time.Now() // time.Now must be called last, because no age may be negative
+	phase, report, now := e.Phase(), e.monitor.Report(), time.Now() // time.Now must be evaluated last, because ages must not be negative
 	ready := phase.Serving && report.Ready(now)
 	verbose := r.URL.RawQuery != "" && r.URL.Query().Has("verbose")
 	switch {
@@ -69,7 +69,7 @@ func (e *endpoints) readyz(w http.ResponseWriter, r *http.Request) {
 func (e *endpoints) livez(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, "ok\n") }
 
 // stop sends the entire reply before it requests the stop, because the sidecar exits if the connection is closed
-// before it has received the reply. If the reply cannot be sent, the stop is requested anyway.
+// before the reply arrives. If the reply cannot be sent, the stop is requested anyway.
 func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, "stopping\n")
 	if err := http.NewResponseController(w).Flush(); err != nil {
@@ -79,8 +79,8 @@ func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
 	e.Stop()
 }
 
-// LocalOnly rejects browsers and clients that are not on loopback with status 403. what describes the request in the
-// reply and in the log, for example "request a stop".
+// LocalOnly replies with status 403 to browsers and to clients that are not on loopback. what describes the request
+// in the reply and in the log, for example "request a stop".
 func LocalOnly(what string, log zerolog.Logger, next http.Handler) http.Handler {
 	log = rateLimit(log)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -94,8 +94,7 @@ func LocalOnly(what string, log zerolog.Logger, next http.Handler) http.Handler 
 	})
 }
 
-// defrag requests a defragmentation, and replies before the defragmentation starts. GET /lifecycle shows the
-// progress.
+// defrag requests a defragmentation, and replies without waiting for it. GET /lifecycle shows the progress.
 func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
 	if err := e.Defragment(); err != nil {
 		reply(w, http.StatusConflict, err.Error()+"\n")
@@ -106,8 +105,8 @@ func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
 }
 
 // rejectReason returns why the client may not make this request, or "" if it may. Forwarded headers are ignored,
-// because any client can set them. All browsers are rejected: they send one of these two headers with every POST
-// request, even if DNS rebinding makes the request look same-origin.
+// because any client can set them. All browsers are rejected. They can be recognized because they send one of two
+// headers with every POST request, even if DNS rebinding makes the request look same-origin.
 func rejectReason(r *http.Request, what string) string {
 	if !onLoopback(r.RemoteAddr) {
 		return "only clients on loopback may " + what
@@ -136,8 +135,8 @@ func reply(w http.ResponseWriter, code int, body string) {
 }
 
 // formatChecks returns a line for each check, starting with the lifecycle. Adjacent checks that fail for the same
-// reason are combined in one line. Reasons are escaped, because they may contain newlines or control characters from
-// untrusted sources.
+// reason share a line. Reasons are escaped, because they may contain newlines or control characters from untrusted
+// sources.
 func formatChecks(now time.Time, phase Phase, report *Report) string {
 	var lines []Check
 	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {
@@ -162,7 +161,7 @@ func formatCheck(c Check) string {
 		return fmt.Sprintf("[!]%s degraded: %s\n", c.Name, printable.Line(c.Reason))
 	case Failed:
 	}
-	return fmt.Sprintf("[-]%s failed: %s\n", c.Name, printable.Line(c.Reason)) // an unknown status counts as failed
+	return fmt.Sprintf("[-]%s failed: %s\n", c.Name, printable.Line(c.Reason)) // an unrecognized status counts as failed
 }
 
 func lifecycleCheck(now time.Time, p Phase) Check {

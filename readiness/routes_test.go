@@ -16,7 +16,7 @@ import (
 
 func passed(check int) Check { return Check{Name: names[check], Status: OK} }
 
-// found returns a Monitor with a report in which all checks pass, unless spoil changes the report.
+// found returns a Monitor with a report in which all checks pass, except as modified by spoil.
 func found(spoil func(*Report)) *Monitor {
 	r := &Report{LastRead: time.Now()}
 	for i := range r.checks {
@@ -175,7 +175,7 @@ func TestOnlyLocalClientsMayStop(t *testing.T) {
 	}
 }
 
-// gone is the response writer for a client that has disconnected.
+// gone is a response writer whose client has disconnected.
 type gone struct{ *httptest.ResponseRecorder }
 
 func (gone) FlushError() error { return errors.New("broken pipe") }

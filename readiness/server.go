@@ -1,21 +1,21 @@
 // Package readiness serves the wrapper's HTTP port with the endpoints /readyz, /livez, POST /stop and POST /defrag.
 // The Monitor checks whether clients can use the embedded etcd.
 //
-// One goroutine of the Monitor checks etcd and publishes an immutable Report. The server replies from memory, so
-// probes cause no load on raft. /readyz replies with status 200 only if the lifecycle is in state Serving and a
+// One of the Monitor's goroutines checks etcd and publishes an immutable Report. The server replies from memory, so
+// probes put no load on raft. /readyz replies with status 200 only if the lifecycle is in state Serving and a
 // linearizable read that started within the last 3 s has succeeded. The age of the read is computed for each reply,
-// so a stalled Monitor cannot keep a member ready.
+// so a stalled Monitor cannot keep the member ready.
 //
 // The other endpoints are implemented by subpackages: status (GET /lifecycle), metrics (GET /metrics) and page (GET
 // /). Package main adds their handlers to Options.Routes.
 //
-// The server is available for the entire lifetime of the process. If TLS is expected, the server starts with a
-// temporary certificate until the real certificate is known. The server also accepts plain HTTP on loopback, so that
-// all containers of the pod can use the port without certificates. A socket on the volume would not be an
-// alternative, because the volume may hang or be read-only when an operator needs the status.
+// The server is available for the entire lifetime of the process. If TLS is expected, the server uses a temporary
+// certificate until the real one is known. The server also accepts plain HTTP on loopback, so that all containers of
+// the pod can use the port without certificates. A Unix socket on the volume would not do, because the volume may
+// hang or be read-only just when an operator needs the status.
 //
-// The package imports neither the lifecycle nor etcd. Package main adapts the lifecycle and etcd by means of Options
-// and Target.
+// The package imports neither the lifecycle nor etcd. Package main connects them to the server through Options and
+// Target.
 package readiness
 
 import (
@@ -35,9 +35,9 @@ import (
 )
 
 const (
-	headerTimeout  = 5 * time.Second  // for the TLS handshake and the request header
-	requestTimeout = 5 * time.Second  // for an entire request, including its body, which is discarded
-	replyTimeout   = 10 * time.Second // for a reply; includes requestTimeout
+	headerTimeout  = 5 * time.Second  // covers the TLS handshake and the request header
+	requestTimeout = 5 * time.Second  // covers an entire request, including its body, which is discarded
+	replyTimeout   = 10 * time.Second // covers the request and the reply
 	idleTimeout    = 30 * time.Second // between two requests
 	maxHeaderBytes = 8 << 10
 	// maxConnections limits the memory that clients can use. A connection uses about 20 KB.
@@ -47,8 +47,8 @@ const (
 // Phase is the part of the lifecycle's state that the server uses.
 type Phase struct {
 	State   string    // name of the state
-	Since   time.Time // time at which the state was entered
-	Serving bool      // true if the lifecycle allows clients to use etcd
+	Since   time.Time // when the state was entered
+	Serving bool      // the lifecycle allows clients to use etcd
 	Reason  string    // explanation of the state
 }
 
@@ -62,7 +62,7 @@ type Options struct {
 	// Defragment starts a defragmentation and returns immediately. If a defragmentation cannot start now, Defragment
 	// returns an error. Defragment may be called concurrently.
 	Defragment func() error
-	Routes     map[string]http.Handler // additional handlers by net/http pattern; Shutdown cancels their contexts
+	Routes     map[string]http.Handler // additional handlers by net/http pattern; Shutdown cancels their requests' contexts
 	Log        zerolog.Logger
 }
 
@@ -74,8 +74,8 @@ type Server struct {
 	log      zerolog.Logger
 }
 
-// Listen binds the port. Connections are not accepted until Serve is called. The server uses plain HTTP until one of
-// the Use methods is called.
+// Listen binds the port. It does not accept connections until Serve is called. The server uses plain HTTP until one
+// of the Use methods is called.
 func Listen(o Options, m *Monitor) (*Server, error) {
 	bound, err := net.Listen("tcp", o.Address)
 	if err != nil {
@@ -134,9 +134,9 @@ func (s *Server) UseTemporary() error {
 }
 
 // UseTLS makes the server use HTTPS for new connections, with a certificate and key that are reread for every
-// handshake. Clients on loopback may still use plain HTTP. Any other open HTTP connection is closed after its next
-// reply or after 30 s. If the files cannot be used, UseTLS returns an error and the protocol does not change. UseTLS
-// is safe for concurrent use.
+// handshake. Clients on loopback may still use plain HTTP. Open HTTP connections from other clients are closed after
+// their next reply or after 30 s. If the files cannot be used, UseTLS returns an error and the protocol does not
+// change. UseTLS is safe for concurrent use.
 func (s *Server) UseTLS(certFile, keyFile string) error {
 	p, err := loadKeyPair(certFile, keyFile, s.log)
 	if err != nil {
@@ -147,9 +147,9 @@ func (s *Server) UseTLS(certFile, keyFile string) error {
 	return nil
 }
 
-// Shutdown closes the port, cancels streams and waits for requests in progress, and for up to 5 s for clients that
+// Shutdown closes the port, cancels streams, and waits for requests in progress. It waits up to 5 s for clients that
 // have not sent a request yet. If ctx is done first, Shutdown closes all connections and returns an error that wraps
-// the error of ctx. Shutdown must be called once, even if Serve has not been called.
+// ctx.Err(). Shutdown must be called once, even if Serve has not been called.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.end()
 	defer s.listener.Close() // http.Server closes the listener only if Serve has been called
@@ -160,8 +160,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// closeOldConnections closes each remote connection that uses the previous protocol after its next reply. Closing a
-// connection earlier could interrupt a POST /stop, and the sidecar would then exit.
+// closeOldConnections closes each remote connection that still uses the old protocol after its next reply. Closing it
+// immediately could interrupt a POST /stop, which would make the sidecar exit.
 func (s *Server) closeOldConnections(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if overTLS := r.TLS != nil; overTLS != (s.listener.tls() != nil) && !onLoopback(r.RemoteAddr) {
@@ -171,7 +171,7 @@ func (s *Server) closeOldConnections(next http.Handler) http.Handler {
 	})
 }
 
-// connectionErrors logs net/http's messages about connections, most of which are about failed handshakes.
+// connectionErrors logs net/http's messages about connections, mostly about failed handshakes.
 type connectionErrors struct{ log zerolog.Logger }
 
 func (c connectionErrors) Write(line []byte) (int, error) {
@@ -179,14 +179,14 @@ func (c connectionErrors) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// rateLimit limits a log to ten lines per minute, so that clients cannot flood it.
+// rateLimit limits a logger to ten lines per minute, so that clients cannot flood the log.
 func rateLimit(log zerolog.Logger) zerolog.Logger {
 	return log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Minute})
 }
 
-// A connectionLimiter limits the number of open connections. If there are too many connections, the connectionLimiter
-// does not close the new one, which may be a kubelet probe, but the one that has been idle longest. The new
-// connection is closed only if all others have a request in progress.
+// A connectionLimiter limits the number of open connections. If there are too many, it closes the connection that has
+// been idle longest rather than the new one, which may be a kubelet probe. The new connection is closed only if all
+// others have a request in progress.
 type connectionLimiter struct {
 	limit int
 
@@ -219,8 +219,8 @@ func (c *connectionLimiter) change(conn net.Conn, to http.ConnState) {
 	}
 }
 
-// closeOldest closes the connection that has been idle longest. closeOldest closes the underlying connection, because
-// sending TLS's close_notify could block.
+// closeOldest closes the connection that has been idle longest. It closes the underlying connection, because sending
+// a TLS close_notify could block.
 func (c *connectionLimiter) closeOldest() {
 	longest := c.waiting.Front()
 	if longest == nil {

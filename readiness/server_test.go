@@ -17,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience limits how long these tests wait.
+// patience is the timeout for each wait in these tests.
 const patience = 10 * time.Second
 
-// served starts a server on a free loopback port and stops it at the end of the test. The caller must choose the
+// served starts a server on a free loopback port and stops it when the test ends. The caller must choose the
 // protocol.
 func served(t testing.TB, o Options, m *Monitor) *Server {
 	s := listening(t, o, m)
@@ -38,7 +38,7 @@ func listening(t testing.TB, o Options, m *Monitor) *Server {
 	return s
 }
 
-// serve runs the server until the end of the test.
+// serve runs the server until the test ends.
 func serve(t testing.TB, s *Server) {
 	done := make(chan error, 1)
 	go func() { done <- s.Serve() }()
@@ -97,7 +97,7 @@ func TestSlowHandshakeDelaysNoOtherClient(t *testing.T) {
 	f := newFiles(t, "one")
 	require.NoError(t, s.UseTLS(f.cert, f.key))
 	for range 20 {
-		_, err := dial(t, s).Write([]byte{0x16, 3, 1}) // only the start of a handshake
+		_, err := dial(t, s).Write([]byte{0x16, 3, 1}) // only the beginning of a handshake
 		require.NoError(t, err)
 	}
 	start := time.Now()
@@ -144,7 +144,7 @@ func TestStopWithUnreadBody(t *testing.T) {
 			s := served(t, Options{Log: zerolog.Nop(), Stop: func() { asked <- struct{}{} }}, found(nil))
 			s.UseHTTP()
 			c := dial(t, s)
-			go func() { // returns once the connection has been closed
+			go func() { // returns once the server has closed the connection
 				_, _ = fmt.Fprintf(c, "POST /stop HTTP/1.1\r\nHost: pod\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
 			}()
 			res, body := c.receive()
@@ -257,7 +257,7 @@ func TestCrowdClosesTheLongestIdleConnection(t *testing.T) {
 	require.Zero(t, c.waiting.Len())
 }
 
-// A watchedConn records that it has been closed.
+// A watchedConn records whether it has been closed.
 type watchedConn struct {
 	net.Conn
 	gone bool

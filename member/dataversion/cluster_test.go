@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// members are the members of a cluster.
+// members are all nodes of a cluster.
 type members []*node
 
 func newMembers(t *testing.T, count int) (all members) {
@@ -44,7 +44,7 @@ func (all members) ours(wanted dataversion.Version) {
 	all.each((*node).ready)
 }
 
-// heldAt3_5 returns a cluster that has data from 3.6 and is kept at 3.5 by an enabled downgrade.
+// heldAt3_5 returns a cluster with 3.6 data that an enabled downgrade keeps at 3.5.
 func heldAt3_5(t *testing.T, count int) members {
 	t.Helper()
 	all := newMembers(t, count)
@@ -83,7 +83,7 @@ func (all members) join(n *node, wanted dataversion.Version) (id uint64) {
 	return id
 }
 
-// add adds a node as a learner, and retries because etcd rejects new members for the first few seconds.
+// add adds a node as a learner. It retries, because etcd rejects new members for the first few seconds.
 func (all members) add(n *node) (id uint64) {
 	n.t.Helper()
 	client := all[0].connect()
@@ -235,7 +235,7 @@ func TestDowngrade_endsForTheNewerVersion(t *testing.T) {
 	n.stop()
 }
 
-// all enables the tests that are slow or need etcd 3.5.
+// all enables tests that are slow or need etcd 3.5.
 var all = flag.Bool("downgrade", false, "run also the tests that take long or start etcd 3.5 on the data")
 
 // asMember is the environment variable that makes the test binary run a member with the given configuration.
@@ -248,7 +248,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// settings configure a member process.
+// settings is the configuration of a member process.
 type settings struct {
 	Name, Dir, Client, Peer, Cluster, State, Wanted string
 }
@@ -296,7 +296,7 @@ func (s settings) etcd() *embed.Config {
 	client, peer := parse(s.Client), parse(s.Peer)
 	config.ListenClientUrls, config.AdvertiseClientUrls = client, client
 	config.ListenPeerUrls, config.AdvertisePeerUrls = peer, peer
-	config.UnsafeNoFsync = true // data survives a killed process even without fsync
+	config.UnsafeNoFsync = true // even without fsync, data survives if only the process is killed
 	return config
 }
 

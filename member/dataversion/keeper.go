@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// interval is the pause between two checks of the cluster.
+	// interval is the interval between checks of the cluster.
 	interval = time.Second
-	// requestTimeout bounds one request to the cluster.
+	// requestTimeout is the timeout for each request to the cluster.
 	requestTimeout = 5 * time.Second
 )
 
-// notChecked is the reason in the initial state.
+// notChecked is the reason in the initial state, before the first check.
 const notChecked = "the cluster has not been checked yet"
 
 // server is the part of etcd that a Keeper uses.
@@ -86,9 +86,9 @@ func (k *Keeper) describe(f facts, d decision) state.DataVersion {
 	}
 }
 
-// readable reports whether etcd of the wanted version can read the data. After a downgrade of the cluster, readable
-// returns true only at the second check, because etcd has written a snapshot by then and no longer replays the entry
-// with the higher version when it starts.
+// readable reports whether the wanted etcd version can read the data. After a downgrade, readable does not return
+// true until the second check. By then, etcd has written a snapshot, so it no longer replays the entry with the
+// higher version at startup.
 func (k *Keeper) readable(f facts) bool {
 	if f.cluster == (Version{}) {
 		return !k.wanted.Less(f.announced)
@@ -109,8 +109,7 @@ func (k *Keeper) request(ctx context.Context, action action) error {
 	return nil
 }
 
-// publish logs a state that differs from the previous one. Changes between states that need no attention are logged
-// at debug level.
+// publish stores the state, and logs it if it has changed. Changes that need no attention are logged at debug level.
 func (k *Keeper) publish(level zerolog.Level, current state.DataVersion) {
 	before := k.state.Swap(&current)
 	if *before == current {
@@ -123,10 +122,10 @@ func (k *Keeper) publish(level zerolog.Level, current state.DataVersion) {
 		Str("phase", current.Phase).Bool("readable", current.Readable).Msg("data version: " + current.Reason)
 }
 
-// isIdle reports whether the data is readable and no request to the cluster is needed.
+// isIdle reports whether the data is readable and there is nothing to request from the cluster.
 func isIdle(s state.DataVersion) bool { return s.Readable && (s.Phase == Waiting || s.Phase == Kept) }
 
-// embeddedServer calls the server object directly, which needs no authentication.
+// embeddedServer calls the server object directly, which requires no authentication.
 type embeddedServer struct{ *etcdserver.EtcdServer }
 
 func (s embeddedServer) facts() facts {
@@ -170,9 +169,9 @@ func (s embeddedServer) cancelDowngrade(ctx context.Context) error {
 // facts is a snapshot of this member's view of the cluster.
 type facts struct {
 	announced Version // version that this member announces
-	cluster   Version // zero until the cluster has a version
+	cluster   Version // zero if the cluster has no version yet
 	storage   Version
-	downgrade Version // target version of the enabled downgrade, if any
+	downgrade Version // target of the enabled downgrade, if any
 	leader    bool    // this member is the leader
 	newcomers []string
 }
@@ -188,8 +187,8 @@ const (
 
 // Phases of the data version. Any phase may follow any other.
 const (
-	Waiting   = "waiting"     // waiting for the condition in the reason
-	Lowering  = "lowering"    // the requested downgrade has not completed
+	Waiting   = "waiting"     // waiting for what the reason describes
+	Lowering  = "lowering"    // the requested downgrade has not completed yet
 	Holding   = "holding"     // the enabled downgrade keeps the cluster at the wanted version
 	LettingGo = "letting go"  // the downgrade is being canceled so that a member can join
 	Rising    = "rising"      // the cluster is being upgraded to the wanted version
@@ -197,15 +196,15 @@ const (
 	Foreign   = "not changed" // a user has requested a downgrade to a different version
 )
 
-// decision contains the request to make and the state to publish.
+// decision is the request to make and the state to publish.
 type decision struct {
 	action action
 	phase  string
 	reason string
 }
 
-// evaluate decides what to do to reach the wanted version. Every member cancels a downgrade for a joining member,
-// because the leader may run plain etcd, which would not cancel it. Only the leader takes other actions, so that
+// evaluate decides how to reach the wanted version. Any member may cancel a downgrade to let a new member join,
+// because the leader may run plain etcd, which would not do so. All other actions are left to the leader, so that
 // members with different wanted versions do not undo each other's requests.
 func evaluate(wanted Version, f facts) decision {
 	downgrading := f.downgrade != (Version{})

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// scripted is a server that accepts every request unless refuses is set.
+// scripted is a fake server that accepts every request unless refuses is set.
 type scripted struct {
 	mu      sync.Mutex
 	now     facts
@@ -57,7 +57,7 @@ func (s *scripted) change(change func()) {
 	change()
 }
 
-// run starts a keeper that checks the server until the test ends. run must be called in a synctest bubble.
+// run starts a Keeper that checks the server until the test ends. It must be called in a synctest bubble.
 func run(t *testing.T, wanted Version, s *scripted) (k *Keeper, log *bytes.Buffer) {
 	t.Helper()
 	log = &bytes.Buffer{}
@@ -139,7 +139,7 @@ func TestKeeper_initialState(t *testing.T) {
 	require.True(t, k.State().Readable, "nothing has to come down")
 }
 
-// later waits until the keeper has run once more.
+// later waits until the Keeper has performed another check.
 func later() {
 	synctest.Wait()
 	<-time.After(interval)
@@ -230,7 +230,7 @@ func TestCheckUpgrade(t *testing.T) {
 		refused  string
 	}{
 		{"", true, ""},
-		// the version of a new cluster whose members have not all started
+		// the version of a new cluster until all members have started
 		{"3.0.0", true, ""},
 		{"3.1.0", true, "upgrade all members to etcd 3.5.26"},
 		{"3.4.0", true, "upgrade all members to etcd 3.5.26"},

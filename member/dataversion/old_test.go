@@ -15,10 +15,10 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-// database returns the path of a member's database.
+// database returns the path of the node's database.
 func (n *node) database() string { return filepath.Join(n.dir, "member", "snap", "db") }
 
-// readByOld starts etcd 3.5 with the data and fails the test if a key is missing.
+// readByOld starts etcd 3.5 on the node's data and fails the test if a key is missing.
 func (n *node) readByOld(keys int) {
 	n.t.Helper()
 	n.plain(cluster(n))
@@ -111,7 +111,7 @@ func TestOldEtcd_restoredSnapshot(t *testing.T) {
 		SnapshotPath: saved, Name: n.name, OutputDataDir: n.dir, PeerURLs: []string{n.peer}, InitialCluster: cluster(n), InitialClusterToken: "etcd-cluster",
 	}))
 	n.ours(dataversion.Of3_5, cluster(n), "new")
-	n.at(dataversion.Of3_5) // the snapshot has version 3.6
+	n.at(dataversion.Of3_5) // the snapshot's version is 3.6
 	n.awaitWord(`"readable":true`)
 	n.put(30, 40)
 	n.kill()

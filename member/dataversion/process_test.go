@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-// patience bounds each wait in these tests.
+// patience is the timeout for each wait in these tests.
 const patience = 3 * time.Minute
 
 // tick is the polling interval of the tests.
@@ -39,7 +39,7 @@ func optIn(t *testing.T) {
 	t.Parallel()
 }
 
-// node is a member with a directory and addresses, and a process if it is running.
+// node is a member with its directory, its addresses and, while it is running, its process.
 type node struct {
 	t       *testing.T
 	name    string
@@ -67,7 +67,7 @@ func cluster(nodes ...*node) string {
 	return strings.Join(entries, ",")
 }
 
-// before is the wanted version of a wrapper without this feature.
+// before is the wanted version of a wrapper that lacks this feature.
 var before dataversion.Version
 
 // ours starts a member process with the given wanted version.
@@ -136,9 +136,9 @@ func (n *node) versions() (v version.Versions) {
 	return v
 }
 
-// downgrading returns the answer that a joining member gets when it asks whether a downgrade is enabled.
+// downgrading returns the response that a joining member gets when it asks whether a downgrade is enabled.
 func (n *node) downgrading() string {
-	body, _ := get(n.peer + "/downgrade/enabled") // empty then
+	body, _ := get(n.peer + "/downgrade/enabled") // on error, body is empty
 	return string(body)
 }
 
@@ -152,7 +152,7 @@ func get(url string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// eventually waits for a condition and fails the test if the process exits first.
+// eventually waits until the condition is true and fails the test if the process exits first.
 func (n *node) eventually(what string, condition func() bool) {
 	n.t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); {
@@ -173,7 +173,7 @@ func (n *node) ready() {
 	})
 }
 
-// at waits until the cluster and the storage have the given version.
+// at waits until both the cluster version and the storage version are v.
 func (n *node) at(v dataversion.Version) {
 	n.t.Helper()
 	n.eventually("its version is "+v.String(), func() bool {
@@ -182,7 +182,7 @@ func (n *node) at(v dataversion.Version) {
 	})
 }
 
-// awaitWord waits until the log contains a text.
+// awaitWord waits until the log contains the given word.
 func (n *node) awaitWord(word string) {
 	n.t.Helper()
 	n.eventually("it says: "+word, func() bool { return strings.Contains(n.log.String(), word) })
@@ -205,7 +205,7 @@ func (n *node) put(from, to int) {
 	}
 }
 
-// holds fails the test unless the member has all keys below the given number.
+// holds fails the test if the member lacks any of the keys numbered below keys.
 func (n *node) holds(keys int) {
 	n.t.Helper()
 	n.ready()

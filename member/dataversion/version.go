@@ -12,7 +12,7 @@ import (
 // Version is a minor version of etcd. The zero value means that the version is unknown or not set.
 type Version struct{ Major, Minor int64 }
 
-// Versions that a user can request.
+// Versions that users can request.
 var (
 	Of3_5 = Version{3, 5}
 	Of3_6 = Version{3, 6}
@@ -44,22 +44,22 @@ func Parse(text string) Version {
 // variable, it can be read at any time.
 var Embedded = version.Version
 
-// readerVersion is the etcd 3.5 release that the embedded etcd announces, and that is tested to read its data.
+// readerVersion is the etcd 3.5 release that the embedded etcd announces, and with which reading the data is tested.
 const readerVersion = "3.5.27"
 
 // Announce makes the embedded etcd announce version 3.5.27+3.6.16 if 3.5 is wanted and the recorded cluster version
-// is not newer. Otherwise, etcd announces its actual version. Announce returns the announced version. The version is
-// global and must not change while etcd is running, so Announce must be called before etcd is started.
+// is not newer, and its actual version otherwise. Announce returns the announced version. Because the version is
+// global and must not change while etcd is running, Announce must be called before etcd is started.
 //
 // In etcd 3.6.16, the announced version also has these effects:
 //
 //   - /version, `etcdctl endpoint status`, the X-Server-Version header of peers and etcd's first log line show
-//     3.5.27+3.6.16. The metric etcd_server_version, which is set earlier, and all output of this program show
-//     3.6.16. The part after the plus is build metadata in semantic versioning, which the parsers of etcd and
-//     Kubernetes accept. kube-apiserver requires 3.5.13 for progress notifications of watches.
+//     3.5.27+3.6.16. The etcd_server_version metric, which is set before Announce is called, and all output of this
+//     program show 3.6.16. In semantic versioning, the part after the plus sign is build metadata, which the parsers
+//     in etcd and Kubernetes accept. For watch progress notifications, kube-apiserver requires at least 3.5.13.
 //   - Peers compare only major and minor versions and accept any version from 3.0 on.
-//   - etcd checks the database schema against the announced version at startup. With 3.5, the schema of 3.6 is
-//     accepted, because etcd can undo all schema changes made in 3.6.
+//   - At startup, etcd checks the database schema against the announced version. If it announces 3.5, it accepts the
+//     3.6 schema, because it can undo all schema changes made in 3.6.
 //   - `etcdctl downgrade` depends on the cluster version: at 3.5, users can downgrade to 3.4. The Keeper does not
 //     interfere but logs a warning.
 //
@@ -70,7 +70,7 @@ func Announce(wanted, recorded Version) string {
 	if wanted == Of3_5 && !Of3_5.Less(recorded) {
 		name = readerVersion + "+" + Embedded
 	}
-	if version.Version != name { // tests run multiple members with the same wanted version
+	if version.Version != name { // tests run several members with the same wanted version
 		version.Version = name
 	}
 	return name
@@ -84,16 +84,15 @@ func ActualVersion(announced string) string {
 	return announced
 }
 
-// undecided is the version of a cluster while some members have not started yet (MinClusterVersion in etcd's
-// api/version).
+// undecided is the cluster version until all members have started (MinClusterVersion in etcd's api/version).
 var undecided = Version{3, 0}
 
-// CheckUpgrade returns an error if the embedded etcd must not open the data of a cluster. recorded is the highest
-// version in the data. others reports whether the cluster has other members.
+// CheckUpgrade returns an error if the embedded etcd must not open a cluster's data. recorded is the highest version
+// in the data. others reports whether the cluster has other members.
 //
-// etcd must be upgraded one minor version at a time. etcd 3.4 panics on the first entry that etcd 3.6 proposes, and
-// again at each start, because the entry stays in its log. The data of a single-member cluster may be as old as 3.0.
-// etcd never opens data of a newer version.
+// etcd must be upgraded one minor version at a time. etcd 3.4 panics on the first entry proposed by etcd 3.6, and
+// again on every restart, because the entry stays in its log. The data of a single-member cluster may be as old as
+// 3.0. etcd never opens data from a newer version.
 func CheckUpgrade(recorded Version, others bool) error {
 	if Parse(Embedded).Less(recorded) {
 		return upgradeError("the data belongs to a cluster at version %s, which etcd %s cannot open; start an etcd-wrapper with "+
@@ -105,8 +104,8 @@ func CheckUpgrade(recorded Version, others bool) error {
 	return CheckOldest(recorded)
 }
 
-// CheckOldest returns an error if the embedded etcd must not join a cluster with the given version or with a member
-// of that version.
+// CheckOldest returns an error if the embedded etcd must not join a cluster in which the cluster or any member has
+// the given version.
 func CheckOldest(oldest Version) error {
 	if oldest == (Version{}) || !oldest.Less(Of3_5) {
 		return nil
@@ -116,7 +115,7 @@ func CheckOldest(oldest Version) error {
 		"and then replace them with etcd-wrapper", oldest, Embedded)
 }
 
-// upgradeError returns an error whose text tells the user which version to install.
+// upgradeError returns an error that tells the user which version to install.
 func upgradeError(format string, parts ...any) error {
 	return &exitcode.FinalError{Status: exitcode.BadConfig, Err: fmt.Errorf(format, parts...)}
 }

@@ -27,7 +27,7 @@ type api struct {
 	mu      sync.Mutex
 	leases  map[string]lease
 	token   string
-	trouble func(w http.ResponseWriter, r *http.Request) (answered bool) // handles requests that must fail; nil if all requests succeed
+	trouble func(w http.ResponseWriter, r *http.Request) (answered bool) // answers requests that must fail; nil if all requests succeed
 	before  func(name string)                                            // called before a patch is read; may be nil
 	asked   []string                                                     // methods and names of the requests
 	at      []time.Time                                                  // times of the requests
@@ -89,7 +89,7 @@ func (a *api) patch(w http.ResponseWriter, r *http.Request, name string) {
 
 func answer(w http.ResponseWriter, o lease) { _ = json.NewEncoder(w).Encode(o) }
 
-// set changes a lease like another client.
+// set changes a lease as another client would.
 func (a *api) set(name, holder string, of time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -109,7 +109,7 @@ func (a *api) becomes(trouble func(w http.ResponseWriter, r *http.Request) bool)
 	a.trouble = trouble
 }
 
-// mounted writes the service account directory for a TLS server.
+// mounted writes a service account directory for a TLS server.
 func mounted(t *testing.T, server *httptest.Server) Account {
 	t.Helper()
 	dir := t.TempDir()
@@ -122,7 +122,7 @@ func mounted(t *testing.T, server *httptest.Server) Account {
 
 var alive = MemberLease{Name: "etcd-main-0", ID: "8e9e05c52164694d", Cluster: "cdf818194e3a8c32", Leads: true}
 
-// over returns Leases that use an API server over TLS.
+// over returns Leases that connect to an API server over TLS.
 func over(t *testing.T, handler http.Handler, backups func() (BackupLeases, bool)) (*Leases, *logtest.Lines) {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)

@@ -12,32 +12,32 @@ import (
 
 // Event is a Kubernetes Event to post.
 type Event struct {
-	Reason  string // one word in camel case; can be used to filter events
+	Reason  string // one CamelCase word, by which events can be filtered
 	Subject string // distinguishes events with the same reason; may be empty
 	Warning bool
 	Note    string // a sentence
 	At      time.Time
 }
 
-// EventPod is the pod that events are about.
+// EventPod is the pod that the events are about.
 type EventPod struct {
 	Name string
 	UID  string // if empty, `kubectl describe pod` does not show the events
 }
 
 const (
-	// maxQueue is the maximum number of queued events. Events that do not fit in the queue are dropped.
+	// maxQueue is the maximum number of queued events. When the queue is full, new events are dropped.
 	maxQueue = 64
-	// repeatPause is the time for which repetitions of an event are held back. Afterwards, the latest repetition is
-	// posted with a count.
+	// repeatPause is the time for which repetitions of an event are held back. The latest one is then posted with a
+	// count.
 	repeatPause = 5 * time.Minute
-	// stopTimeout bounds how long Stop posts queued events.
+	// stopTimeout limits how long Stop keeps posting queued events.
 	stopTimeout = time.Second
-	// maxNote is the maximum size of a note in bytes that the API server accepts.
+	// maxNote is the maximum length of a note, in bytes, that the API server accepts.
 	maxNote = 1024
 )
 
-// EventRecorder posts events in a goroutine that runs until Stop is called. Post is safe for concurrent use.
+// EventRecorder posts events from a goroutine that runs until Stop is called. Post is safe for concurrent use.
 type EventRecorder struct {
 	post   func(context.Context, Event) error
 	log    zerolog.Logger
@@ -46,12 +46,12 @@ type EventRecorder struct {
 	cancel context.CancelFunc // cancels a running request
 	done   chan struct{}
 
-	// Only the goroutine uses the fields below.
+	// The fields below are used only by the goroutine.
 	recent  map[string]*repeat
 	failure string // last logged error
 }
 
-// repeat counts repetitions of an event that are held back.
+// repeat contains the held-back repetitions of an event.
 type repeat struct {
 	until  time.Time
 	latest Event
@@ -89,7 +89,7 @@ func (r *EventRecorder) Post(e Event) {
 	}
 }
 
-// Stop posts the queued events for up to a second and waits for running requests to finish. Post must not be called
+// Stop spends up to a second posting queued events, and waits for pending requests to finish. Post must not be called
 // after Stop.
 func (r *EventRecorder) Stop() {
 	close(r.stop)
@@ -130,7 +130,7 @@ func (r *EventRecorder) accept(ctx context.Context, e Event) {
 	r.send(ctx, e)
 }
 
-// postRepeats posts the events that were held back long enough, or all of them if all is set.
+// postRepeats posts the events that have been held back long enough, or every held-back event if all is set.
 func (r *EventRecorder) postRepeats(ctx context.Context, all bool) {
 	for key, held := range r.recent {
 		switch {
@@ -147,7 +147,7 @@ func (r *EventRecorder) postRepeats(ctx context.Context, all bool) {
 	}
 }
 
-// send posts one event without retries. send logs an error only if it differs from the previous one.
+// send posts one event without retrying. It logs an error only if it differs from the previous one.
 func (r *EventRecorder) send(ctx context.Context, e Event) {
 	within, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -164,7 +164,7 @@ func (r *EventRecorder) send(ctx context.Context, e Event) {
 
 var eventKind = Kind{Group: "events.k8s.io/v1", Plural: "events", Noun: "Event", Verbs: "create"}
 
-// reporter identifies this program as the reporting controller.
+// reporter is the name of this program as a reporting controller.
 const reporter = "etcd-wrapper"
 
 // newEventObject returns an events.k8s.io/v1 Event.

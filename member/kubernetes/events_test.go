@@ -46,7 +46,7 @@ func TestEventRecorder(t *testing.T) {
 
 func TestEventRecorder_repeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := make(chan string, maxQueue) // events accepted by the API server
+		log := make(chan string, maxQueue) // events that the API server has accepted
 		p := startRecorder(func(_ context.Context, e Event) error {
 			log <- e.Reason + " " + e.Note
 			return nil

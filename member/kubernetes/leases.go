@@ -25,14 +25,14 @@ const (
 
 const (
 	// heartbeat is the interval at which a member renews its lease. The operator considers a member lost after a
-	// minute.
+	// minute without renewal.
 	heartbeat = 10 * time.Second
-	// snapshotInterval is the interval at which the snapshot leases are updated. snapshotInterval equals the sidecar's
-	// default interval for delta snapshots; the operator's tools tolerate twice the configured interval.
+	// snapshotInterval is the interval at which the snapshot leases are updated. It equals the sidecar's default
+	// interval for delta snapshots; the operator's tools tolerate twice the configured interval.
 	snapshotInterval = 20 * time.Second
-	// maxAttempts is the maximum number of attempts to update a lease after conflicts.
+	// maxAttempts is the maximum number of attempts to update a lease if there are conflicts.
 	maxAttempts = 3
-	// minPause and maxPause bound the pause after a failure. Longer pauses would make the operator consider the
+	// minPause and maxPause limit the pause after a failure. After a longer pause, the operator might consider the
 	// member lost.
 	minPause = time.Second
 	maxPause = 20 * time.Second
@@ -58,28 +58,28 @@ func (m MemberLease) holder() string {
 // BackupLeases is the content of the snapshot leases.
 type BackupLeases struct {
 	Full     int64     // revision of the newest full snapshot; 0 if there is none
-	FullTime time.Time // time of the full snapshot's content
+	FullTime time.Time // time as of which the full snapshot was taken
 	Stored   int64     // newest revision in the store; 0 if there is none
-	UpTo     time.Time // time up to which all acknowledged writes are in the store
+	UpTo     time.Time // all writes acknowledged before this time are in the store
 }
 
 // LeaseOptions configure Leases. All fields except Backups are required.
 type LeaseOptions struct {
 	Account Account
 	Cluster string // name of the StatefulSet; prefix of the names of the snapshot leases
-	// Member returns the content of the member's lease, or false to let the lease expire because there is no leader.
-	// Member must not block.
+	// Member returns the content of the member's lease, or false if there is no leader, in which case the lease is
+	// left to expire. Member must not block.
 	Member func() (MemberLease, bool)
-	// Backups returns the state of the backups, or false if this member does not write them. Backups must not block.
-	// Backups is nil if there are no backups.
+	// Backups returns the content of the snapshot leases, or false if this member does not write backups. Backups
+	// must not block. Backups is nil if there are no backups.
 	Backups func() (BackupLeases, bool)
 	Log     zerolog.Logger
 }
 
 // Leases renews the leases that a backup-restore sidecar would renew. The leases tell the operator's tools when a
-// member was last active, whether it is the leader, and how recent the backups are. Start must be called after etcd is
-// ready, and Stop before etcd is closed, each at most once. Each lease has its own goroutine, so a request that hangs
-// does not delay other leases. States is safe for concurrent use.
+// member was last active, whether it is the leader, and how recent the backups are. Start must be called after etcd
+// is ready, and Stop before etcd is closed, each at most once. Each lease has its own goroutine, so a hanging request
+// for one lease does not delay the others. States is safe for concurrent use.
 type Leases struct {
 	options LeaseOptions
 	server  *Server
@@ -109,7 +109,7 @@ func (l *Leases) Start() {
 	}
 }
 
-// Stop stops renewing the leases and waits for running requests to finish.
+// Stop stops renewing the leases and waits for pending requests to finish.
 func (l *Leases) Stop() {
 	if l.stop != nil {
 		l.stop()
@@ -151,7 +151,7 @@ func (l *Leases) tasks() []*task {
 	return all
 }
 
-// errNotOurs is returned if another member renews the lease.
+// errNotOurs is returned if renewing the lease is up to another member.
 var errNotOurs = errors.New("another member renews the lease")
 
 var (
@@ -159,8 +159,8 @@ var (
 	errForeign  = errors.New("the lease's holderIdentity is not a revision: another program uses the lease")
 )
 
-// perform renews one lease and returns the pause until the next renewal. After an error, the API server may request
-// a longer pause.
+// perform renews one lease and returns how long to wait before the next renewal. If the request fails, the API server
+// may ask for a longer wait.
 func (l *Leases) perform(ctx context.Context, t *task) (pause time.Duration) {
 	request, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -195,7 +195,7 @@ func (l *Leases) perform(ctx context.Context, t *task) (pause time.Duration) {
 	return t.interval
 }
 
-// recordProblem records why a lease could not be renewed, and logs the reason if it has changed.
+// recordProblem records why a lease could not be renewed, and logs the reason if it differs from the previous one.
 func (l *Leases) recordProblem(kind, name string, current state.Lease, err error, pause time.Duration) {
 	problem := state.LeaseProblem{Since: time.Now(), Count: 1, Message: err.Error(), NextRetry: time.Now().Add(pause)}
 	before := current.Problem
@@ -210,11 +210,11 @@ func (l *Leases) recordProblem(kind, name string, current state.Lease, err error
 	l.states[kind] = current
 }
 
-// tlsAnnotation reports whether a member uses TLS for peers. The operator waits for this annotation before it makes
-// members require TLS from each other.
+// tlsAnnotation is the annotation that is true if a member uses peer TLS. The operator waits for it before it makes
+// peer TLS mandatory.
 const tlsAnnotation = "member.etcd.gardener.cloud/tls-enabled"
 
-// renewMember renews the lease of this member. No other member writes it, so renewMember does not read it first.
+// renewMember renews this member's lease. No other member writes this lease, so it need not be read first.
 func (l *Leases) renewMember(ctx context.Context) (name, holder string, err error) {
 	member, ok := l.options.Member()
 	if !ok {
@@ -226,7 +226,7 @@ func (l *Leases) renewMember(ctx context.Context) (name, holder string, err erro
 	})
 }
 
-// renewFull writes the newest full snapshot to its lease, unless the lease already has a newer revision.
+// renewFull records the newest full snapshot in its lease, unless the lease already has a newer revision.
 func (l *Leases) renewFull(ctx context.Context) (name, holder string, err error) {
 	backups, ok := l.options.Backups()
 	if !ok || backups.Full == 0 {
@@ -238,8 +238,8 @@ func (l *Leases) renewFull(ctx context.Context) (name, holder string, err error)
 	})
 }
 
-// renewDelta writes the newest revision in the store to its lease. As with a sidecar, the revision never decreases. If
-// the store lags, the renewal time of the lease is the time of the oldest missing change.
+// renewDelta records the newest revision in the store in its lease. As with the sidecar, the revision never
+// decreases. If the store lags, the lease's renewal time is the time of the oldest change that is not stored yet.
 func (l *Leases) renewDelta(ctx context.Context) (name, holder string, err error) {
 	backups, ok := l.options.Backups()
 	if !ok || backups.Stored == 0 {
@@ -250,7 +250,7 @@ func (l *Leases) renewDelta(ctx context.Context) (name, holder string, err error
 	})
 }
 
-// update changes a lease that another member may change at the same time. update retries after conflicts.
+// update changes a lease that another member may be changing concurrently. update retries after conflicts.
 func (l *Leases) update(
 	ctx context.Context, name string, change func(revision int64, renewed time.Time) (spec leaseSpec, changes bool),
 ) (_, holder string, err error) {
@@ -275,17 +275,17 @@ func (l *Leases) update(
 	return name, "", errors.New("other members keep updating the lease")
 }
 
-// leases is the kind Lease.
+// leases is the Lease kind.
 var leases = Kind{Group: "coordination.k8s.io/v1", Plural: "leases", Noun: "lease", Verbs: "get and patch"}
 
-// lease contains the relevant fields of a coordination.k8s.io/v1 Lease. lease also serves as a merge patch.
+// lease contains the relevant fields of a coordination.k8s.io/v1 Lease. It also serves as a merge patch.
 type lease struct {
 	Metadata leaseMetadata `json:"metadata,omitzero"`
 	Spec     leaseSpec     `json:"spec"`
 }
 
 type leaseMetadata struct {
-	ResourceVersion string            `json:"resourceVersion,omitempty"` // if set in a patch, the patch applies only to this version
+	ResourceVersion string            `json:"resourceVersion,omitempty"` // in a patch, the only version to which the patch may be applied
 	Annotations     map[string]string `json:"annotations,omitempty"`
 }
 

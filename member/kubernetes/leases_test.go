@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/internal/logtest"
 )
 
-// inMemory serves requests with a handler instead of a network, so that tests can use a fake clock. Requests still
-// return when their context is canceled.
+// inMemory passes requests to a handler without a network, so that tests can use a fake clock. As over a network, a
+// request returns when its context is canceled.
 type inMemory struct{ http.Handler }
 
 func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -34,7 +34,7 @@ func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// within returns Leases that use an API server in this process.
+// within returns Leases that use an in-process API server.
 func within(t *testing.T, handler http.Handler, backups func() (BackupLeases, bool)) (*Leases, *logtest.Lines) {
 	t.Helper()
 	l, log := over(t, handler, backups)
@@ -42,10 +42,10 @@ func within(t *testing.T, handler http.Handler, backups func() (BackupLeases, bo
 	return l, log
 }
 
-// tick is the polling interval of the tests, in fake time.
+// tick is the polling interval of the tests, on the fake clock.
 const tick = 100 * time.Millisecond
 
-// gaps returns the seconds between consecutive requests.
+// gaps returns the times between consecutive requests, in seconds.
 func (a *api) gaps() (all []float64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,7 +119,7 @@ func TestLeases_retryAfter(t *testing.T) {
 	assert.Equal(t, maxPause, l.once(t, OfMember), "but not for as long as it likes")
 }
 
-// lateEnd delays the return of failed requests by a second.
+// lateEnd delays the return of each failed request by a second.
 type lateEnd struct{ http.RoundTripper }
 
 func (l lateEnd) RoundTrip(r *http.Request) (*http.Response, error) {

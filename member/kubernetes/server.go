@@ -1,9 +1,8 @@
-// Package kubernetes is a client of the Kubernetes API server that uses the service account of the pod. The package
-// checks whether the StatefulSet was scaled down, renews the member and backup leases, and posts Events about the
-// pod.
+// Package kubernetes is a client for the Kubernetes API server that uses the pod's service account. It checks whether
+// the StatefulSet was scaled down, renews the member and backup leases, and posts Events about the pod.
 //
-// The package does not use etcd. A slow API server cannot block a member for long: each request has a timeout of a
-// few seconds, and failed requests are retried later or dropped.
+// The package does not use etcd. A slow API server cannot block a member for long, because each request times out
+// after a few seconds, and a failed request is either retried later or dropped.
 package kubernetes
 
 import (
@@ -29,13 +28,13 @@ import (
 // mountPoint is the directory of a pod's service account.
 const mountPoint = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// Account is the service account of a pod, and the address of the API server.
+// Account contains a pod's service account and the address of the API server.
 type Account struct {
-	Dir    string // directory with the files token, ca.crt and namespace, which Kubernetes may replace at any time
+	Dir    string // directory that contains token, ca.crt and namespace; Kubernetes may replace these files at any time
 	Server string // host:port of the API server
 }
 
-// NewAccount returns the account of the pod in which this process is running. NewAccount fails outside of a pod.
+// NewAccount returns the service account of the pod in which this process is running, or an error outside a pod.
 func NewAccount() (Account, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -44,7 +43,7 @@ func NewAccount() (Account, error) {
 	return Account{Dir: mountPoint, Server: net.JoinHostPort(host, port)}, nil
 }
 
-// read reads a file of the account. read must be called for each request, because Kubernetes rotates the token.
+// read reads one of the account's files. It must be called for each request, because Kubernetes rotates the token.
 func (a Account) read(name string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(a.Dir, name))
 	if err != nil {
@@ -57,20 +56,20 @@ func (a Account) read(name string) (string, error) {
 	return text, nil
 }
 
-// Timeout is the timeout that callers must set on the context of each request.
+// Timeout is the timeout that callers must set on each request's context.
 const Timeout = 5 * time.Second
 
-// maxResponse is the maximum size of a response in bytes. Normal responses are a few kilobytes in size.
+// maxResponse is the maximum size of a response in bytes. Responses are normally a few kilobytes.
 const maxResponse = 1 << 20
 
-// Server is a client of the API server. Server is safe for concurrent use.
+// Server is a client for the API server. It is safe for concurrent use.
 type Server struct {
 	account Account
 	mu      sync.Mutex   // guards Client
-	Client  *http.Client // nil until the CA bundle has been read; tests set their own client
+	Client  *http.Client // nil until the CA bundle has been read; tests set their own
 }
 
-// NewServer returns a client for an account. NewServer does not send a request.
+// NewServer returns a client that uses the given account. It does not send any requests.
 func NewServer(account Account) *Server { return &Server{account: account} }
 
 // Kind is a kind of Kubernetes object.
@@ -78,17 +77,17 @@ type Kind struct {
 	Group  string // group and version, such as apps/v1
 	Plural string // name in URL paths
 	Noun   string // name in messages
-	Verbs  string // verbs that the Role of the service account must allow
+	Verbs  string // verbs that the service account's Role must allow
 }
 
 // StatusError is the error for an unexpected HTTP status.
 type StatusError struct {
 	Status int
-	After  time.Duration // value of the Retry-After header; 0 if it is not set
+	After  time.Duration // value of the Retry-After header; 0 if absent
 	Kind   Kind
 }
 
-// Error implements error. The error text suggests a remedy if there is one, but never contains the server's response.
+// Error implements error. The message suggests a remedy if there is one, but never includes the server's response.
 func (e *StatusError) Error() string {
 	switch e.Status {
 	case http.StatusUnauthorized:
@@ -219,9 +218,9 @@ func ParsePod(name string) (Pod, error) {
 	return Pod{name[:i], int(ordinal)}, nil
 }
 
-// IsScaledDown reports whether a StatefulSet was scaled down so that it no longer includes the pod. IsScaledDown
-// returns false for a StatefulSet that is being deleted or was scaled to zero for hibernation, because its members
-// must stay in the cluster.
+// IsScaledDown reports whether the StatefulSet has been scaled down such that it no longer includes the pod. If the
+// StatefulSet is being deleted, or was scaled to zero for hibernation, IsScaledDown returns false, because the
+// members must stay in the cluster.
 func (s *Server) IsScaledDown(ctx context.Context, pod Pod) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()

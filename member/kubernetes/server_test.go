@@ -149,7 +149,7 @@ func TestNewAccount(t *testing.T) {
 }
 
 func TestIsScaledDown(t *testing.T) {
-	for set, beyond := range map[string][]int{ // ordinals from 0 to 4 that are scaled down
+	for set, beyond := range map[string][]int{ // which of the ordinals 0 to 4 are scaled down
 		`{"spec":{"replicas":3}}`:                        {3, 4},
 		`{"spec":{"replicas":1}}`:                        {1, 2, 3, 4},
 		`{"spec":{"replicas":5}}`:                        nil,
@@ -207,7 +207,7 @@ func TestLeases_firstRequestsAtOnce(t *testing.T) {
 	}
 }
 
-// serving starts an API server and returns a client and the service account.
+// serving starts an API server and returns a client for it.
 func serving(t *testing.T, handler http.HandlerFunc) *Server {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)

@@ -26,27 +26,27 @@ import (
 )
 
 // claim is a message from a member to the cluster, in the form of a lease with a reserved ID and no keys. The raft
-// log delivers the claim to every member, and the claim expires automatically. Unlike a key, a claim does not change
-// the revision, does not trigger watches and needs no user.
+// log delivers it to every member, and it expires automatically. Unlike a key, a claim does not change the revision,
+// trigger watches or require a user.
 //
-// The hexadecimal digits of the lease ID are 65e7, one digit for the kind, three for the nonce, and the last eight
-// digits of the member ID. etcd generates lease IDs from the member ID and the time and cannot generate a reserved
-// one before 2041, even if a member ID ends in 65e7.
+// In hexadecimal, the lease ID consists of 65e7, one digit for the kind, three digits for the nonce, and the last
+// eight digits of the member ID. etcd derives the lease IDs that it generates from the member ID and the time, and
+// cannot generate a reserved ID before 2041, even if the member ID ends in 65e7.
 type claim struct {
 	kind   kind
 	nonce  uint16 // 12 bits; distinguishes claims of the same kind and member
-	member uint32 // last 32 bits of the ID of the member that made the claim
+	member uint32 // low 32 bits of the ID of the member that made the claim
 }
 
 type kind int64
 
 const (
-	wish        kind = iota + 1 // the member wants to defragment
+	wish        kind = iota + 1 // the member wants to defragment its database
 	turn                        // the member is defragmenting
 	handover                    // the leader is about to transfer leadership
-	quiet                       // the member has paused its writes for the handover with this nonce
+	quiet                       // the member has paused its writes for the handover that has the same nonce
 	promoteMark                 // the learner with this name must be promoted; nonce and member contain a hash of the name
-	manualMark                  // the learner with this name was added by a user and must stay a learner when recovery adds it again; hashed like promoteMark
+	manualMark                  // a user added the learner with this name, so it must remain a learner if recovery re-adds it; hashed like promoteMark
 )
 
 const (
@@ -65,7 +65,7 @@ func claimOf(id int64) claim {
 	return claim{kind: kind(id >> kindShift & 0xf), nonce: uint16(id >> nonceShift & nonceMask), member: uint32(id)} //nolint:gosec // these bits
 }
 
-// names reports whether the member with this ID made the claim.
+// names reports whether the claim was made by the member with this ID.
 func (c claim) names(id types.ID) bool { return c.member == uint32(id) } //nolint:gosec // its end
 
 // isReserved reports whether a lease ID is reserved for claims.
@@ -73,17 +73,17 @@ func isReserved(id int64) bool { return wish.firstID() <= id && id < endOfClaims
 
 // TTLs, in seconds, of the claims that recovery makes about learners.
 const (
-	PromoteLeaseTTL = 10 * 365 * 24 * 60 * 60 // maximum time for a learner to catch up
-	ManualLeaseTTL  = 60 * 60                 // maximum time between the removal of the old identity and the addition of the new one
+	PromoteLeaseTTL = 10 * 365 * 24 * 60 * 60 // maximum time that a learner may take to catch up
+	ManualLeaseTTL  = 60 * 60                 // maximum time between removing the old identity and adding the new one
 )
 
 // PromoteLease returns the ID of the lease that marks the learner with this name for promotion. Recovery grants the
-// lease before it adds the member, so that a learner added by a user is never promoted by mistake. The lease refers
-// to the name because the member has no ID yet.
+// lease before it adds the member, so that a learner added by a user is never promoted by mistake. The lease ID is
+// based on the name, because the member has no ID at that point.
 func PromoteLease(name string) int64 { return promoteMark.forName(name).id() }
 
-// ManualLease returns the ID of the lease that marks a learner that must stay a learner when recovery removes it and
-// adds it again.
+// ManualLease returns the ID of the lease for a learner that must remain a learner when recovery removes and re-adds
+// it.
 func ManualLease(name string) int64 { return manualMark.forName(name).id() }
 
 func (k kind) forName(name string) claim {
@@ -93,13 +93,13 @@ func (k kind) forName(name string) claim {
 	return claim{k, uint16(hash >> nonceShift & nonceMask), uint32(hash)} //nolint:gosec // 44 bits
 }
 
-// HasPromoteLease reports whether the member with this name is marked for promotion in the applied log.
+// HasPromoteLease reports whether the member with this name is marked for promotion, according to the entries applied
+// so far.
 func HasPromoteLease(server *etcdserver.EtcdServer, name string) bool {
 	return claims{server}.isKnown(promoteMark.forName(name))
 }
 
-// RemovePromoteLease revokes both leases of the member with this name. RemovePromoteLease is called once the member
-// is a voting member.
+// RemovePromoteLease revokes both leases for the member with this name. Call it once the member can vote.
 func RemovePromoteLease(ctx context.Context, server *etcdserver.EtcdServer, name string) error {
 	leases := claims{server}
 	for _, target := range []claim{promoteMark.forName(name), manualMark.forName(name)} {
@@ -116,8 +116,9 @@ func RemovePromoteLease(ctx context.Context, server *etcdserver.EtcdServer, name
 	return nil
 }
 
-// checkReserved returns an error if a request uses a reserved lease ID, because etcd lets any client grant any
-// lease. Clients that may promote members may also mark a learner for promotion.
+// checkReserved returns an error if a request uses a reserved lease ID. The check is needed because etcd lets any
+// client grant any lease. As an exception, clients that are allowed to promote members may mark a learner for
+// promotion.
 func (k *Maintainer) checkReserved(ctx context.Context, request any) error {
 	if !usesReserved(request) {
 		return nil
@@ -142,7 +143,7 @@ func usesReserved(request any) bool {
 	case *etcdserverpb.LeaseKeepAliveRequest:
 		return isReserved(r.ID)
 	case *etcdserverpb.TxnRequest:
-		return slices.ContainsFunc(slices.Concat(r.GetSuccess(), r.GetFailure()), inOperation) // the getters accept a nil r
+		return slices.ContainsFunc(slices.Concat(r.GetSuccess(), r.GetFailure()), inOperation) // the getters work on a nil r
 	case interface{ GetLease() int64 }: // a put, lock or campaign
 		return isReserved(r.GetLease())
 	default:
@@ -172,9 +173,9 @@ func (c claims) newClaim(kind kind) claim {
 	return claim{kind, uint16(rand.IntN(nonceMask + 1)), uint32(c.server.MemberID())} //nolint:gosec // 12 bits; the ID's end
 }
 
-// propose proposes a claim with a TTL, or its revocation if ttl is 0, without waiting until it is applied. propose
-// bypasses etcd's own method, which requires a user if authentication is enabled and fails if the member lags, for
-// example during a defragmentation.
+// propose proposes a claim with the given TTL, or its revocation if ttl is 0, and does not wait until the proposal is
+// applied. It bypasses etcd's LeaseGrant and LeaseRevoke, which require a user if authentication is enabled and fail
+// if the member lags, for example during a defragmentation.
 func (c claims) propose(ctx context.Context, target claim, ttl time.Duration) error {
 	var request etcdserverpb.InternalRaftRequest
 	if ttl > 0 {
@@ -188,9 +189,10 @@ func (c claims) propose(ctx context.Context, target claim, ttl time.Duration) er
 	return nil
 }
 
-// Propose proposes a request directly to raft, without etcd's checks and without waiting until it is applied.
+// Propose proposes a request directly to raft. It bypasses etcd's checks and does not wait until the request is
+// applied.
 func Propose(ctx context.Context, server *etcdserver.EtcdServer, request etcdserverpb.InternalRaftRequest) error {
-	request.Header = &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1} // 0 would mean no ID; no caller waits for this ID
+	request.Header = &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1} // 0 would mean that there is no ID; nothing waits for this ID
 	data, err := request.Marshal()
 	if err != nil {
 		return err
@@ -199,7 +201,7 @@ func Propose(ctx context.Context, server *etcdserver.EtcdServer, request etcdser
 	return server.Process(ctx, raftpb.Message{Type: raftpb.MsgProp, From: self, To: self, Entries: []raftpb.Entry{{Data: data}}})
 }
 
-// await waits until the claim exists on this member if known is true, or until the claim is gone if known is false.
+// await waits until the claim exists on this member if known is true, or no longer exists if known is false.
 func (c claims) await(ctx context.Context, target claim, known bool) error {
 	err := poll(ctx, pollInterval, c.server.StoppingNotify(), func() bool { return c.isKnown(target) == known })
 	if err != nil && ctx.Err() != nil {
@@ -210,10 +212,10 @@ func (c claims) await(ctx context.Context, target claim, known bool) error {
 
 func (c claims) isKnown(target claim) bool { return slices.Contains(c.list(target.kind), target) }
 
-// list returns the claims of a kind. list reads them from the database, because etcd does not export its lessor. In
-// the usual case of no claims, list reads at most one key, regardless of the number of leases.
+// list returns the claims of the given kind. It reads them from the database, because etcd does not export its
+// lessor. If there are no claims, which is usual, it reads at most one key, regardless of the number of leases.
 func (c claims) list(wanted kind) (found []claim) {
-	defer func() { _ = recover() }() // a snapshot from the leader may close and replace the database before the lock is acquired
+	defer func() { _ = recover() }() // before the lock is acquired, a snapshot from the leader may close and replace the database
 	tx := c.server.Backend().ReadTx()
 	tx.RLock()
 	defer tx.RUnlock()
@@ -232,41 +234,41 @@ func (c claims) list(wanted kind) (found []claim) {
 
 func leaseKey(id int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(id)) } //nolint:gosec // as etcd writes it
 
-// schedule coordinates the turns of the members of a cluster.
+// schedule makes the members of a cluster take turns.
 type schedule interface {
-	request(ctx context.Context) error                 // announces or renews the wish of this member to defragment
+	request(ctx context.Context) error                 // announces that this member wants to defragment, or renews the announcement
 	candidates(members []peer) []peer                  // returns the other members that want to defragment
-	acquire(ctx context.Context, members []peer) error // claims the turn; the error wraps errTaken if another member has the turn
-	proposeTransfer(ctx context.Context) error         // pauses the writes of all members for a leadership transfer; returns once no write is in progress
+	acquire(ctx context.Context, members []peer) error // claims the turn; the error wraps errTaken if it is another member's turn
+	proposeTransfer(ctx context.Context) error         // pauses all members' writes for a leadership transfer; returns once no write is in progress
 	renew(ctx context.Context) (stop func())           // renews the turn until stop is called
-	release(ctx context.Context)                       // releases the turn and the wish
+	release(ctx context.Context)                       // gives up the turn and withdraws the announcement
 }
 
 const (
-	// claimTTL bounds how long the claims of a crashed member remain valid.
+	// claimTTL limits how long a crashed member's claims remain valid.
 	claimTTL = 10 * time.Second
 	// renewals is the number of times that a claim is renewed within its TTL.
 	renewals = 3
-	// requestTimeout bounds one request to the cluster.
+	// requestTimeout is the timeout for each request to the cluster.
 	requestTimeout = 5 * time.Second
-	// releaseTimeout bounds the requests that release claims.
+	// releaseTimeout is the timeout for releasing all claims.
 	releaseTimeout = time.Second
 )
 
-// claimSchedule implements schedule with claims. claimSchedule is not safe for concurrent use, except by the
-// goroutine that renew starts.
+// claimSchedule implements schedule with claims. Apart from the goroutine started by renew, only one goroutine may
+// use it.
 type claimSchedule struct {
 	claims
 	active func(self types.ID) map[types.ID]bool // returns the members to which self is connected
 	log    zerolog.Logger
-	wished time.Time // time of the last wish; zero if the wish was released
+	wished time.Time // time of the last wish; zero if it was released
 	ttl    time.Duration
 
 	mu   sync.Mutex
 	made []claim // claims made since the last release
 }
 
-// maxClaims bounds the number of claims that release revokes; older claims have expired.
+// maxClaims is the maximum number of claims that release revokes; any older claims have expired.
 const maxClaims = 16
 
 func newClaimSchedule(server *etcdserver.EtcdServer, options *Options) *claimSchedule {
@@ -304,7 +306,8 @@ func (p *claimSchedule) request(ctx context.Context) error {
 
 func (p *claimSchedule) candidates(members []peer) []peer { return p.membersWith(wish, members) }
 
-// membersWith returns the other members that have a claim of the wanted kind. Claims of removed members are ignored.
+// membersWith returns the other members that have a claim of the wanted kind. It ignores claims of members that have
+// been removed.
 func (p *claimSchedule) membersWith(wanted kind, members []peer) (found []peer) {
 	all := p.list(wanted)
 	for _, m := range members {
@@ -315,14 +318,14 @@ func (p *claimSchedule) membersWith(wanted kind, members []peer) (found []peer) 
 	return found
 }
 
-// errTaken is returned while another member has the turn.
+// errTaken is returned while it is another member's turn.
 var errTaken = errors.New("is being defragmented; wait for it to finish")
 
-// turnLag bounds how long this member takes to notice that another member's turn is over.
+// turnLag is the maximum time that this member takes to notice that another member's turn is over.
 const turnLag = time.Second
 
-// waitUntilFree waits up to turnLag until no other member has the turn, because a client may notice that a turn is
-// over before this member does.
+// waitUntilFree waits for up to turnLag until it is no other member's turn, because a client may notice that a turn
+// is over before this member does.
 func (p *claimSchedule) waitUntilFree(ctx context.Context, members []peer) (taken error) {
 	within, cancel := context.WithTimeout(ctx, turnLag)
 	defer cancel()
@@ -342,7 +345,7 @@ func (p *claimSchedule) acquire(ctx context.Context, members []peer) error {
 	if err != nil {
 		err = fmt.Errorf("cannot claim the turn to defragment: %w", err)
 	} else {
-		err = p.checkFree(members) // if two members claim the turn at the same time, at least the second one sees the other claim
+		err = p.checkFree(members) // if two members claim the turn at the same time, at least the second sees the other's claim
 	}
 	if err != nil {
 		p.revoke(ctx, target)
@@ -379,7 +382,7 @@ func (p *claimSchedule) release(ctx context.Context) {
 	p.revoke(ctx, made...)
 }
 
-// revoke revokes claims. If a revocation fails, the claim expires.
+// revoke revokes claims. A claim that cannot be revoked expires.
 func (p *claimSchedule) revoke(ctx context.Context, all ...claim) {
 	if p.server.Leader() == 0 {
 		return
@@ -399,12 +402,13 @@ func (p *claimSchedule) revoke(ctx context.Context, all ...claim) {
 const shortestSlot = 3 * time.Second
 
 // byClock reports whether it is this member's turn while the NOSPACE alarm prevents claims. The members that raised
-// the alarm take turns in time slots, in the order of their IDs. A slot is at least twice as long as a
-// defragmentation, which may start only in the first half of the slot. A member leaves the rotation when its alarm is
-// disarmed. If their clocks differ, two members may be blocked at the same time, but writes are rejected anyway.
+// the alarm take turns in time slots, ordered by ID. A slot is at least twice as long as a defragmentation is
+// expected to take, and a defragmentation may start only in the first half. A member leaves the rotation when its
+// alarm is disarmed. If the members' clocks differ, two of them may be blocked at the same time, which is acceptable
+// because writes are rejected anyway.
 func byClock(now time.Time, f facts) bool {
 	slot := shortestSlot
-	for slot < 2*new(estimator).expected(f.inUse) { // doubled, so that members with similar databases agree
+	for slot < 2*new(estimator).expected(f.inUse) { // grows in powers of two, so that members with databases of similar size agree
 		slot *= 2
 	}
 	rank := slices.Index(f.full, f.self)

@@ -12,11 +12,11 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
-// facts is a snapshot of the state of the member and its cluster, on which all decisions are based.
+// facts is a snapshot of the member's and the cluster's state. All decisions are based on it.
 type facts struct {
-	size, inUse int64 // size of the database in bytes
+	size, inUse int64 // size of the database file and of the data in it, in bytes
 	quota       int64 // in bytes; 0 if there is no limit
-	room        int64 // free bytes on the volume; negative if unknown
+	room        int64 // free space on the volume in bytes; negative if unknown
 	volume      int64 // size of the volume in bytes; negative if unknown
 	self        types.ID
 	leader      types.ID   // 0 if unknown
@@ -32,13 +32,13 @@ type peer struct {
 	id      types.ID
 	name    string
 	learner bool
-	active  bool // connected to this member; always true for this member itself
+	active  bool // this member is connected to it; always true for this member itself
 }
 
 // isSingle reports whether the cluster has only one member.
 func (f facts) isSingle() bool { return len(f.members) == 1 }
 
-// noSpace reports whether any member raised the NOSPACE alarm; raisedNoSpace reports whether this member did.
+// noSpace reports whether any member has raised the NOSPACE alarm; raisedNoSpace reports whether this member has.
 func (f facts) noSpace() bool       { return len(f.full) > 0 }
 func (f facts) raisedNoSpace() bool { return slices.Contains(f.full, f.self) }
 
@@ -53,13 +53,13 @@ func (f facts) isMember(id types.ID) bool {
 // reliefRatio is the fraction of the quota below which the NOSPACE alarm may be disarmed.
 const reliefRatio = 0.9
 
-// canDisarm reports whether the NOSPACE alarm may be disarmed for a database of this size.
+// canDisarm reports whether the NOSPACE alarm may be disarmed with a database of this size.
 func (f facts) canDisarm(size int64) bool {
 	return f.quota == 0 || float64(size) < reliefRatio*float64(f.quota)
 }
 
-// reason returns why the database should be defragmented, or "" if it should not. If a defragmentation would allow
-// the NOSPACE alarm to be disarmed, the threshold is ignored.
+// reason returns why the database should be defragmented, or "" if it should not. The threshold is ignored if
+// defragmentation would allow the NOSPACE alarm to be disarmed.
 func (f facts) reason(threshold Threshold) string {
 	free := f.size - f.inUse
 	switch {
@@ -90,7 +90,7 @@ func (f facts) blockReason(expected, maxPause time.Duration) string {
 	return f.readReason()
 }
 
-// copyReserve is the number of bytes that a copy needs in addition to the bytes in use.
+// copyReserve is the number of bytes that a copy of the database may need beyond the bytes in use.
 const copyReserve = 32 * mebibyte
 
 // readReason describes the readers of the whole database, or returns "" if there are none.
@@ -105,8 +105,8 @@ func (f facts) readReason() string {
 	}
 }
 
-// quorumReason returns why the other members have no quorum without this member, or "" if they have one or this is
-// the only member.
+// quorumReason returns why there would be no quorum without this member, or "" if there would be one or this is the
+// only member.
 func (f facts) quorumReason() string {
 	if f.isSingle() {
 		return ""
@@ -136,26 +136,26 @@ func (f facts) quorumReason() string {
 	}
 }
 
-// Threshold is the amount of free space in a database at which the database is defragmented. The zero Threshold
-// disables defragmentation unless the NOSPACE alarm is raised.
+// Threshold is the amount of free space in the database at which it is defragmented. The zero Threshold disables
+// defragmentation unless the NOSPACE alarm is raised.
 type Threshold struct {
-	Free float64 // free fraction of the file, from 0 to 1
+	Free float64 // fraction of the file that is free, from 0 to 1
 	Min  int64   // bytes
 }
 
-// matches reports whether a database of this size with inUse bytes of data has reached the threshold.
+// matches reports whether a database of the given size, of which inUse bytes are in use, has reached the threshold.
 func (t Threshold) matches(size, inUse int64) bool {
 	free := size - inUse
 	return t != (Threshold{}) && free > 0 && free >= t.Min && float64(free) >= t.Free*float64(size)
 }
 
-// AtStart returns the value of etcd's bootstrap-defrag-threshold-megabytes that applies the threshold to a database
-// of the given size in dir. AtStart returns 0, which disables the setting, if the defragmentation could take too
-// long or fill up the volume, because etcd does not start if its defragmentation fails.
+// AtStart returns the value of etcd's bootstrap-defrag-threshold-megabytes setting that applies the threshold to a
+// database of the given size in dir. It returns 0, which disables the setting, if the defragmentation could take too
+// long or fill up the volume, because etcd does not start if the defragmentation fails.
 func (k *Maintainer) AtStart(dir string, size int64) uint {
 	t := k.options.Threshold
 	needed := max(t.Min, int64(t.Free*float64(size)))
-	kept := size - needed // maximum bytes in use at which a defragmentation is due
+	kept := size - needed // most bytes in use for which a defragmentation is due
 	left, _ := space(dir)
 	if t == (Threshold{}) || kept < 0 || left < 0 || left < size+copyReserve || k.estimator.expected(kept) > k.options.MaxPause {
 		return 0
@@ -163,7 +163,8 @@ func (k *Maintainer) AtStart(dir string, size int64) uint {
 	return uint(max(1, (needed+mebibyte-1)/mebibyte))
 }
 
-// StartProgress describes the progress of etcd's defragmentation at startup, or returns "" if none is running.
+// StartProgress describes the progress of the defragmentation that etcd performs at startup, or returns "" if none is
+// running.
 func StartProgress(dir string) string {
 	if done := copySize(dir); done > 0 {
 		return "defragmenting the database before serving clients: " + formatSize(done) + " copied"
@@ -185,11 +186,11 @@ func formatSize(count int64) string {
 	}
 }
 
-// defaultPace is the assumed speed in bytes per second until the first measurement: half the speed of two slow cores
-// with an average cloud disk.
+// defaultPace is the speed, in bytes per second, that is assumed until the first measurement: half of what two slow
+// cores with an average cloud disk achieve.
 const defaultPace = 100 * mebibyte
 
-// minMeasured is the number of bytes that must be in use for the speed to be measured.
+// minMeasured is the number of bytes that must be in use for a meaningful measurement of the speed.
 const minMeasured = 16 * mebibyte
 
 // estimator measures the speed of defragmentations, in bytes in use per second.
@@ -202,12 +203,12 @@ func (p *estimator) perSecond() int64 {
 	return defaultPace
 }
 
-// expected returns the expected duration of a defragmentation with inUse bytes of data.
+// expected returns the expected duration of a defragmentation that copies inUse bytes of data.
 func (p *estimator) expected(inUse int64) time.Duration {
 	return time.Duration(float64(inUse) / float64(p.perSecond()) * float64(time.Second))
 }
 
-// record adds the duration of a defragmentation.
+// record updates the measured speed after a defragmentation.
 func (p *estimator) record(inUse int64, took time.Duration) {
 	if inUse >= minMeasured && took > 0 {
 		p.measured.Store(max(1, int64(float64(inUse)/took.Seconds())))

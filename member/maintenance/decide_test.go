@@ -24,7 +24,7 @@ const gibibyte = 1 << 30
 // usual is the default threshold.
 var usual = Threshold{Free: 0.45, Min: 100 * mebibyte}
 
-// healthy returns the facts of a healthy follower in a cluster of three members. Half of its database is free.
+// healthy returns the facts for a healthy follower in a three-member cluster, half of whose database is free.
 func healthy() facts {
 	return facts{
 		size: gibibyte, inUse: gibibyte / 2, quota: 8 * gibibyte, room: 100 * gibibyte, self: 1, leader: 2,
@@ -140,7 +140,7 @@ func TestStartProgress(t *testing.T) {
 	assert.Equal(t, "defragmenting the database before serving clients: 3.0 MiB copied", StartProgress(dir))
 }
 
-// leaveStand returns a stand for a leader that is stopping.
+// leaveStand returns a stand whose member is a leader that is stopping.
 func leaveStand(t *testing.T, change func(*stand)) *stand {
 	t.Helper()
 	g, log := &Gate{}, &logtest.Lines{}
@@ -162,7 +162,7 @@ func TestLeave(t *testing.T) {
 		announced int
 	}{
 		"it leads": {func(*stand) {}, true, 1},
-		// While an alarm is raised, writes are not paused, because etcd rejects them anyway and does not grant leases.
+		// While an alarm is raised, writes are not paused, because etcd rejects them anyway and cannot grant leases.
 		"NOSPACE is raised":       {func(s *stand) { s.cluster.now.full = []types.ID{2} }, true, 0},
 		"CORRUPT is raised":       {func(s *stand) { s.cluster.now.corrupt = true }, true, 0},
 		"another one leads":       {func(s *stand) { s.cluster.now.leader = 2 }, false, 0},

@@ -20,15 +20,16 @@ import (
 // request describes a requested defragmentation.
 type request struct {
 	origin   string
-	schedule schedule     // coordinates turns; nil if no coordination is needed
-	do       func() error // defragments the database; nil means etcd's Defragment
+	schedule schedule     // coordinates turns with other members; nil if no coordination is needed
+	do       func() error // defragments the database; nil means cluster.Defragment
 }
 
-// failure is the error of a defragmentation that was started and whose result is already recorded.
+// failure is the error from a defragmentation that was started. Its result has already been recorded.
 type failure struct{ error }
 
-// defragment defragments the database while there are no readers and no other member defragments. If the error is
-// not a failure, the defragmentation was not started, and the error describes what to wait for.
+// defragment defragments the database if there are no readers of the whole database and no other member is being
+// defragmented. Unless the error is a failure, the defragmentation was not started, and the error describes what to
+// wait for.
 func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 	cluster := k.serving.Load().cluster
 	open, err := k.options.Gate.Close("a defragmentation of member " + k.options.Name)
@@ -42,7 +43,7 @@ func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 		}
 	}
 	k.enter(HandingOff, "redirecting clients to other members", f)
-	defer func() { k.enter(Idle, "", f) }() // runs last, because a waiting caller may then start the next defragmentation
+	defer func() { k.enter(Idle, "", f) }() // runs last, because a waiting caller may then start another defragmentation
 	defer open()
 	if r.schedule != nil {
 		defer r.schedule.release(ctx)
@@ -60,7 +61,7 @@ func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 	return k.runDefragmentation(ctx, cluster, f, r)
 }
 
-// handOff transfers leadership, or gives running requests time to finish. A defragmentation requested by a client
+// handOff transfers leadership, or else gives active requests time to finish. A defragmentation requested by a client
 // does not transfer leadership, because the client may have chosen the leader on purpose.
 func (k *Maintainer) handOff(ctx context.Context, cluster cluster, f facts, r request) error {
 	switch {
@@ -132,7 +133,7 @@ func (k *Maintainer) record(o state.Defragmentation) {
 		Msgf("defragmented the database: %s before, %s after", formatSize(o.BytesBefore), formatSize(o.BytesAfter))
 }
 
-// enter sets the phase and writes a log line if the member has to wait.
+// enter sets the phase, and logs if the member has to wait.
 func (k *Maintainer) enter(phase, reason string, f facts) {
 	k.mu.Lock()
 	before := k.state.Phase
@@ -159,28 +160,28 @@ func (k *Maintainer) State() state.Maintenance {
 	return current
 }
 
-// progress estimates the progress from the size of the copy, which grows in steps of ten thousand keys, and from the
-// elapsed time.
+// progress estimates the progress from the elapsed time and the size of the copy, which grows in steps of ten
+// thousand keys.
 func (k *Maintainer) progress(running state.Maintenance, copied int64) float64 {
 	expected := max(running.ExpectedSeconds, 0.001)
 	written := float64(copied) / (expected * float64(k.estimator.perSecond()))
 	return min(0.99, max(written, min(0.9, time.Since(running.Since).Seconds()/expected)))
 }
 
-// leaveTimeout bounds the leadership transfer of a stopping member before clients are disconnected.
+// leaveTimeout limits how long a stopping member may spend on transferring leadership before it disconnects clients.
 const leaveTimeout = 2 * time.Second
 
-// maxWritePause bounds how long writes are paused for a leadership transfer.
+// maxWritePause limits how long writes are paused for a leadership transfer.
 const maxWritePause = 2 * time.Second
 
-// confirmTimeout bounds how long the leader waits for confirmations from other members. Plain etcd never confirms.
+// confirmTimeout limits how long the leader waits for the other members' confirmations. Plain etcd never confirms.
 const confirmTimeout = time.Second
 
-// leave transfers leadership if this member is the leader. raft drops proposals that reach the leader during a
-// transfer, so all members pause their writes. If the transfer fails, etcd transfers leadership at the end of its
-// shutdown, when no clients are connected to this member.
+// leave transfers leadership if this member is the leader. All members pause their writes during the transfer,
+// because raft drops proposals that reach the old leader. If the transfer fails, etcd transfers leadership at the end
+// of its shutdown, when no clients are connected to this member anymore.
 func (k *Maintainer) leave(ctx context.Context, s *service) {
-	if k.busy() { // reading facts blocks during a client's defragmentation
+	if k.busy() { // during a client's defragmentation, reading the facts would block
 		return
 	}
 	f := s.cluster.facts()
@@ -196,7 +197,7 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 	turns, started := s.newSchedule(), time.Now()
 	defer turns.release(ctx)
 	var err error
-	if !f.leasesDisabled() { // if leases are disabled, etcd rejects writes anyway
+	if !f.leasesDisabled() { // while leases are disabled, etcd rejects writes anyway
 		err = turns.proposeTransfer(ctx)
 	}
 	if err == nil {
@@ -210,8 +211,8 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 }
 
 // pauseWritesForClient makes all members pause their writes while a client transfers leadership, until done is
-// called. If the writes cannot be paused, the transfer takes place anyway. A request that etcd is going to reject
-// does not pause writes.
+// called. If the writes cannot be paused, the transfer takes place anyway. Writes are not paused for a request that
+// etcd would reject.
 func (k *Maintainer) pauseWritesForClient(ctx context.Context, message any) (done func()) {
 	s := k.serving.Load()
 	to, ok := message.(*etcdserverpb.MoveLeaderRequest)
@@ -222,7 +223,7 @@ func (k *Maintainer) pauseWritesForClient(ctx context.Context, message any) (don
 		return func() {}
 	}
 	if !k.moving.CompareAndSwap(false, true) {
-		return func() {} // writes are already paused for a transfer by another client
+		return func() {} // writes are already paused for another client's transfer
 	}
 	turns := s.newSchedule()
 	if err := turns.proposeTransfer(ctx); err != nil {
@@ -234,13 +235,13 @@ func (k *Maintainer) pauseWritesForClient(ctx context.Context, message any) (don
 	}
 }
 
-// canLead reports whether id is another voting member that is connected to this member.
+// canLead reports whether id is another voting member to which this member is connected.
 func (f facts) canLead(id types.ID) bool {
 	return slices.ContainsFunc(f.members, func(p peer) bool { return p.id == id && id != f.self && p.active && !p.learner })
 }
 
-// proposeTransfer makes all members pause their writes until the leader changes. proposeTransfer returns once every
-// member has confirmed that it has no write in progress, or after confirmTimeout.
+// proposeTransfer makes all members pause their writes until the leader changes. It returns once every member has
+// confirmed that it has no write in progress, or after confirmTimeout.
 func (p *claimSchedule) proposeTransfer(ctx context.Context) error {
 	announced := p.newClaim(handover)
 	if err := p.grant(ctx, announced, maxWritePause); err != nil {
@@ -274,21 +275,21 @@ func (p *claimSchedule) activeMembers() (all []types.ID) {
 	return all
 }
 
-// writes lists the requests that members forward to the leader. During a transfer, raft silently drops requests that
-// reach the old leader, and the client waits for its timeout (7 s by default).
+// writes lists the requests that members forward to the leader. During a transfer, raft silently drops such requests
+// when they reach the old leader, and clients have to wait for the timeout (7 s by default).
 var writes = []string{
 	"/etcdserverpb.KV/Put", "/etcdserverpb.KV/DeleteRange", "/etcdserverpb.KV/Txn", "/etcdserverpb.KV/Compact",
 	"/etcdserverpb.Lease/LeaseGrant", "/etcdserverpb.Lease/LeaseRevoke",
 }
 
 const (
-	// listenInterval is the interval for polling for an announced handover.
+	// listenInterval is the interval at which a member polls for announced handovers.
 	listenInterval = 10 * time.Millisecond
-	// idleListenInterval is the polling interval while clients are not writing.
+	// idleListenInterval replaces listenInterval while no client is writing.
 	idleListenInterval = 100 * time.Millisecond
 )
 
-// listen polls for handovers announced by the leader and pauses the writes of this member for each of them.
+// listen polls for handovers announced by the leader and pauses this member's writes for each one.
 func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) {
 	leases, heard, applied := claims{server}, []claim{}, uint64(0)
 	for pause := listenInterval; clock.Sleep(ctx, pause) == nil; {
@@ -306,7 +307,7 @@ func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) 
 				k.pauseWrites(ctx, changed, func(ctx context.Context) {
 					confirmed := leases.newClaim(quiet)
 					confirmed.nonce = announced.nonce
-					_ = leases.propose(ctx, confirmed, maxWritePause) // without this confirmation, the leader continues after confirmTimeout
+					_ = leases.propose(ctx, confirmed, maxWritePause) // if the confirmation fails, the leader goes ahead after confirmTimeout
 				})
 			}
 		}
@@ -340,11 +341,11 @@ func (k *Maintainer) pauseWrites(ctx context.Context, changed <-chan struct{}, c
 	}
 }
 
-// startWrite waits while writes are paused, and then counts a write as running until finishWrite is called. If ctx
-// is done first, startWrite returns the error of ctx as a gRPC status.
+// startWrite waits while writes are paused, and then counts a write as in progress until finishWrite is called. If
+// ctx is done first, startWrite returns its error as a gRPC status.
 func (k *Maintainer) startWrite(ctx context.Context) error {
 	for {
-		k.writes.Add(1) // must happen before the check, so that pauseWrites counts every write
+		k.writes.Add(1) // must precede the check, so that pauseWrites does not miss a write
 		over := k.writePause.endNotify()
 		if over == nil {
 			return nil

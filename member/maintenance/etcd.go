@@ -24,17 +24,17 @@ import (
 type cluster interface {
 	facts() facts
 	Defragment() error // blocks until the defragmentation has finished
-	copySize() int64   // returns the number of bytes that a running defragmentation has copied
+	copySize() int64   // returns how many bytes a running defragmentation has copied
 	successor() (to peer, ok bool)
 	handOver(ctx context.Context, to peer) error
 	waitApplied(ctx context.Context) error             // returns once all committed entries are applied
 	disarm(ctx context.Context, member types.ID) error // disarms the NOSPACE alarm of a member
-	isAdmin(ctx context.Context) bool                  // reports whether the client may defragment and transfer leadership
+	isAdmin(ctx context.Context) bool                  // reports whether the client is allowed to defragment and transfer leadership
 }
 
-// embedded implements cluster with direct calls to the etcd in this process, which need no certificates or
-// authentication. Defragment calls the method of the server instead of the backend, because only the server's method
-// prevents a snapshot from the leader from replacing the database at the same time.
+// embedded implements cluster by calling the etcd in this process directly, which requires no certificates or
+// authentication. Defragment goes through the server rather than the backend, because only the server ensures that a
+// snapshot from the leader does not replace the database at the same time.
 type embedded struct {
 	*etcdserver.EtcdServer
 	options *Options
@@ -57,8 +57,8 @@ func (e embedded) facts() facts {
 	}
 	slices.Sort(f.full)
 	if f.noSpace() {
-		// Pages that a reader held during a compaction count as in use until the next commit, and while the alarm
-		// blocks writes, nothing else triggers a commit.
+		// Pages that a reader held during a compaction count as in use until the next commit. While the alarm blocks
+		// writes, nothing else triggers a commit.
 		e.Backend().ForceCommit()
 	}
 	f.size, f.inUse = e.Backend().Size(), e.Backend().SizeInUse()
@@ -74,8 +74,8 @@ func (e embedded) members() (all []peer) {
 	return all
 }
 
-// space returns the free space and the size of the volume that contains dir in bytes, or negative numbers if they
-// are unknown.
+// space returns, in bytes, the free space on the volume that contains dir and the size of the volume, or negative
+// numbers if unknown.
 func space(dir string) (free, size int64) {
 	free, size, err := disk.Space(dir)
 	if err != nil {
@@ -97,8 +97,8 @@ func copySize(dir string) (size int64) {
 	return size
 }
 
-// maxBacklog is the maximum number of unapplied entries of a member that counts as caught up. The maximum is not 0,
-// because under load there are always unapplied entries.
+// maxBacklog is the maximum number of unapplied entries with which a member still counts as caught up. Under load,
+// there are always some.
 const maxBacklog = 50
 
 func (e embedded) waitApplied(ctx context.Context) error {
@@ -111,11 +111,11 @@ func (e embedded) waitApplied(ctx context.Context) error {
 
 const (
 	appliedPoll = 10 * time.Millisecond
-	// pollInterval is the interval for polling for an event that is expected soon.
+	// pollInterval is the polling interval for events that are expected soon.
 	pollInterval = time.Millisecond
 )
 
-// poll returns nil once done returns true, or an error if ctx is done or etcd stops first.
+// poll waits until done returns true. It returns an error if ctx is done or etcd stops first.
 func poll(ctx context.Context, interval time.Duration, stopped <-chan struct{}, done func() bool) error {
 	clock := time.NewTicker(interval)
 	defer clock.Stop()
@@ -143,8 +143,8 @@ func (e embedded) isAdmin(ctx context.Context) bool {
 	return err == nil && e.AuthStore().IsAdminPermitted(who) == nil
 }
 
-// maxMissingEntries is the maximum number of log entries that the new leader may lack, because some entries are
-// always in flight. raft sends the missing entries before the transfer and drops new proposals in the meantime.
+// maxMissingEntries is the maximum number of log entries that the new leader may lack; some are always in flight.
+// raft sends the missing entries before the transfer, and drops new proposals in the meantime.
 const maxMissingEntries = 100
 
 // successor returns the best candidate for leadership: the connected voting member with the most complete log.
@@ -162,8 +162,8 @@ func (e embedded) successor() (best peer, ok bool) {
 	return best, ok
 }
 
-// RaftStatus returns the raft status of a server in this process, or the zero value if another server was started
-// later. etcd exports the status only as an expvar (raft.go in etcdserver).
+// RaftStatus returns the raft status of a server in this process, or the zero value if it is not the most recently
+// started one. etcd exports the status only as an expvar (raft.go in etcdserver).
 func RaftStatus(server *etcdserver.EtcdServer) (status raft.Status) {
 	if published, ok := expvar.Get("raft.status").(expvar.Func); ok {
 		status, _ = published.Value().(raft.Status)
@@ -174,8 +174,8 @@ func RaftStatus(server *etcdserver.EtcdServer) (status raft.Status) {
 	return status
 }
 
-// handOver transfers leadership to another member and returns once that member is the leader. handOver does nothing
-// if this member is not the leader.
+// handOver transfers leadership to another member and returns once that member is the leader. It does nothing if this
+// member is not the leader.
 func (e embedded) handOver(ctx context.Context, to peer) error {
 	if e.Leader() != e.MemberID() {
 		return nil

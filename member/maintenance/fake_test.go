@@ -16,18 +16,18 @@ import (
 	"etcd-wrapper/internal/logtest"
 )
 
-// fake is a cluster with facts and defragmentations that are controlled by a test.
+// fake is a cluster whose facts and defragmentations are controlled by the test.
 type fake struct {
 	mu       sync.Mutex
 	now      facts
 	takes    time.Duration
 	fails    error
-	nobody   bool // no member is up to date enough to become the leader
+	nobody   bool // no other member is up to date enough to become the leader
 	began    []time.Time
 	lifted   int
 	handed   []string
 	stranger bool          // the client lacks permission
-	lagging  time.Duration // time that the member takes to catch up
+	lagging  time.Duration // how long the member takes to catch up
 	readable *Gate
 }
 
@@ -60,13 +60,13 @@ func (c *fake) isAdmin(context.Context) bool { return !c.stranger }
 
 func (c *fake) copySize() int64 { return c.facts().inUse / 4 }
 
-// gaveTo returns the members to which leadership was transferred.
+// gaveTo returns the names of the members to which leadership was transferred.
 func (c *fake) gaveTo() (names []string) {
 	c.change(func(*facts) { names = slices.Clone(c.handed) })
 	return names
 }
 
-// liftedTimes returns how many times an alarm was disarmed.
+// liftedTimes returns the number of times an alarm was disarmed.
 func (c *fake) liftedTimes() (times int) {
 	c.change(func(*facts) { times = c.lifted })
 	return times
@@ -95,17 +95,17 @@ func (c *fake) disarm(_ context.Context, of types.ID) error {
 	return nil
 }
 
-// table implements schedule. The test plays the role of the other members.
+// table is a fake schedule in which the test plays the other members.
 type table struct {
 	mu      sync.Mutex
 	turn    string
 	waiting []peer
 	mine    bool
 	ended   int
-	ending  time.Duration // duration of a release
+	ending  time.Duration // how long release takes
 
 	announced int
-	deaf      error // error of proposeTransfer
+	deaf      error // error returned by proposeTransfer
 }
 
 func (s *table) request(context.Context) error { return nil }
@@ -133,7 +133,7 @@ func (s *table) proposeTransfer(context.Context) error {
 	return s.deaf
 }
 
-// now reports whether this member has the turn, and how many leadership transfers it has announced.
+// now reports whether it is this member's turn, and how many leadership transfers it has announced.
 func (s *table) now() (mine bool, announced int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +171,7 @@ type stand struct {
 	busy    bool // a defragmentation is running
 }
 
-// runStand runs a Maintainer while do is running. do can advance the fake clock by sleeping.
+// runStand runs a Maintainer for as long as do runs. do can sleep to advance the fake clock.
 func runStand(t *testing.T, change func(*stand), do func(*stand)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// defaultInterval is the interval between two checks of the database size.
+	// defaultInterval is the default interval between checks of the database size.
 	defaultInterval = 10 * time.Second
-	// waitingFactor is the factor by which the check interval is reduced while a member is waiting for its turn.
+	// waitingFactor is the factor by which checks are more frequent while a member is waiting for its turn.
 	waitingFactor = 5
-	// drainTime is the time that running requests get to finish before the database is blocked.
+	// drainTime is the time that active requests have to finish before the database is blocked.
 	drainTime = 250 * time.Millisecond
-	// catchUpTimeout bounds how long clients are redirected after a defragmentation.
+	// catchUpTimeout limits how long clients are redirected after a defragmentation.
 	catchUpTimeout = time.Minute
 )
 
@@ -33,24 +33,23 @@ type Options struct {
 	Threshold Threshold
 	MaxPause  time.Duration // maximum expected duration of a defragmentation, unless a client requests it
 	Log       zerolog.Logger
-	Gate      *Gate                                 // shared with all other readers of the whole database; may be nil if client snapshots are the only readers
+	Gate      *Gate                                 // shared by all readers of the whole database; may be nil if those are all client snapshots
 	Name      string                                // member name
 	Quota     int64                                 // database quota in bytes; 0 if there is no limit
 	Active    func(self types.ID) map[types.ID]bool // returns the members to which self is connected; must not block
-	Interval  time.Duration                         // time between two checks; 0 means 10 s
+	Interval  time.Duration                         // time between checks; 0 means 10 s
 	Sending   func() bool                           // reports whether a snapshot is being sent to another member; must not block
 }
 
-// Maintainer keeps the database of one member small. The interceptors of a Maintainer are for etcd's gRPC server,
-// and pass all requests through unless Run is running. State, RedirectReason and Trigger are safe for concurrent
-// use.
+// Maintainer keeps one member's database small. Its interceptors must be added to etcd's gRPC server. They let all
+// requests through unless Run is running. State, RedirectReason and Trigger are safe for concurrent use.
 type Maintainer struct {
 	options     Options
 	estimator   estimator
 	asked       chan struct{} // buffered, capacity 1
 	redirecting pause         // set while clients are redirected to other members
 	writePause  pause         // set while leadership is being transferred
-	writes      atomic.Int64  // number of running client writes
+	writes      atomic.Int64  // number of client writes in progress
 	moving      atomic.Bool   // a client is transferring leadership
 
 	serving atomic.Pointer[service] // nil while Run is not running
@@ -61,7 +60,7 @@ type Maintainer struct {
 	size, inUse int64 // last values returned by Sizes
 }
 
-// service provides access to a serving etcd.
+// service provides access to an etcd that is serving clients.
 type service struct {
 	cluster     cluster
 	newSchedule func() schedule // returns a new schedule
@@ -73,9 +72,9 @@ func New(options Options) *Maintainer {
 	return &Maintainer{options: options, asked: make(chan struct{}, 1), state: state.Maintenance{Phase: Idle, Since: time.Now()}}
 }
 
-// Run maintains the database of a server that has joined its cluster until ctx is done, and then transfers
-// leadership. Run must be called only once, and must return before etcd is closed, because a defragmentation cannot
-// be interrupted.
+// Run maintains the database until ctx is done, and then transfers leadership. The server must have joined its
+// cluster. Run must be called only once, and must return before etcd is closed, because a defragmentation cannot be
+// interrupted.
 func (k *Maintainer) Run(ctx context.Context, server *etcdserver.EtcdServer) {
 	hearing, deaf := context.WithCancel(context.WithoutCancel(ctx))
 	var listening sync.WaitGroup
@@ -128,13 +127,13 @@ func (k *Maintainer) Trigger() error {
 	}
 	select {
 	case k.asked <- struct{}{}:
-	default: // a defragmentation is already requested
+	default: // a defragmentation has already been requested
 	}
 	return nil
 }
 
-// Sizes returns the size of a server's database and the number of bytes in use. During a defragmentation, Sizes
-// returns the sizes before the defragmentation.
+// Sizes returns the size of a server's database and the number of bytes in use. During a defragmentation, it returns
+// the previous sizes.
 func (k *Maintainer) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -144,8 +143,8 @@ func (k *Maintainer) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 	return k.size, k.inUse
 }
 
-// Volume describes the data volume as of the last check, in bytes: its free space, its size, and the space needed
-// for a copy of the database. All fields are 0 if unknown, for example before the first check.
+// Volume describes the data volume as of the last check: its free space, its size, and the space needed for a copy of
+// the database, all in bytes. All fields are 0 if unknown, for example before the first check.
 type Volume struct{ Free, Size, Copy int64 }
 
 // Volume returns the state of the data volume as of the last check.
@@ -156,14 +155,14 @@ func (k *Maintainer) Volume() Volume {
 	return Volume{}
 }
 
-// busy reports whether a defragmentation is in progress, during which calls that read the database block.
+// busy reports whether a defragmentation is in progress. If so, calls that read the database block.
 func (k *Maintainer) busy() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.state.Busy()
 }
 
-// blockReason returns why a defragmentation cannot start now unless a client requests it, or "" if it can.
+// blockReason returns why a defragmentation that no client requested cannot start now, or "" if it can.
 func (k *Maintainer) blockReason(f facts) string {
 	return f.blockReason(k.estimator.expected(f.inUse), k.options.MaxPause)
 }
@@ -184,15 +183,16 @@ const (
 	ByClient    = "client"
 )
 
-// worker is the state of Run.
+// worker contains the state of Run.
 type worker struct {
 	*Maintainer
 	*service
 	schedule schedule
-	since    time.Time // when a defragmentation became due without being blocked; zero if none is due or it is blocked
+	since    time.Time // since when a defragmentation has been due and not blocked; zero if none is due or it is blocked
 }
 
-// check defragments the database if it is worthwhile and possible. check returns the pause before the next check.
+// check defragments the database if that is worthwhile and possible, and returns how long to wait before the next
+// check.
 func (w *worker) check(ctx context.Context) time.Duration {
 	f := w.cluster.facts()
 	w.volume.Store(&Volume{Free: max(0, f.room), Size: max(0, f.volume), Copy: f.inUse})
@@ -219,8 +219,8 @@ func (w *worker) check(ctx context.Context) time.Duration {
 	return w.nextCheck(w.options.Interval/waitingFactor, f)
 }
 
-// nextCheck returns the pause before the next check. The pause is short while the NOSPACE alarm is raised, so that
-// the member does not miss its time slot.
+// nextCheck returns how long to wait before the next check. While the NOSPACE alarm is raised, the wait is short, so
+// that the member does not miss its time slot.
 func (w *worker) nextCheck(usual time.Duration, f facts) time.Duration {
 	if f.noSpace() {
 		return min(usual, shortestSlot/3)
@@ -228,15 +228,15 @@ func (w *worker) nextCheck(usual time.Duration, f facts) time.Duration {
 	return usual
 }
 
-// setIdle releases the claims of this member because no defragmentation is due or it is blocked.
+// setIdle releases this member's claims when no defragmentation is due or it is blocked.
 func (w *worker) setIdle(ctx context.Context, phase, reason string, f facts) {
 	w.since = time.Time{}
 	w.schedule.release(ctx)
 	w.enter(phase, reason, f)
 }
 
-// tryDefragment defragments the database if it is this member's turn. Otherwise, the error describes what the member
-// is waiting for.
+// tryDefragment defragments the database if it is this member's turn. Otherwise, the returned error describes what
+// the member is waiting for.
 func (w *worker) tryDefragment(ctx context.Context, f facts) error {
 	r := request{origin: ByThreshold}
 	switch {
@@ -257,8 +257,8 @@ func (w *worker) tryDefragment(ctx context.Context, f facts) error {
 	return w.defragment(ctx, f, r)
 }
 
-// checkPrecedence returns an error if another member should go first. The leader also waits a little, because other
-// members may notice later that they should defragment.
+// checkPrecedence returns an error if another member should go first. The leader also waits for a while, because it
+// may take other members longer to notice that they should defragment.
 func (w *worker) checkPrecedence(f facts) error {
 	leads := f.leader == f.self
 	if leads && time.Since(w.since) < 2*w.options.Interval {
@@ -280,7 +280,7 @@ func (w *worker) checkPrecedence(f facts) error {
 	}
 }
 
-// runCommand runs a defragmentation requested by Trigger, and records any error as its result.
+// runCommand runs a defragmentation requested through Trigger, and records any error as the result.
 func (w *worker) runCommand(ctx context.Context) {
 	f := w.cluster.facts()
 	r := request{origin: ByCommand}
@@ -299,8 +299,8 @@ func (w *worker) runCommand(ctx context.Context) {
 }
 
 // disarmAlarms disarms the NOSPACE alarm of this member once its database file is small enough, and returns the
-// updated facts. The leader also disarms alarms of members that have left the cluster. etcd compares the quota with
-// the size of the file, not with the bytes in use, so a compaction alone is not sufficient.
+// updated facts. The leader also disarms alarms of members that have left the cluster. A compaction alone is not
+// enough, because etcd compares the quota with the size of the file rather than the bytes in use.
 func (w *worker) disarmAlarms(ctx context.Context, f facts) facts {
 	if !f.noSpace() {
 		return f

@@ -59,7 +59,7 @@ func TestMaintainer_nextAfterTheEnd(t *testing.T) {
 	})
 }
 
-// A member must wait for the given reason, and defragment once the reason no longer applies.
+// A member must wait, report the given reason, and defragment once the reason no longer applies.
 func TestMaintainer_waits(t *testing.T) {
 	for reason, c := range map[string]struct {
 		change func(*stand)

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// Methods that the interceptors handle specially.
+// Methods for which the interceptors have special handling.
 const (
 	snapshotMethod   = "/etcdserverpb.Maintenance/Snapshot"
 	defragmentMethod = "/etcdserverpb.Maintenance/Defragment"
@@ -28,8 +28,8 @@ const (
 	keepAliveMethod  = "/etcdserverpb.Lease/LeaseKeepAlive"
 )
 
-// Stream is an interceptor for etcd's gRPC server. Stream makes client snapshots acquire the Gate, which blocks them
-// during a defragmentation.
+// Stream is an interceptor for etcd's gRPC server. It makes client snapshots acquire the Gate, so that they wait for
+// defragmentations to finish.
 func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	switch info.FullMethod {
 	case keepAliveMethod:
@@ -46,8 +46,8 @@ func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.St
 	return handler(service, stream)
 }
 
-// Unary is an interceptor for etcd's gRPC server. Unary coordinates defragmentations and leadership transfers
-// requested by clients, and redirects clients while the database is blocked.
+// Unary is an interceptor for etcd's gRPC server. It coordinates defragmentations and leadership transfers requested
+// by clients, and redirects clients while the database is blocked.
 func (k *Maintainer) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 	if err := k.checkReserved(ctx, message); err != nil {
 		return nil, err
@@ -72,13 +72,13 @@ func (k *Maintainer) Unary(ctx context.Context, message any, info *grpc.UnarySer
 	return handler(ctx, message)
 }
 
-// defragmentForClient runs a defragmentation requested by a client. The client is responsible for checking whether the
-// defragmentation is worthwhile and whether the other members have a quorum. The request is rejected while the
+// defragmentForClient runs a defragmentation requested by a client. It is up to the client to check that the
+// defragmentation is worthwhile and that the other members have a quorum. The request is rejected while the whole
 // database is being read or another member is being defragmented.
 func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
 	s := k.serving.Load()
 	if s == nil || !s.cluster.isAdmin(ctx) {
-		return handle() // etcd rejects the request, or no coordination is needed yet
+		return handle() // etcd will reject the request, or no coordination is needed yet
 	}
 	if k.busy() { // reading facts blocks
 		return nil, waitError(errUnderWay)
@@ -116,17 +116,17 @@ func isRequest(method string) bool {
 	return strings.HasPrefix(method, "/etcdserverpb.KV/") || strings.HasPrefix(method, "/etcdserverpb.Lease/")
 }
 
-// redirectAfter delays each redirection. etcd's client retries a hundred times, so a client without another endpoint
-// gives up only after 20 s.
+// redirectAfter delays each redirection. etcd's client retries a hundred times, so even a client without another
+// endpoint keeps trying for 20 s.
 const redirectAfter = 200 * time.Millisecond
 
-// errElsewhere makes etcd's client, and therefore every API server, retry immediately on another endpoint, because
-// code Unavailable with this message means that the request had no effect. After any other error, the client does not
-// retry writes.
+// errElsewhere makes etcd's client, and therefore every API server, retry immediately on another endpoint. Code
+// Unavailable with this message tells the client that the request had no effect. After any other error, the client
+// does not retry writes.
 var errElsewhere = status.Error(codes.Unavailable, "there is no connection available")
 
-// pause is a period in which requests wait or are redirected. Every request reads the pause, so reads are lock-free.
-// Only one goroutine at a time may set the pause.
+// pause is a period in which requests wait or are redirected. Reads are lock-free, because every request reads the
+// pause. Only one goroutine at a time may set it.
 type pause struct{ period atomic.Pointer[period] }
 
 // period is a time span in which requests or readers wait.
@@ -152,8 +152,8 @@ func (a *pause) endNotify() <-chan struct{} {
 	return nil
 }
 
-// redirect returns errElsewhere for clients that are known to retry on another endpoint. Other clients wait, as with
-// plain etcd.
+// redirect returns errElsewhere for clients that are known to retry on another endpoint. Other clients have to wait,
+// as with plain etcd.
 func (a *pause) redirect(ctx context.Context) error {
 	over := a.endNotify()
 	if over == nil || len(metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataClientAPIVersionKey)) == 0 {
@@ -178,19 +178,19 @@ func (k *Maintainer) RedirectReason() string {
 }
 
 // Gate prevents defragmentations while the whole database is being read, and vice versa. A defragmentation holds all
-// locks of the database while it is waiting for open read transactions. A single slow reader, such as a snapshot
-// that the client does not fetch, would therefore block all reads and writes of the member.
+// of the database's locks while it waits for open read transactions, so a single slow reader, such as a client that
+// does not read the snapshot it requested, would block all of the member's reads and writes.
 //
 // Client snapshots, backups and verifications call Acquire, because they hold a read transaction for a long time. A
-// defragmentation calls Close. Any number of readers may hold the Gate at the same time. The zero Gate is open. The
-// methods of Gate are safe for concurrent use.
+// defragmentation calls Close. Any number of readers may hold the Gate at the same time. The zero Gate is open. All
+// methods are safe for concurrent use.
 type Gate struct {
 	mu      sync.Mutex
 	readers []*state.DatabaseReader
 	closed  *period // nil while the gate is open
 }
 
-// describeReaders describes the readers for which a defragmentation must wait.
+// describeReaders describes the readers that a defragmentation has to wait for.
 func describeReaders(readers []state.DatabaseReader) string {
 	names := make([]string, len(readers))
 	for i, reader := range readers {
@@ -199,8 +199,8 @@ func describeReaders(readers []state.DatabaseReader) string {
 	return "the database is being read: wait for " + strings.Join(names, " and ") + " to finish"
 }
 
-// Acquire admits a reader and blocks while the gate is closed. what describes the reader in a noun phrase. The
-// reader must call end once its read transaction is closed, and should not wait for the network before that. end may
+// Acquire admits a reader, and blocks while the gate is closed. what is a noun phrase that describes the reader. The
+// reader must call end once its read transaction is closed, and should not wait for the network until then. end may
 // be called more than once. If ctx is done first, the error contains the reason passed to Close.
 func (g *Gate) Acquire(ctx context.Context, what string) (end func(), err error) {
 	for {
@@ -234,8 +234,8 @@ func (g *Gate) leave(reader *state.DatabaseReader) {
 }
 
 // Close closes the gate if it is open and has no readers. Close never blocks. why is a noun phrase such as "a
-// defragmentation". The caller must call open afterwards, and may do so more than once. The error describes what to
-// wait for.
+// defragmentation". The caller must call open afterwards, and may call it more than once. If the gate cannot be
+// closed, the error describes what to wait for.
 func (g *Gate) Close(why string) (open func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -256,7 +256,7 @@ func (g *Gate) open() {
 	g.closed = nil
 }
 
-// Inside returns the current readers, sorted by Since.
+// Inside returns the current readers, longest-running first.
 func (g *Gate) Inside() []state.DatabaseReader {
 	g.mu.Lock()
 	defer g.mu.Unlock()

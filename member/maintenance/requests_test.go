@@ -23,7 +23,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// put sends a client request. If knowing is set, put adds the metadata that etcd's own client sends.
+// put sends a client request, with the metadata of etcd's own client if knowing is set.
 func put(k *Maintainer, method string, knowing bool) error {
 	ctx := context.Background()
 	if knowing {
@@ -57,7 +57,7 @@ func TestRedirect(t *testing.T) {
 	})
 }
 
-// asked sends a defragmentation request like a client.
+// asked sends a defragmentation request as a client would.
 func asked(s *stand, handle func() error) error {
 	_, err := s.Unary(context.Background(), nil, &grpc.UnaryServerInfo{FullMethod: defragmentMethod}, func(context.Context, any) (any, error) {
 		return "done", handle()
@@ -71,7 +71,7 @@ func refusal(t *testing.T, err error, why string) {
 	assert.ErrorContains(t, err, "etcd-wrapper: cannot defragment: "+why)
 }
 
-// full returns facts without free pages.
+// full removes all free pages from the stand's database.
 func full(s *stand) { s.cluster.now.inUse = s.cluster.now.size }
 
 func TestDefragmentForClient(t *testing.T) {
@@ -117,7 +117,7 @@ func TestDefragmentForClient_error(t *testing.T) {
 	})
 }
 
-// opened is a server stream that has only a context.
+// opened is a server stream with nothing but a context.
 type opened struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -281,7 +281,7 @@ func TestPauseWrites_timeout(t *testing.T) {
 	})
 }
 
-// slow performs a write that takes the given duration.
+// slow performs a write that takes the given amount of time.
 func slow(t *testing.T, k *Maintainer, takes time.Duration) {
 	t.Helper()
 	_, err := k.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: writes[0]}, func(context.Context, any) (any, error) {
@@ -300,7 +300,7 @@ func TestPauseWrites_confirmation(t *testing.T) {
 		synctest.Wait()
 		go k.pauseWrites(t.Context(), changed, func(context.Context) { confirmed = time.Since(start) })
 		synctest.Wait()
-		go slow(t, k, 0) // has not been started, so the pause does not wait for it
+		go slow(t, k, 0) // not started yet, so the pause does not wait for it
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		time.Sleep(200 * time.Millisecond)
 		synctest.Wait() // synchronizes access to confirmed

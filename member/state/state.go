@@ -1,11 +1,11 @@
 // Package state defines the published state of a member: the cluster, database maintenance, the data version and the
-// leases. The packages under member fill in the state, and the status document, the metrics, the page and the terminal
-// show it unchanged. The package does not contain any logic or import any other package of this module.
+// leases. The packages under member fill in the state, and the status document, the metrics, the page and the
+// terminal show it unchanged. This package contains no logic and imports no other package of this module.
 package state
 
 import "time"
 
-// Member describes this member's view of the cluster, and its own database. IDs are hexadecimal.
+// Member describes the cluster as seen by this member, and the member's own database. IDs are hexadecimal.
 type Member struct {
 	Name       string `json:"member_name,omitempty"`
 	ClusterID  string `json:"cluster_id,omitempty"`
@@ -13,8 +13,8 @@ type Member struct {
 	Term       uint64 `json:"term,omitempty"`
 	Revision   int64  `json:"revision,omitempty"`  // newest revision in the database
 	DBSize     int64  `json:"db_size,omitempty"`   // size of the database file in bytes
-	DBInUse    int64  `json:"db_in_use,omitempty"` // bytes in use, which a defragmentation would keep
-	Quota      int64  `json:"quota,omitempty"`     // limit in bytes; 0 if there is none
+	DBInUse    int64  `json:"db_in_use,omitempty"` // bytes in use; a defragmentation reclaims the rest
+	Quota      int64  `json:"quota,omitempty"`     // database quota in bytes; 0 if there is none
 	VolumeFree int64  `json:"volume_free,omitempty"`
 	VolumeSize int64  `json:"volume_size,omitempty"` // size of the data volume in bytes
 	NewCluster bool   `json:"new_cluster,omitempty"` // this run created the cluster in an empty data directory
@@ -28,11 +28,11 @@ type Peer struct {
 	URLs    []string `json:"urls"`
 	Active  bool     `json:"active"` // this member is connected to the peer
 	Leader  bool     `json:"leader"`
-	Learner bool     `json:"learner"` // the peer cannot vote yet
+	Learner bool     `json:"learner"` // the peer is a learner, so it cannot vote yet
 }
 
-// Requests counts successful client requests since etcd was started, and their total duration. The duration includes
-// raft and the disk, but not the network.
+// Requests contains the number of successful client requests since etcd was started, and their total duration. The
+// duration includes raft and the disk, but not the network.
 type Requests struct {
 	Count int64
 	Took  time.Duration
@@ -45,7 +45,7 @@ type DataVersion struct {
 	Storage  string `json:"storage"`  // version of this member's database, such as 3.5, or unknown
 	Phase    string `json:"phase"`    // waiting, lowering, holding, letting go, rising, kept or not changed
 	Reason   string `json:"reason"`   // reason for the phase
-	Readable bool   `json:"readable"` // etcd of the wanted version can read the data
+	Readable bool   `json:"readable"` // the wanted etcd version can read the data
 }
 
 // Maintenance describes the maintenance of the database.
@@ -56,11 +56,11 @@ type Maintenance struct {
 	ExpectedSeconds     float64          `json:"expected_seconds"` // expected duration of a defragmentation
 	Progress            float64          `json:"progress"`         // progress of the running defragmentation, from 0 to 1
 	Readers             []DatabaseReader `json:"readers,omitempty"`
-	LastDefragmentation *Defragmentation `json:"last_defragmentation,omitempty"` // last defragmentation since the process started
-	Completed           int              `json:"completed"`                      // completed defragmentations since the process started
-	Failed              int              `json:"failed"`                         // defragmentations that were requested or started but not completed
+	LastDefragmentation *Defragmentation `json:"last_defragmentation,omitempty"` // last defragmentation in this process
+	Completed           int              `json:"completed"`                      // number of completed defragmentations in this process
+	Failed              int              `json:"failed"`                         // number of defragmentations requested or started but not completed
 	FreedBytes          int64            `json:"freed_bytes"`                    // total number of bytes freed
-	NoSpaceDisarmed     int              `json:"nospace_disarmed"`               // number of times that the NOSPACE alarm was disarmed
+	NoSpaceDisarmed     int              `json:"nospace_disarmed"`               // number of times the NOSPACE alarm was disarmed
 }
 
 // Busy reports whether a defragmentation is in progress.
@@ -75,7 +75,7 @@ type DatabaseReader struct {
 // Defragmentation describes a completed or failed defragmentation.
 type Defragmentation struct {
 	At          time.Time `json:"at"`
-	Seconds     float64   `json:"seconds"`      // duration for which the database was blocked
+	Seconds     float64   `json:"seconds"`      // how long the database was blocked
 	Origin      string    `json:"origin"`       // threshold, command or client
 	BytesBefore int64     `json:"bytes_before"` // size of the database file in bytes
 	BytesAfter  int64     `json:"bytes_after"`
@@ -87,7 +87,7 @@ type Lease struct {
 	Kind    string        `json:"kind"`              // member, full_snapshot or delta_snapshot
 	Name    string        `json:"name"`              // name of the lease in the pod's namespace
 	Holder  string        `json:"holder"`            // holder of the lease; empty until the first renewal
-	Renewed time.Time     `json:"renewed,omitzero"`  // time of the last renewal or check
+	Renewed time.Time     `json:"renewed,omitzero"`  // time when the lease was last renewed or checked
 	Problem *LeaseProblem `json:"problem,omitempty"` // nil if there is none
 }
 

@@ -1,7 +1,7 @@
-// Package certificates checks the certificate files in use. The package rereads the files every few seconds, because
-// they can be renewed at any time, and warns before a certificate expires. Once etcd is serving, the package also
-// performs a TLS handshake with each of etcd's listeners to detect certificates that do not cover the advertised
-// names, are only for clients, or were issued by another CA.
+// Package certificates checks the certificate files in use. It rereads the files every few seconds, because they may
+// be renewed at any time, and warns before a certificate expires. Once etcd is serving, the package also performs a
+// TLS handshake with each of etcd's listeners, to detect certificates that do not cover the advertised names, are
+// valid only for client authentication, or were issued by a different CA.
 //
 // Package main adds files when it starts and when etcd's configuration is known. The status document lists them.
 package certificates
@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// rereadAfter is the age at which the files are read again.
+// rereadAfter is the age of the last read after which the files are read again.
 const rereadAfter = 3 * time.Second
 
 // Purposes of certificate files.
@@ -41,16 +41,16 @@ const (
 type Files struct {
 	log zerolog.Logger
 
-	reading    sync.Mutex        // held while files are being read; guards the three fields below
-	warned     map[string]string // last problem that was logged, by purpose
+	reading    sync.Mutex        // held while files are being read; guards the next three fields
+	warned     map[string]string // last logged problem, by purpose
 	verified   fingerprint       // fingerprint of the files at the time of the last handshakes
-	nextVerify time.Time         // time of the next handshakes after a failure
+	nextVerify time.Time         // time at which failed handshakes are retried
 
 	mu     sync.Mutex        // never held during I/O
-	paths  map[string]string // paths by purpose; an empty path means that there is no file
+	paths  map[string]string // paths by purpose; empty if there is no file
 	files  []file            // sorted by purpose
-	pools  map[string]file   // CA bundles that etcd loaded at startup
-	readAt time.Time         // time at which the last read started
+	pools  map[string]file   // CA bundles as loaded by etcd at startup
+	readAt time.Time         // start time of the last read
 
 	listeners []Listener // listeners of the running etcd
 	rejected  []string   // reasons why clients or members cannot connect
@@ -59,7 +59,7 @@ type Files struct {
 // A file describes the content of a certificate file.
 type file struct {
 	status.Certificate
-	leaf   period // validity of the first certificate, which is presented to clients
+	leaf   period // validity of the first certificate in the file, the one presented in handshakes
 	any    period // period in which at least one certificate is valid
 	digest [sha256.Size]byte
 }
@@ -69,16 +69,15 @@ type period struct{ start, end time.Time }
 // isPool reports whether etcd uses the file as a CA bundle.
 func (f file) isPool() bool { return f.Name == EtcdServerCA || f.Name == EtcdPeerCA }
 
-// New returns Files with the given paths by purpose; an empty path means that there is no file. New starts to read
-// the files in the background. Later calls read the files again if the last read started more than 3 s ago.
+// New returns Files with the given paths by purpose; an empty path means that there is no file. New starts reading
+// the files in the background. Later calls to methods read them again if the last read started more than 3 s ago.
 func New(paths map[string]string, log zerolog.Logger) *Files {
 	f := &Files{log: log, paths: maps.Clone(paths), warned: map[string]string{}, pools: map[string]file{}}
 	f.refresh(time.Now())
 	return f
 }
 
-// refresh starts to read the files in the background, unless they were read recently, and does not wait for the
-// result.
+// refresh starts reading the files in the background, unless they were read recently.
 func (f *Files) refresh(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +87,7 @@ func (f *Files) refresh(now time.Time) {
 	}
 }
 
-// Add adds etcd's files before etcd is started, and reads all files. Add may take up to a second.
+// Add adds etcd's files and reads all files, which may take up to a second. It must be called before etcd is started.
 func (f *Files) Add(paths map[string]string) {
 	f.mu.Lock()
 	maps.Copy(f.paths, paths)
@@ -103,8 +102,8 @@ func (f *Files) Add(paths map[string]string) {
 	}
 }
 
-// List returns the certificates as last read, sorted by purpose. List does not block, and omits files that cannot be
-// read.
+// List returns the certificates as of the last read, sorted by purpose. It does not block, and omits unreadable
+// files.
 func (f *Files) List() []status.Certificate {
 	f.refresh(time.Now())
 	f.mu.Lock()
@@ -116,7 +115,7 @@ func (f *Files) List() []status.Certificate {
 	return all
 }
 
-// read reads all files in parallel. If reading a file hangs, its previous content is kept.
+// read reads all files in parallel. If a read hangs, the file's previous content is kept.
 func (f *Files) read() {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -151,7 +150,7 @@ func (f *Files) read() {
 	f.verifyListeners(files, time.Now())
 }
 
-// warn logs a certificate that is not valid or is about to expire. Each problem is only logged once.
+// warn logs certificates that are not valid or are about to expire. Each problem is logged only once.
 func (f *Files) warn(c file, now time.Time) {
 	reason, _ := c.check(file{}, now)
 	if reason != "" && f.warned[c.Name] != reason {
@@ -184,13 +183,13 @@ func parse(path string) (f file, err error) {
 	return f, nil
 }
 
-// Check returns the problems of the files as of now. Check does not block. ended is the reason why no client can
-// connect to etcd, which is that the certificate of the client listener or every CA for client certificates is not
-// valid. soon lists all other problems: files that are not valid or expire within 72 hours, CA bundles that have
-// changed since etcd loaded them, and listener certificates that cannot be verified. Expired peer CAs are listed in
-// soon, because established connections continue; linearizable reads fail once these connections are closed.
+// Check returns the problems with the files at the time now. Check does not block. ended is the reason why no client
+// can connect to etcd: the client listener's certificate is not valid, or no CA for client certificates is. soon
+// lists all other problems: files that are not valid or expire within 72 hours, CA bundles that have changed since
+// etcd loaded them, and listener certificates that fail verification. Expired peer CAs are listed in soon, because
+// established connections stay open; once they are closed, linearizable reads fail.
 //
-// etcd reads certificates and keys for each connection, but reads CA bundles only at startup.
+// etcd rereads certificates and keys for each connection, but reads CA bundles only at startup.
 func (f *Files) Check(now time.Time) (ended, soon string) {
 	f.refresh(time.Now())
 	f.mu.Lock()
@@ -213,8 +212,8 @@ const (
 	reissue = "correct this machine's clock or reissue the certificate"
 )
 
-// check returns the problem of a file, and whether the problem prevents all clients from connecting. read is the
-// content of a CA bundle when etcd loaded it at startup.
+// check returns the problem with a file, and whether it prevents all clients from connecting. read is the CA bundle
+// as loaded by etcd at startup.
 func (f file) check(read file, now time.Time) (reason string, excludesClients bool) {
 	advice, isLoaded, hasChanged := renew, read.Path != "", read.digest != f.digest
 	switch {
@@ -242,7 +241,8 @@ func (f file) check(read file, now time.Time) (reason string, excludesClients bo
 	return problem, false
 }
 
-// checkTime returns a description of the problem with advice if now is outside the validity period, otherwise "".
+// checkTime returns a description of the problem, with advice, if now is outside the validity period, and ""
+// otherwise.
 func (v period) checkTime(now time.Time, advice string) string {
 	switch {
 	case !now.Before(v.end):
@@ -254,7 +254,7 @@ func (v period) checkTime(now time.Time, advice string) string {
 	}
 }
 
-// peers describes who is authenticated with a CA bundle.
+// peers describes whose certificates a CA bundle verifies.
 var peers = map[string]string{EtcdServerCA: "client with a certificate", EtcdPeerCA: "other member"}
 
 func date(at time.Time) string { return at.UTC().Format("2006-01-02 15:04 MST") }

@@ -54,7 +54,7 @@ func TestExpiringCertificatesAreLoggedOnce(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(log.String(), " expires on "), log.String())
 }
 
-// running returns Files that have been read once. running must be called in a synctest bubble.
+// running returns Files that have been read once. It must be called in a synctest bubble.
 func running(paths map[string]string) *certificates.Files {
 	files := certificates.New(paths, zerolog.Nop())
 	synctest.Wait()
@@ -99,8 +99,8 @@ func TestOnlyTheServerCertificateExcludesClients(t *testing.T) {
 	})
 }
 
-// If a CA bundle has expired, clients must be reported as excluded even after the file has been renewed, because etcd
-// reads CA bundles only at startup.
+// Once a CA bundle has expired, clients must be reported as locked out even if the file has been renewed, because
+// etcd reads CA bundles only at startup.
 func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
@@ -132,8 +132,8 @@ func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 	})
 }
 
-// An expired peer CA must not be reported as excluding clients, because established connections between members
-// continue.
+// An expired peer CA must not be reported as locking out clients, because established connections between members
+// stay open.
 func TestExpiredAuthorityOfPeersDoesNotExcludeClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
@@ -147,7 +147,7 @@ func TestExpiredAuthorityOfPeersDoesNotExcludeClients(t *testing.T) {
 	})
 }
 
-// If a certificate path is a pipe without a writer, which blocks readers, no caller may be delayed.
+// No caller may be delayed if a certificate file is a pipe without a writer, which blocks readers.
 func TestFileThatBlocksDelaysNoCaller(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))

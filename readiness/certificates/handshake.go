@@ -18,7 +18,7 @@ import (
 
 const (
 	handshakeTimeout = 5 * time.Second
-	verifyInterval   = 30 * time.Second // interval between handshakes after a failure
+	verifyInterval   = 30 * time.Second // how long to wait before repeating failed handshakes
 )
 
 // A Listener is one of etcd's TLS listeners.
@@ -29,14 +29,14 @@ type Listener struct {
 
 	Cert, Key             string // certificate files of the listener
 	CA                    string // CA bundle for the listener and its clients; empty if there is none
-	ClientCert, ClientKey string // client certificate for the handshake
+	ClientCert, ClientKey string // client certificate to present in the handshake
 }
 
-// A fingerprint identifies the contents of several files.
+// A fingerprint identifies the contents of a set of files.
 type fingerprint [sha256.Size]byte
 
-// Serve sets the listeners once etcd is serving. Serve starts a handshake with each listener to verify its
-// certificate, which is repeated whenever the files have changed.
+// Serve sets the listeners once etcd is serving. It starts a handshake with each listener to verify its certificate,
+// and the handshakes are repeated whenever the files change.
 func (f *Files) Serve(listeners []Listener) {
 	f.mu.Lock()
 	f.listeners = listeners
@@ -44,8 +44,8 @@ func (f *Files) Serve(listeners []Listener) {
 	go f.read()
 }
 
-// verifyListeners verifies the certificates of the listeners if the files have changed, or 30 s after a failure. The
-// caller must hold f.reading.
+// verifyListeners verifies the listeners' certificates if the files have changed, and retries a failed verification
+// after 30 s. The caller must hold f.reading.
 func (f *Files) verifyListeners(files []file, now time.Time) {
 	f.mu.Lock()
 	listeners, failed := f.listeners, len(f.rejected) > 0
@@ -82,8 +82,8 @@ func fingerprintOf(files []file, listeners []Listener) fingerprint {
 	return fingerprint(hash.Sum(nil))
 }
 
-// verify returns an error if clients that verify the listener's certificate cannot connect. verify ignores whether
-// certificates have expired, which Check reports.
+// verify returns an error if clients that verify the listener's certificate cannot connect. Expired certificates are
+// not an error, because Check reports them.
 func (l Listener) verify(now time.Time) error {
 	certificates, err := l.handshake()
 	if err != nil {
@@ -102,10 +102,10 @@ func (l Listener) verify(now time.Time) error {
 	for _, each := range certificates[1:] {
 		options.Intermediates.AddCert(each)
 	}
-	if l.CA == "" { // without a CA, only verify the key usage
+	if l.CA == "" { // without a CA, verify only the key usage
 		options.Roots.AddCert(leaf)
 	} else if content, err := disk.ReadCertificates(l.CA); err != nil || !options.Roots.AppendCertsFromPEM(content) {
-		return nil // the file is being replaced and will be read again, because etcd would not have started with it
+		return nil // etcd would not have started with this file, so it is being replaced and will be read again
 	}
 	_, err = leaf.Verify(options)
 	var invalid x509.CertificateInvalidError
@@ -123,8 +123,8 @@ func (l Listener) verify(now time.Time) error {
 	return nil
 }
 
-// handshake returns the certificates of the listener. The handshake may still fail afterwards: with TLS 1.2, a
-// listener sends its own certificate before it rejects the client's certificate.
+// handshake returns the certificates presented by the listener, even if the handshake fails later: with TLS 1.2, a
+// listener sends its own certificate before it rejects the client's.
 func (l Listener) handshake() (certificates []*x509.Certificate, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()

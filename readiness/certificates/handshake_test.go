@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/readiness/certificates"
 )
 
-// serve starts a listener that, like etcd, rereads its certificate and key for each connection.
+// serve starts a listener that rereads its certificate and key for each connection, as etcd does.
 func serve(t *testing.T, pair testcerts.Pair) (address string) {
 	t.Helper()
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{

@@ -1,7 +1,7 @@
-// Package history keeps the recent history of a member in memory: time series of measurements (trends.go) and a
-// timeline of events. The history covers a few hours and is lost when the process exits.
+// Package history keeps a member's recent history in memory: time series of measurements (trends.go) and a timeline
+// of events. The history covers a few hours and is lost when the process exits.
 //
-// Package report passes each status document to a History, whose trends and timeline are then included in the status
+// Package report passes each status document to a History, and includes the History's trends and timeline in the
 // document.
 package history
 
@@ -24,18 +24,18 @@ import (
 type History struct {
 	fsyncs prometheus.Metric
 
-	// These fields are only used by Record.
+	// The fields in this block are used only by Record.
 	previous status.Document
 	taken    reading
-	due      time.Time // time of the next point; zero until etcd has been started
+	due      time.Time // when the next point is due; zero until etcd has been started
 
 	mu       sync.Mutex
 	trends   *status.Trends
 	timeline []status.TimelineEvent
 }
 
-// New returns an empty history. etcd is the registry with etcd's metrics. The only way to get a registered histogram
-// from Prometheus is to try to register the same one again.
+// New returns an empty history. etcd is the registry that contains etcd's metrics. The only way to get a registered
+// histogram from Prometheus is to try to register an identical one.
 func New(etcd prometheus.Registerer) *History {
 	equal := prometheus.NewHistogram(fsyncs)
 	if existing, ok := errors.AsType[prometheus.AlreadyRegisteredError](etcd.Register(equal)); ok {
@@ -44,8 +44,8 @@ func New(etcd prometheus.Registerer) *History {
 	return &History{fsyncs: equal}
 }
 
-// Record compares a document with the previous one and returns the new events. If it is time for a measurement,
-// Record calls requests.
+// Record compares a document with the previous one and returns the new events. Record calls requests only if a
+// measurement is due.
 func (h *History) Record(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) []status.TimelineEvent {
 	events := h.note(d, now)
 	h.recordTrends(d, now, requests)
@@ -67,11 +67,11 @@ func (h *History) Timeline() []status.TimelineEvent {
 	return h.timeline
 }
 
-// maxPerKind is the maximum number of events of one kind. Without the limit, a flapping condition could displace all
-// other events.
+// maxPerKind is the maximum number of events of one kind. Otherwise, a flapping condition could crowd out all other
+// events.
 const maxPerKind = 10
 
-// note adds the events that have happened since the previous document to the timeline, and returns them.
+// note adds the events since the previous document to the timeline, and returns them.
 func (h *History) note(d status.Document, now time.Time) []status.TimelineEvent {
 	events := append(checkEvents(h.previous, d, now), changes(eventsOf(h.previous, now), eventsOf(d, now), now)...)
 	if len(events) == 0 {
@@ -91,7 +91,7 @@ func (h *History) note(d status.Document, now time.Time) []status.TimelineEvent 
 	return events
 }
 
-// An eventWithKey is an event with a key that identifies it in all documents.
+// An eventWithKey is an event with a key that identifies it across documents.
 type eventWithKey struct {
 	status.TimelineEvent
 	key string
@@ -107,7 +107,8 @@ func (all eventList) has(e eventWithKey) bool {
 	return slices.ContainsFunc(all, func(other eventWithKey) bool { return other.Kind == e.Kind && other.key == e.key })
 }
 
-// changes returns the events that are new in after, and an event for each problem that is only in before.
+// changes returns the events that are new in after, and an event for each problem that has been resolved since
+// before.
 func changes(before, after eventList, now time.Time) (events []status.TimelineEvent) {
 	for _, e := range after {
 		if !before.has(e) {
@@ -146,7 +147,7 @@ func eventsOf(d status.Document, now time.Time) (all eventList) {
 	return all
 }
 
-// addRun adds the start of the process with the previous exit, the readiness, and the leader.
+// addRun adds the start of the process (including how the previous run ended), the readiness, and the leader.
 func (all *eventList) addRun(d status.Document, now time.Time) {
 	if !d.Started.IsZero() {
 		health, last := status.HealthOK, ""
@@ -159,7 +160,7 @@ func (all *eventList) addRun(d status.Document, now time.Time) {
 		all.add("process", d.Started, "start", health, "the process started"+last)
 	}
 	at := cmp.Or(d.ReadySince, now)
-	if d.NewCluster { // may be the result of a lost volume
+	if d.NewCluster { // may indicate that the volume was lost
 		all.add("cluster", at, "start", status.HealthOK, "created a new cluster because the data directory was empty")
 	}
 	if d.Ready {
@@ -177,12 +178,12 @@ func (all *eventList) addRun(d status.Document, now time.Time) {
 			name = cmp.Or(peer.Name, name)
 		}
 	}
-	// The key contains the term, because the same leader may win another election.
+	// The key contains the term, because the leader may win another election.
 	all.add(fmt.Sprint(d.Leader, d.Term), now, "leader", status.HealthOK, fmt.Sprintf("%s is the leader in term %d", name, d.Term))
 }
 
-// addBackups adds the last full snapshot and the last restore test if this run made them. The store truncates times
-// to seconds.
+// addBackups adds the last full snapshot and the last restore test if they were made in this run. The store truncates
+// their times to seconds.
 func (all *eventList) addBackups(d status.Document) {
 	second := d.Started.Truncate(time.Second)
 	if d.Backup == nil {
@@ -208,8 +209,8 @@ func maxTime(a, b time.Time) time.Time {
 	return a
 }
 
-// addErrors adds the current errors of the lifecycle, the backups and the leases. The key of an event does not
-// contain the error message, which may change.
+// addErrors adds the current errors of the lifecycle, the backups and the leases. The events' keys do not contain the
+// error message, because it may change.
 func (all *eventList) addErrors(d status.Document) {
 	add := func(subject, health, message string, since time.Time) {
 		all.add(subject, since, "problem", health, subject+": "+message)
@@ -254,7 +255,7 @@ func checkEvents(before, after status.Document, now time.Time) (events []status.
 	return events
 }
 
-// level returns the severity of a check's status. An unknown status is treated as ok.
+// level returns the severity of a check's status. An unrecognized status is treated as ok.
 func level(health string) int {
 	return max(0, slices.Index([]string{status.HealthOK, status.HealthDegraded, status.HealthFailed}, health))
 }

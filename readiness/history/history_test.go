@@ -20,7 +20,7 @@ import (
 
 var began = time.Date(2026, time.November, 21, 1, 0, 0, 0, time.UTC)
 
-// etcd is a History together with its inputs and a fake clock.
+// etcd is a History with its inputs and a fake clock.
 type etcd struct {
 	*History
 	now    time.Time
@@ -91,7 +91,7 @@ func TestPointCoversTheTimeSinceThePreviousOne(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(text), `"write_seconds":[0.002],"read_seconds":[null]`, "no reads")
 
-	e.is.Revision = 40 // a snapshot from another leader has replaced the data
+	e.is.Revision = 40 // a snapshot from another leader replaced the data
 	e.after(shortest)
 	assert.Len(t, e.Trends().Write, 2)
 	assert.Zero(t, e.Trends().Revisions[1])
@@ -140,7 +140,7 @@ func TestNothingIsMeasuredBeforeEtcdRuns(t *testing.T) {
 	assert.Nil(t, e.Trends())
 }
 
-// added returns the messages that a change of the document adds to the timeline.
+// added returns the messages that a change to the document adds to the timeline.
 func added(t *testing.T, change func(*status.Document)) []string {
 	t.Helper()
 	e := newEtcd(t)
@@ -266,7 +266,7 @@ func TestChecksBeforeEtcdRunsAreNoEvents(t *testing.T) {
 
 func TestFullSnapshotIsOneEventWhetherListedOrMade(t *testing.T) {
 	e := newEtcd(t)
-	// The last snapshot has the same revision as the one before it, but a different time.
+	// The last snapshot has the same revision as the previous one, but a different time.
 	for _, at := range []time.Duration{0, 300 * time.Millisecond, time.Minute} {
 		e.is.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: began.Truncate(time.Second).Add(at), Reason: "schedule"}}
 		e.after(time.Second)

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// capacity is the maximum number of points in a series. When a series is full, pairs of points are merged, which
-	// doubles the interval. Once the interval has its maximum length, the oldest point is dropped instead. A series
-	// covers up to 160 minutes.
+	// capacity is the maximum number of points in a series. When a series is full, adjacent points are merged in
+	// pairs, which doubles the interval. Once the interval has reached its maximum, the oldest point is dropped
+	// instead. A series covers up to 160 minutes.
 	capacity = 120
 	shortest = 5 * time.Second
 	longest  = 16 * shortest
@@ -34,14 +34,14 @@ type reading struct {
 	revision      int64
 }
 
-// recordTrends adds a point to each series when it is time for one.
+// recordTrends adds a point to each series if one is due.
 func (h *History) recordTrends(is status.Document, now time.Time, requests func() (writes, reads state.Requests)) {
 	if h.due.IsZero() && is.DBSize == 0 || now.Before(h.due) {
 		return
 	}
 	taken := h.read(is, now, requests)
 	defer func() { h.taken = taken }()
-	if h.due.IsZero() { // a point is based on two readings
+	if h.due.IsZero() { // a point is the difference between two readings
 		h.due = now.Add(shortest)
 		return
 	}
@@ -52,7 +52,7 @@ func (h *History) recordTrends(is status.Document, now time.Time, requests func(
 	trends.Until = now
 	points := h.points(&trends, taken, is)
 	for _, next := range points {
-		*next.series = append(*next.series, float32(next.point)) // readers never access elements beyond the length of their slices
+		*next.series = append(*next.series, float32(next.point)) // safe because readers never look beyond the length of their slices
 	}
 	if len(trends.Write) == capacity {
 		shorten(&trends, points)
@@ -90,7 +90,7 @@ func (h *History) points(of *status.Trends, now reading, is status.Document) []s
 	}
 }
 
-// shorten reduces the number of points in each series.
+// shorten makes room for new points in each series.
 func shorten(of *status.Trends, all []sample) {
 	shortened := func(p status.Points) status.Points { return p[1:] }
 	if of.Interval < longest.Seconds() {
@@ -122,7 +122,7 @@ func downsample(p status.Points) status.Points {
 func (h *History) read(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) reading {
 	writes, reads := requests()
 	var fsyncs dto.Metric
-	_ = h.fsyncs.Write(&fsyncs) // without metrics, the points are missing
+	_ = h.fsyncs.Write(&fsyncs) // without metrics, these points are missing
 	return reading{at: now, writes: writes, reads: reads, fsyncs: fsyncs.GetHistogram(), revision: d.Revision}
 }
 
@@ -134,7 +134,7 @@ func average(from, to state.Requests) float64 {
 	return (to.Took - from.Took).Seconds() / float64(to.Count-from.Count)
 }
 
-// p99 returns the 99th percentile of the observations between two readings, calculated like Prometheus'
+// p99 returns the 99th percentile of the observations between two readings, calculated as by Prometheus's
 // histogram_quantile, or NaN if there were none.
 func p99(from, to *dto.Histogram) float64 {
 	counted := map[float64]uint64{}

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// all returns the label names of all metrics, keyed by metric name.
+// all returns each metric's label names, keyed by metric name.
 func all(t *testing.T) map[string][]string {
 	m := newMetrics()
 	m.Handler(document, []string{"Query"})
@@ -58,7 +58,7 @@ func TestEveryMetricIsDocumentedWithItsLabels(t *testing.T) {
 }
 
 // rowOf returns the table row that documents a metric. A row for "`a_`, `b_` and `c_seconds`" documents three metrics
-// with the same suffix.
+// that share a suffix.
 func rowOf(rows []docs.Row, name string) docs.Row {
 	for _, row := range rows {
 		names := docs.Quoted(row[0])

@@ -1,9 +1,9 @@
-// Package metrics serves GET /metrics. The package has its own registry, because etcd registers its metrics in the
-// global registry and serves them itself.
+// Package metrics serves GET /metrics. It has its own registry, because etcd registers its metrics in the global
+// registry and serves them itself.
 //
-// Most metrics are derived from the status document at each scrape. The package only counts events that the document
-// does not contain, such as calls to the sidecar, which package runtime reports. No label has an unbounded number of
-// values.
+// Most metrics are derived from the status document at each scrape. The package itself counts only events that are
+// not in the document, such as calls to the sidecar, which package runtime reports. No label has an unbounded number
+// of values.
 package metrics
 
 import (
@@ -33,7 +33,7 @@ type Result string
 const (
 	Successful Result = "successful"
 	Failed     Result = "failed"
-	Lost       Result = "lost" // the sidecar has been restarted and has lost the initialization
+	Lost       Result = "lost" // the sidecar was restarted and lost the initialization
 )
 
 // Unrequested is the mode of an initialization that this process did not request.
@@ -51,7 +51,7 @@ type Metrics struct {
 	drain           prometheus.Gauge
 }
 
-// New returns metrics whose counters are zero.
+// New returns Metrics with all counters at zero.
 func New() *Metrics {
 	registry := prometheus.NewRegistry()
 	all := promauto.With(registry)
@@ -80,8 +80,8 @@ func New() *Metrics {
 	}
 }
 
-// Handler serves the counted metrics and the metrics of the document that now returns. states lists all states of the
-// lifecycle. Handler must be called only once.
+// Handler serves the counters and the metrics derived from the document returned by now. states lists all states of
+// the lifecycle. Handler must be called only once.
 func (m *Metrics) Handler(now func() status.Document, states []string) http.Handler {
 	m.registry.MustRegister(collector{now, states})
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
@@ -106,7 +106,7 @@ func (m *Metrics) Recovered(cause, outcome string, lost int64) {
 // EtcdStarted records how long it took until etcd was ready.
 func (m *Metrics) EtcdStarted(took time.Duration) { m.start.Set(took.Seconds()) }
 
-// EtcdStopped records how long etcd took to stop, and how much of that time was spent on closing client streams.
+// EtcdStopped records how long etcd took to stop, and how much of that time was spent closing client streams.
 func (m *Metrics) EtcdStopped(took, drain time.Duration) {
 	m.stop.Set(took.Seconds())
 	m.drain.Set(drain.Seconds())
@@ -124,8 +124,8 @@ func outcome(err error) string {
 	}
 }
 
-// A collector derives metrics from the status document at each scrape, so all metrics are consistent. Metrics with
-// unknown values are omitted, because alerts would mistake them for 0.
+// A collector derives metrics from the status document at each scrape, so all metrics are consistent. A metric whose
+// value is unknown is omitted, because alerts would take a placeholder such as 0 at face value.
 type collector struct {
 	document func() status.Document
 	states   []string
@@ -227,8 +227,8 @@ func (m sink) addMember(d status.Document) {
 	}
 }
 
-// addSteps adds the states and transitions of the state machines. Transitions are counted by from, to and event,
-// regardless of the guard.
+// addSteps adds the states and transitions of the state machines. Transitions are counted by source, target and
+// event, regardless of the guard.
 func (m sink) addSteps(d status.Document, states []string) {
 	seconds := map[string]float64{d.State: time.Since(d.Since).Seconds()} // time spent in the current state
 	times := map[[3]string]int{}
@@ -261,7 +261,7 @@ func (m sink) addBackups(d status.Document) {
 		m.add("cluster_info", "The cluster in the backup store that the data belongs to, with its owner and generation; always 1.", 1,
 			"cluster", b.Cluster, "owner", b.Owner, "generation", strconv.Itoa(b.Generation))
 	}
-	if b.Role == facts.Writer && b.Revision > 0 { // a standby with a lag of 0 would make the store look up to date
+	if b.Role == facts.Writer && b.Revision > 0 { // if a standby reported a lag of 0, the store would look up to date
 		m.add("backup_lag_revisions", "Number of revisions that are not in the backup store yet.", float64(b.LagRevisions))
 		m.add("backup_lag_seconds", "Age in seconds of the oldest revision that is not in the backup store yet; 0 if there is none.", b.LagSeconds)
 	}

@@ -24,13 +24,13 @@ import (
 	"etcd-wrapper/readiness/page/chromiumtest"
 )
 
-// A browser is a browser tab that is used by one test.
+// A browser is a browser tab for one test.
 type browser struct {
 	*chromiumtest.Tab
 	t *testing.T
 }
 
-// newBrowser starts a browser with a window of the size of a desktop.
+// newBrowser starts a browser with a desktop-sized window.
 func newBrowser(t *testing.T) browser {
 	t.Helper()
 	b := browser{chromiumtest.Open(t), t}
@@ -41,20 +41,20 @@ func newBrowser(t *testing.T) browser {
 // forTest returns the browser for use in a subtest.
 func (b browser) forTest(t *testing.T) browser { return browser{b.WithTest(t), t} }
 
-// do runs a script and stores its value in result, unless result is nil.
+// do runs a script and stores the value in result, unless result is nil.
 func (b browser) do(script string, result any) {
 	b.t.Helper()
 	b.Run(chromedp.Evaluate(script, result))
 }
 
-// evaluate evaluates a condition once.
+// evaluate evaluates a condition once, without waiting.
 func (b browser) evaluate(expression string, parts ...any) (yes bool) {
 	b.t.Helper()
 	b.do(fmt.Sprintf(expression, parts...), &yes)
 	return yes
 }
 
-// waitForText waits until the text of an element contains the given text.
+// waitForText waits until the element's text contains the given string.
 func (b browser) waitForText(selector, text string) {
 	b.t.Helper()
 	b.WaitFor(`document.querySelector(%q)?.textContent.includes(%q)`, selector, text)
@@ -67,7 +67,7 @@ func (b browser) text(selector string) (text string) {
 	return text
 }
 
-// tabTo presses the Tab key until all elements have received the focus in the given order.
+// tabTo presses Tab until all elements have received the focus in the given order.
 func (b browser) tabTo(ids ...string) {
 	b.t.Helper()
 	for presses := 0; len(ids) > 0; presses++ {
@@ -81,7 +81,7 @@ func (b browser) tabTo(ids ...string) {
 
 var screenshots = flag.String("screenshots", "", "directory for pictures of the page")
 
-// A size is the size of a window in pixels.
+// A size is a window size in pixels.
 type size struct{ width, height int64 }
 
 // Window sizes for which the page is designed.
@@ -97,8 +97,7 @@ const (
 	dark  = "dark"
 )
 
-// setWindow sets the window size and the color scheme, and disables animations, because colors change during an
-// animation.
+// setWindow sets the window size and the color scheme. It disables animations, because colors change while they run.
 func (b browser) setWindow(window size, preference string) {
 	b.t.Helper()
 	b.Run(chromedp.EmulateViewport(window.width, window.height), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{
@@ -106,7 +105,7 @@ func (b browser) setWindow(window size, preference string) {
 	}))
 }
 
-// screenshot saves images of the page in desktop and phone windows and in both color schemes if -screenshots is set.
+// If -screenshots is set, screenshot saves images of the page at desktop and phone sizes, in both color schemes.
 func (b browser) screenshot(name string) {
 	if *screenshots == "" {
 		return
@@ -131,7 +130,7 @@ func (b browser) save(name string) {
 	}))
 }
 
-// compress reduces a PNG to its 256 most frequent colors, which reduces its size by two thirds without a visible
+// compress reduces a PNG to its 256 most frequent colors, which cuts its size by two thirds with no visible
 // difference.
 func compress(shot []byte) ([]byte, error) {
 	full, err := png.Decode(bytes.NewReader(shot))
@@ -155,7 +154,7 @@ func compress(shot []byte) ([]byte, error) {
 //go:embed testdata/contrast.js
 var contrast string
 
-// unreadableText returns the texts whose contrast is below 4.5:1, the minimum for WCAG level AA.
+// unreadableText returns all text with a contrast ratio below 4.5:1, the minimum for WCAG level AA.
 func (b browser) unreadableText() (texts []string) {
 	b.t.Helper()
 	b.do(contrast, &texts)

@@ -39,7 +39,7 @@ func greyAndLiveAgain(b browser) {
 
 func greyInSilence(b browser) {
 	p := b.open(serving())
-	p.mu.Lock() // no document is sent while the lock is held
+	p.mu.Lock() // no document can be sent while the lock is held
 	b.later(13 * time.Second)
 	b.WaitForElements("body.lost")
 	b.waitForText("#link", "as of ")

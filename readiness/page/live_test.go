@@ -60,7 +60,7 @@ func TestInABrowserThePage(t *testing.T) {
 	}
 }
 
-// open opens the page of a process.
+// open opens a process's page.
 func (b browser) open(first status.Document) *process {
 	b.t.Helper()
 	p := newProcess(b.t, first)
@@ -116,7 +116,7 @@ func alarmWhileItLasts(b browser) {
 	b.waitForText("#facts dd.quiet", "resolved 3 Feb 2001 04:05:06")
 }
 
-// show makes the page show its latest document with some fields changed.
+// show makes the page show its latest document with the given changes.
 func (b browser) show(fields string) {
 	b.t.Helper()
 	b.do(`show({ ...latest, `+fields+` })`, nil)
@@ -195,7 +195,7 @@ func tellOfBackups(b browser) {
 		d.Backup = &well
 	})
 	b.waitForText("#facts", "all revisions up to 41200")
-	b.waitForText("#facts", "revisions 1 to 41200") // text of an older wrapper
+	b.waitForText("#facts", "revisions 1 to 41200") // wording used by older wrappers
 	b.WaitFor(`!document.getElementById("facts").textContent.includes("backups fail")`)
 	p.update(func(d *status.Document) { d.Backup, d.Standalone = nil, true })
 	b.WaitFor(`document.getElementById("facts").textContent.includes("backupsnone (no --backup-store)")`)
@@ -396,7 +396,7 @@ func goBack(b browser) {
 	b.WaitFor(`document.querySelectorAll("#back-line .whole").length === 2 && [...document.querySelectorAll("#back-line .whole")].every((flag) => flag.offsetHeight < 30)`)
 	b.tabTo("back-to")
 	b.Run(chromedp.KeyEvent(kb.ArrowRight))
-	b.waitForText("#back-line", "--restore-to=time:2001-02-03T05:00:00Z") // the next restore point is in the gap
+	b.waitForText("#back-line", "--restore-to=time:2001-02-03T05:00:00Z") // the next restore point falls into the gap
 	b.waitForText("#back-at", "generation 1")
 	b.Run(chromedp.Click("#back-copy", chromedp.ByQuery))
 	b.WaitFor(`["Copied", "Selected"].includes(document.getElementById("back-copy").textContent)`)

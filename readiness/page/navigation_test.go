@@ -87,7 +87,7 @@ func beLegible(b browser) {
 	b.waitForText("#state", "Recovery")
 	b.contrast("with a recovery")
 	p.update(func(d *status.Document) { *d = well() })
-	b.Run(chromedp.Reload()) // otherwise, the page reports a different process
+	b.Run(chromedp.Reload()) // otherwise, the page would report a different process
 	b.waitForText("#state", "Serving")
 	b.show(member)
 	b.do(`document.activeElement.blur()`, nil)
@@ -104,7 +104,7 @@ func beLegible(b browser) {
 	b.contrast("grey")
 }
 
-// contrast requires that all texts are readable.
+// contrast requires all text to be readable.
 func (b browser) contrast(when string) {
 	b.t.Helper()
 	for _, preference := range []string{light, dark} {

@@ -21,14 +21,14 @@ import (
 //go:embed *.js page.html page.css
 var files embed.FS
 
-// scripts lists the files of the page's script in order.
+// scripts lists the files that make up the page's script, in order.
 var scripts = []string{"words.js", "facts.js", "tiles.js", "trends.js", "timeline.js", "recovery.js", "restore.js", "diagram.js", "watch.js"}
 
-// comments matches the comment lines in a script, which are removed.
+// comments matches the comment lines that are stripped from a script.
 var comments = regexp.MustCompile(`(?m)^\s*//.*\n`)
 
-// docs is the URL of the documentation, with a trailing slash. Release builds set docs with a linker flag. If docs is
-// empty, the page has no links to the documentation.
+// docs is the URL of the documentation, with a trailing slash. Release builds set it with a linker flag. If it is
+// empty, the page does not link to the documentation.
 var docs string
 
 // Handler serves the page. overview is an SVG whose states have the ID "state_NAME" and whose arrows have the ID
@@ -39,7 +39,7 @@ func Handler(overview, table string) http.Handler {
 		script.WriteString(comments.ReplaceAllString(file(name), ""))
 	}
 	style := file("page.css")
-	var inert bytes.Buffer // escaped so that text in the table cannot close the enclosing element
+	var inert bytes.Buffer // escaped, so that no text in the table can close the enclosing element
 	json.HTMLEscape(&inert, []byte(table))
 	recovery, _ := json.Marshal(status.RecoverySteps) // cannot fail, because all fields are strings
 	body := strings.NewReplacer("{{style}}", style, "{{script}}", script.String(), "{{overview}}", overview, "{{table}}", inert.String(),
@@ -61,7 +61,8 @@ func Diagram(svg string) http.Handler {
 	return document("image/svg+xml", "default-src 'none'; frame-ancestors 'none'", svg)
 }
 
-// policy returns a content security policy that allows only this script, this style and connections to this server.
+// policy returns a content security policy that allows only this script, this style and connections to the same
+// server.
 func policy(script, style string) string {
 	return strings.Join([]string{
 		"default-src 'none'",
@@ -80,7 +81,7 @@ func source(inline string) string {
 	return fmt.Sprintf("'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
 }
 
-// A document serves a text that never changes. Browsers may cache the text, but must revalidate it for each request.
+// A document serves text that never changes. Browsers may cache it, but must revalidate it before each use.
 func document(contentType, policy, text string) http.Handler {
 	header := map[string]string{
 		"Content-Security-Policy": policy,

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// cluster changes a document so that it describes a member of a three-member cluster with an owner.
+// cluster makes a document describe a member of a three-member cluster with an owner.
 func cluster(d status.Document) status.Document {
 	d.Pod, d.MemberID, d.Standalone, d.SidecarStatus, d.Certificates, d.LastError = "etcd-main-0", "8e9e05c52164694d", true, "", nil, nil
 	d.Member = state.Member{
@@ -31,7 +31,7 @@ func cluster(d status.Document) status.Document {
 	return d
 }
 
-// healthy changes a document so that it describes an upgraded member without any problems. The README shows it.
+// healthy makes a document describe an upgraded member without any problems. The README shows it.
 func healthy(d *status.Document) {
 	d.LastExit, d.Validation = "terminated", &status.Validation{Mode: "sanity", Reason: "the last run was stopped in order"}
 	d.Transitions = slices.DeleteFunc(d.Transitions, func(t status.Transition) bool { return t.Count == 3 })
@@ -85,8 +85,8 @@ func states() map[string]status.Document {
 	}
 }
 
-// The page must not overflow and all texts must be readable in all states, windows and color schemes, even after the
-// process has exited.
+// In all states, window sizes and color schemes, the page must not overflow and all text must be readable, even after
+// the process has exited.
 func TestInABrowser_thePageInEveryState(t *testing.T) {
 	shared := newBrowser(t)
 	for name, d := range states() {
@@ -115,7 +115,7 @@ func TestInABrowser_thePageInEveryState(t *testing.T) {
 	}
 }
 
-// repeated returns the long texts that the page shows more than once, except in the timeline and the steps.
+// repeated returns the long strings that appear more than once on the page, except in the timeline and the steps.
 func repeated(b browser) (texts []string) {
 	b.do(`(() => {
 		const seen = new Map();

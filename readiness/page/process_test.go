@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// A process is a fake wrapper that can be stopped and restarted on the same address. The test sets its document.
+// A process is a fake wrapper whose document is set by the test. It can be stopped and restarted on the same address.
 type process struct {
 	t       *testing.T
 	address string
@@ -76,7 +76,7 @@ func (p *process) change() <-chan struct{} {
 func (p *process) update(how func(*status.Document)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.now.Checks = slices.Clone(p.now.Checks) // copied because earlier documents may still be in use
+	p.now.Checks = slices.Clone(p.now.Checks) // copied because the previous document may still be in use
 	how(&p.now)
 	close(p.changed)
 	p.changed = make(chan struct{})

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Documents for the tests. All times are relative to the time of the call.
+// Documents for the tests. All times are relative to when the function is called.
 
 func before(d time.Duration) time.Time { return time.Now().Add(-d) }
 
@@ -25,7 +25,7 @@ func checksOf(word, reason string) []status.Check {
 	return all
 }
 
-// waiting returns a run in which the sidecar has failed and no longer responds.
+// waiting is a wrapper whose sidecar has failed and no longer responds.
 func waiting() status.Document {
 	refused := "cannot ask the sidecar for the status of the initialization: dial tcp 127.0.0.1:8080: connect: connection refused"
 	return status.Document{
@@ -50,7 +50,7 @@ func waiting() status.Document {
 	}
 }
 
-// serving returns a run that is serving after an outage of the sidecar and a full validation.
+// serving is a wrapper that serves clients after a sidecar outage and a full validation.
 func serving() status.Document {
 	step := func(
 		ago time.Duration, from statemachine.State, event statemachine.Event, guard statemachine.Guard, to statemachine.State, reason string, times int, after float64,
@@ -118,7 +118,7 @@ func lastHours() *status.Trends {
 	return t
 }
 
-// recovering returns a run that is restoring data from the store.
+// recovering is a wrapper that is restoring data from the store.
 func recovering() status.Document {
 	d := waiting()
 	d.Reason, d.SidecarStatus, d.LastError, d.Standalone = "recovery has been restoring since 2026-11-22T12:00:00Z: there is room", "", nil, true
@@ -128,7 +128,7 @@ func recovering() status.Document {
 	return d
 }
 
-// defragmenting returns a run in which a defragmentation is blocking the database.
+// defragmenting is a wrapper whose database is blocked by a defragmentation.
 func defragmenting() status.Document {
 	d := serving()
 	d.Maintenance = &state.Maintenance{
@@ -139,7 +139,7 @@ func defragmenting() status.Document {
 	return d
 }
 
-// behind returns a run whose store is unreachable.
+// behind is a wrapper whose store is unreachable.
 func behind() status.Document {
 	d := serving()
 	d.Timeline = append(d.Timeline,
@@ -168,7 +168,7 @@ func behind() status.Document {
 	return d
 }
 
-// well returns a run whose store contains all revisions.
+// well is a wrapper whose store contains all revisions.
 func well() status.Document {
 	d := behind()
 	kept := *d.Backup

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	requestTimeout = 5 * time.Second // time until the reply starts; long, because the machine may be busy
+	requestTimeout = 5 * time.Second // time until the reply starts; generous, because the machine may be busy
 	maxDocument    = 4 << 20         // bytes
 )
 
@@ -32,18 +32,18 @@ var ErrNoAnswer = errors.New("no answer")
 // A Client sends requests to one wrapper.
 type Client struct {
 	address string // scheme, host and port
-	name    string // description of the wrapper in errors
+	name    string // describes the wrapper in errors
 	timeout time.Duration
 	http    *http.Client
 }
 
-// NewClient returns a client for the wrapper on a loopback port, without connecting to it. The client uses plain
-// HTTP, which a wrapper always accepts on loopback.
+// NewClient returns a client for the wrapper on a loopback port, without connecting to it. It uses plain HTTP, which
+// wrappers always accept on loopback.
 func NewClient(port uint16) *Client {
 	return newClient(loopback, port, fmt.Sprintf("etcd-wrapper on port %d", port), requestTimeout, nil)
 }
 
-// newClient returns a client for the wrapper on a host. If secured is nil, the client uses plain HTTP.
+// newClient returns a client for the wrapper on the given host. It uses plain HTTP if secured is nil.
 func newClient(host string, port uint16, name string, timeout time.Duration, secured *tls.Config) *Client {
 	scheme := "http"
 	if secured != nil {
@@ -121,7 +121,7 @@ func (c *Client) Watch(ctx context.Context, receive func(Document) error) error 
 	return nil
 }
 
-// A RejectedError is the wrapper's reason for rejecting a request.
+// A RejectedError contains the wrapper's reason for rejecting a request.
 type RejectedError string
 
 // Error implements error.
@@ -130,9 +130,9 @@ func (r RejectedError) Error() string { return string(r) }
 // maxReason is the maximum size of a RejectedError in bytes.
 const maxReason = 4 << 10
 
-// Defragment requests a defragmentation and returns once the wrapper has accepted the request. The document shows the
-// progress. If a defragmentation cannot start now, the error is a RejectedError; if there is no response within 5 s,
-// it wraps ErrNoAnswer.
+// Defragment requests a defragmentation and returns once the wrapper has accepted the request. Documents show the
+// progress. The error is a RejectedError if a defragmentation cannot start now, and wraps ErrNoAnswer if there is no
+// response within 5 s.
 func (c *Client) Defragment(ctx context.Context) error {
 	reply, err := c.Send(ctx, http.MethodPost, "/defrag")
 	if err != nil {
@@ -191,10 +191,10 @@ func (c *Client) Send(ctx context.Context, method, path string) (*http.Response,
 type MemberStatus struct {
 	Member   string    `json:"member"`
 	Document *Document `json:"status,omitempty"` // nil if the member did not respond
-	Error    string    `json:"error,omitempty"`  // reason why there is no document
+	Error    string    `json:"error,omitempty"`  // why there is no document
 }
 
-// memberTimeout limits how long FetchAll takes, which queries the members in parallel.
+// memberTimeout limits how long FetchAll takes. It applies to all members, because they are queried in parallel.
 const memberTimeout = 3 * time.Second
 
 // FetchAll returns the status of all members in known.Peers, in the same order. FetchAll connects to the hosts in
@@ -239,8 +239,8 @@ func fetchFrom(ctx context.Context, known Document, peer state.Peer, port uint16
 	return document, checkMember(document, known, peer, client.address)
 }
 
-// checkMember returns an error if a document does not come from the expected member, because the address may belong
-// to another member, another cluster or another program. A member that is starting has no known ID and is not ready.
+// checkMember returns an error if a document is not from the expected member: the address may belong to another
+// member, another cluster or another program. While a member is starting, its ID is unknown and it is not ready.
 func checkMember(answer, known Document, peer state.Peer, address string) error {
 	switch {
 	case answer.MemberID == "" && (answer.Ready || answer.State == ""):

@@ -23,38 +23,38 @@ import (
 type Document struct {
 	Headline         Headline           `json:"headline"` // summary
 	State            string             `json:"state"`
-	Since            time.Time          `json:"since"`                // time at which the state was entered
+	Since            time.Time          `json:"since"`                // when the state was entered
 	Reason           string             `json:"reason"`               // why the state was entered
 	Ready            bool               `json:"ready"`                // result of /readyz
-	ReadySince       time.Time          `json:"ready_since"`          // time at which Ready last changed
-	Attempt          int                `json:"attempt"`              // number of times that the state was entered in a row for the same reason
-	NextRetry        time.Time          `json:"next_retry,omitzero"`  // time at which the state's timer fires, if there is one
+	ReadySince       time.Time          `json:"ready_since"`          // when Ready last changed
+	Attempt          int                `json:"attempt"`              // how many times in a row the state was entered for the same reason
+	NextRetry        time.Time          `json:"next_retry,omitzero"`  // when the state's timer fires, if it has one
 	LastError        *Error             `json:"last_error,omitempty"` // last error; Ended is set once it is resolved
 	Validation       *Validation        `json:"validation,omitempty"` // absent until an initialization is requested
 	SidecarStatus    string             `json:"sidecar_status,omitempty"`
 	Standalone       bool               `json:"standalone,omitempty"` // there is no sidecar
 	Pod              string             `json:"pod"`                  // name of the pod or the host
-	MemberID         string             `json:"member_id,omitempty"`  // etcd member ID, hexadecimal; absent until etcd is ready
+	MemberID         string             `json:"member_id,omitempty"`  // etcd member ID in hexadecimal; absent until etcd is ready
 	state.Member                        // set once etcd has been started
 	Started          time.Time          `json:"started"`   // start of the process
 	LastExit         string             `json:"last_exit"` // how the previous run ended; one of ExitClasses
 	Versions         Versions           `json:"versions"`
-	Checks           []Check            `json:"checks"`                    // checks of /readyz, except for the lifecycle check
+	Checks           []Check            `json:"checks"`                    // /readyz checks, except for the lifecycle check
 	DataVersion      *state.DataVersion `json:"data_version,omitempty"`    // absent until etcd is ready
 	Maintenance      *state.Maintenance `json:"maintenance,omitempty"`     // absent until etcd has been started
 	Backup           *facts.Backups     `json:"backup,omitempty"`          // absent without a backup store
 	Recovery         *Recovery          `json:"recovery,omitempty"`        // set during and after a recovery, and if the data cannot be recovered
 	Leases           []state.Lease      `json:"leases,omitempty"`          // leases that this member renews
-	ConfigWarnings   []string           `json:"config_warnings,omitempty"` // warnings about settings of etcd that are ineffective or suspicious
+	ConfigWarnings   []string           `json:"config_warnings,omitempty"` // warnings about ineffective or suspicious etcd settings
 	Certificates     []Certificate      `json:"certificates,omitempty"`    // certificates in use
 	Transitions      []Transition       `json:"transitions"`               // oldest first, at most 64; repeated transitions are combined
-	TransitionCounts []TransitionCount  `json:"transition_counts"`         // number of each transition since the process started
+	TransitionCounts []TransitionCount  `json:"transition_counts"`         // how often each transition has occurred since the process started
 
 	Trends   *Trends         `json:"trends,omitempty"`   // absent until etcd has run for a few seconds
 	Timeline []TimelineEvent `json:"timeline,omitempty"` // oldest first, at most 10 of each kind
 
-	PhaseSince     time.Time `json:"phase_since"`                // start of the phase, which may include several states while polling
-	LastExitReason string    `json:"last_exit_reason,omitempty"` // reason for LastExit, if known
+	PhaseSince     time.Time `json:"phase_since"`                // start of the phase, which spans several states while polling
+	LastExitReason string    `json:"last_exit_reason,omitempty"` // why the previous run ended, if known
 }
 
 // Values of LastExit that an exit record cannot contain.
@@ -76,7 +76,7 @@ type Error struct {
 	At    time.Time `json:"at"`             // time of the last occurrence
 	Since time.Time `json:"since"`          // time of the first consecutive occurrence
 	Count int       `json:"count"`          // number of consecutive occurrences
-	Ended time.Time `json:"ended,omitzero"` // time at which the error was resolved; absent if it persists
+	Ended time.Time `json:"ended,omitzero"` // when the error was resolved; absent if it persists
 	// Class is one of volume, sidecar, validation, configuration, certificate, timeout, server, record, etcd, crash.
 	Class   string `json:"class"`
 	Message string `json:"message"`
@@ -102,8 +102,8 @@ type Check struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// CommonReason returns the reason if all checks fail for the same reason, otherwise "". All checks fail for the same
-// reason while etcd is not running and until the first check after etcd has been started.
+// CommonReason returns the reason if all checks fail for the same reason, and "" otherwise. This is the case while
+// etcd is not running, and from the start of etcd until the first check.
 func CommonReason(checks []Check) string {
 	differs := func(c Check) bool { return c.Status != HealthFailed || c.Reason != checks[0].Reason }
 	if len(checks) < 2 || slices.ContainsFunc(checks, differs) {
@@ -116,11 +116,11 @@ func CommonReason(checks []Check) string {
 type Certificate struct {
 	Name      string    `json:"name"` // purpose: etcd_server, etcd_server_ca, etcd_peer, etcd_peer_ca, etcd_client or sidecar_ca
 	Path      string    `json:"path"`
-	NotBefore time.Time `json:"not_before"` // latest start of the validity of all certificates in the file
-	NotAfter  time.Time `json:"not_after"`  // earliest end of the validity of all certificates in the file
+	NotBefore time.Time `json:"not_before"` // latest start of validity among the certificates in the file
+	NotAfter  time.Time `json:"not_after"`  // earliest end of validity among the certificates in the file
 }
 
-// expiryWarning is the remaining validity below which there are warnings about a certificate.
+// expiryWarning is the remaining validity below which a certificate causes a warning.
 const expiryWarning = 72 * time.Hour
 
 // IsExpiring reports whether the certificate has expired or will expire within 72 hours.
@@ -129,12 +129,12 @@ func (c Certificate) IsExpiring(now time.Time) bool { return c.NotAfter.Sub(now)
 // A Transition is a transition of the lifecycle, or a change of readiness.
 type Transition = statemachine.Transition
 
-// A TransitionCount is the number of transitions with the same states, event and guard.
+// A TransitionCount counts transitions with the same states, event and guard.
 type TransitionCount = statemachine.TransitionCount
 
 // Recovery describes the recovery of lost or damaged data.
 type Recovery struct {
-	State            string    `json:"state"` // state of the state machine that --dump-fsm=recovery.dot prints
+	State            string    `json:"state"` // state in the state machine printed by --dump-fsm=recovery.dot
 	Since            time.Time `json:"since"`
 	Reason           string    `json:"reason"`                      // reason for the state
 	Loss             string    `json:"loss,omitempty"`              // what is restored and what is lost; empty if nothing is restored
@@ -146,14 +146,14 @@ type Recovery struct {
 
 // Trends are time series of the same length, oldest point first.
 type Trends struct {
-	Interval  float64   `json:"interval"`           // seconds between two points; increases over time
+	Interval  float64   `json:"interval"`           // seconds between points; increases over time
 	Until     time.Time `json:"until"`              // time of the last point
 	Write     Points    `json:"write_seconds"`      // mean duration of client writes on this member
 	Read      Points    `json:"read_seconds"`       // mean duration of client reads on this member
 	Fsync     Points    `json:"fsync_seconds"`      // 99th percentile of the duration of WAL fsyncs
 	DBSize    Points    `json:"db_size"`            // size of the database file in bytes
 	DBInUse   Points    `json:"db_in_use"`          // number of bytes in use in the database file
-	BackupLag Points    `json:"backup_lag_seconds"` // age of the oldest change that has not been stored
+	BackupLag Points    `json:"backup_lag_seconds"` // age of the oldest change that has not been stored yet
 	Revisions Points    `json:"revisions_per_second"`
 }
 

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// fields returns the types of a struct's fields, keyed by JSON name.
+// fields returns the types of a struct's fields by JSON name.
 func fields(of reflect.Type) map[string]reflect.Type {
 	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
 		of = of.Elem()

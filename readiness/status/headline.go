@@ -11,10 +11,10 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// A Headline summarizes a document. The Headline is the first line in the status command, on the page and in the
-// termination message.
+// A Headline summarizes a document. It is the first line of the status command's output, the page and the termination
+// message.
 type Headline struct {
-	Phase      string      `json:"phase"`                // the state, or the step of the recovery in progress
+	Phase      string      `json:"phase"`                // state, or step of the recovery in progress
 	Health     string      `json:"health"`               // ok, degraded or failed
 	Conditions []Condition `json:"conditions,omitempty"` // worst first
 	Summary    string      `json:"summary"`              // phase, health and conditions in one line
@@ -23,13 +23,13 @@ type Headline struct {
 // A Condition is a current problem.
 type Condition struct {
 	Subject string `json:"subject"` // name of a check, "backups", "database" and so on
-	Health  string `json:"health"`  // degraded; failed if clients or data are affected
+	Health  string `json:"health"`  // degraded, or failed if clients or data are affected
 	Message string `json:"message"` // a clause
 	Runbook string `json:"runbook"` // documentation page and heading
 	Command string `json:"command"` // command to run first
 }
 
-// Values of Health. A member that is not ready has failed, even if it is only waiting.
+// Values of Health. A member that is not ready counts as failed, even if it is only waiting.
 const (
 	HealthOK       = "ok"
 	HealthDegraded = "degraded"
@@ -62,8 +62,7 @@ func HeadlineOf(d Document) Headline {
 // String returns the subject and the message.
 func (c Condition) String() string { return c.Subject + ": " + c.Message }
 
-// NotReadyReason returns the failed checks with their reasons. Checks that fail for the same reason are listed
-// together.
+// NotReadyReason returns the failed checks with their reasons. Checks that fail for the same reason are grouped.
 func NotReadyReason(checks []Check) string {
 	var failed []string
 	for _, c := range conditionsOf(checks, HealthFailed) {
@@ -72,8 +71,8 @@ func NotReadyReason(checks []Check) string {
 	return strings.Join(failed, "; ")
 }
 
-// currentError returns the first part of the message of an unresolved error, without the cause, which the reason for
-// the state contains.
+// currentError returns the first part of an unresolved error's message. It omits the cause, which is part of the
+// reason for the state.
 func currentError(e *Error) string {
 	if e == nil || !e.Ended.IsZero() {
 		return ""
@@ -96,13 +95,13 @@ func pending(d Document) string {
 	return ""
 }
 
-// A RecoveryStep is a recovery state in which time is spent.
+// A RecoveryStep is a recovery state that takes time.
 type RecoveryStep struct {
 	State string `json:"state"`
 	Doing string `json:"doing"`
 }
 
-// RecoverySteps lists all steps in order, some of which a recovery may skip.
+// RecoverySteps lists all steps in order. A recovery may skip some.
 var RecoverySteps = []RecoveryStep{
 	{"Resume", "checking for an interrupted restore"},
 	{"Examine", "examining the volume"},
@@ -122,7 +121,7 @@ var RecoverySteps = []RecoveryStep{
 	{"Install", "installing the data"},
 }
 
-// DescribeRecovery returns a description of a recovery state, or "" if no time is spent in the state.
+// DescribeRecovery returns a description of a recovery state, or "" if the state takes no time.
 func DescribeRecovery(state string) string {
 	for _, step := range RecoverySteps {
 		if step.State == state {
@@ -155,7 +154,7 @@ func phase(d Document) string {
 	}
 }
 
-// formatProgress formats two numbers of bytes in the unit of the total.
+// formatProgress formats part and total, both in bytes, in the unit that suits total.
 func formatProgress(part, total int64) string {
 	unit, name := int64(1<<20), "MiB"
 	if total < unit {
@@ -174,7 +173,7 @@ func conditions(d Document) (all []Condition) {
 			add(newCondition("database", HealthDegraded, quotaUsed(d.Member)))
 		}
 	}
-	if d.State == "StartEtcd" { // the readiness check reports them while etcd is serving
+	if d.State == "StartEtcd" { // reported by the readiness check while etcd is serving
 		add(invalidCertificates(d.Certificates, time.Now())...)
 	}
 	for _, warning := range d.ConfigWarnings {
@@ -185,7 +184,7 @@ func conditions(d Document) (all []Condition) {
 	if d.State == "Terminating" && d.Backup != nil && d.Backup.RunningFullSnapshot != nil {
 		add(newCondition("stop", HealthDegraded, "waiting for a full snapshot"+sent(d.Backup.RunningFullSnapshot)))
 	}
-	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // only set after etcd has been stopped
+	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // set only after etcd has been stopped
 		add(newCondition("stop", HealthDegraded, "waiting for all acknowledged writes to be stored"))
 	}
 	add(backupConditions(d.Backup)...)
@@ -212,11 +211,11 @@ func invalidCertificates(files []Certificate, now time.Time) (all []Condition) {
 	return all
 }
 
-// noSpace is the subject of the condition for the space check.
+// noSpace is the subject of the space check's condition.
 const noSpace = "no space"
 
 // conditionsOf returns a condition for each check that has the given status. If several checks have the same reason,
-// conditionsOf returns only a condition for the first of them.
+// only the first one gets a condition.
 func conditionsOf(checks []Check, status string) (all []Condition) {
 	listed := map[string]bool{}
 	for _, check := range checks {
@@ -233,11 +232,11 @@ func conditionsOf(checks []Check, status string) (all []Condition) {
 	return all
 }
 
-// isNearQuota reports whether the database has used at least 80% of its quota.
+// isNearQuota reports whether the database has reached 80% of its quota.
 func isNearQuota(m state.Member) bool { return m.Quota > 0 && m.DBSize >= m.Quota/5*4 }
 
-// quotaUsed describes how much of the quota has been used. At 100%, etcd does not raise the NOSPACE alarm until the
-// next write.
+// quotaUsed describes how much of the quota has been used. Even at 100%, etcd does not raise the NOSPACE alarm until
+// the next write.
 func quotaUsed(m state.Member) string {
 	consequence := "writes are rejected at 100%"
 	if m.DBSize >= m.Quota {
@@ -246,11 +245,10 @@ func quotaUsed(m state.Member) string {
 	return fmt.Sprintf("%d%% of the quota is used; %s: compact, delete keys or raise quota-backend-bytes", 100*m.DBSize/m.Quota, consequence)
 }
 
-// maxLag is the backup lag above which there is a condition, even if there is no error. The alert uses the same
-// limit.
+// maxLag is the backup lag above which there is a condition even without an error. The alert uses the same limit.
 const maxLag = 5 * time.Minute
 
-// backupConditions returns the condition of the backups: a failed restore test, an error, or a long lag.
+// backupConditions returns the condition for the backups, if any: a failed restore test, an error or a long lag.
 func backupConditions(b *facts.Backups) []Condition {
 	if b == nil {
 		return nil
@@ -289,7 +287,7 @@ func sent(run *facts.SnapshotProgress) string {
 	return ", " + formatProgress(run.SentBytes, run.TotalBytes)
 }
 
-// guides maps the first word of a condition's subject to a section of the documentation and a command.
+// guides maps the first word of a condition's subject to a documentation section and a command.
 var guides = map[string]struct{ runbook, command string }{
 	"quorum":           {"docs/runbook.md#replace-a-member", "etcd-wrapper status --cluster"},
 	"not_learner":      {"docs/maintenance.md#cluster-membership", "etcd-wrapper status --cluster"},

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The client must time out if the process is suspended or starved of CPU, in which case it accepts connections but
-// does not respond.
+// The client must time out if the process is suspended or starved of CPU, and therefore accepts connections without
+// responding.
 func TestClientTimesOutOnASilentServer(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
 	}
 }
 
-// If a machine is lost, packets to it are dropped without an error, so FetchAll must not claim anything about the
+// If a machine is lost, packets to it are silently dropped, so FetchAll must not draw any conclusions about the
 // member.
 func TestFetchAll_claimsNothingAboutAMemberThatCannotBeReached(t *testing.T) {
 	expired, cancel := context.WithTimeout(t.Context(), 0)

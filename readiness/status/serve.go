@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// pollInterval is the polling interval for changes without a notification, such as those of readiness checks.
+	// pollInterval is the polling interval for changes that cause no notification, such as those of readiness checks.
 	pollInterval = 250 * time.Millisecond
-	// minPause is the minimum pause between two events, which combines changes that follow each other quickly.
+	// minPause is the minimum time between events, so that changes in quick succession are combined.
 	minPause = 50 * time.Millisecond
-	// heartbeat is the maximum time without an event, so both sides can detect a broken connection. The page waits a
-	// little more than twice as long.
+	// heartbeat is the maximum time between events, so that both sides can detect a broken connection. The page's
+	// timeout is a little more than twice as long.
 	heartbeat = 5 * time.Second
 	// writeTimeout limits how long writing one event may take.
 	writeTimeout = 10 * time.Second
-	// maxStreams is the maximum number of open streams; maxPerClient is the maximum for one client.
+	// maxStreams is the maximum number of open streams; maxPerClient is the maximum per client.
 	maxStreams   = 32
 	maxPerClient = 8
 )
@@ -36,7 +36,7 @@ const (
 type Source struct {
 	// Document returns the current document.
 	Document func() Document
-	// Changed returns a channel that is closed when the lifecycle changes next.
+	// Changed returns a channel that is closed the next time the lifecycle changes.
 	Changed func() <-chan struct{}
 }
 
@@ -50,10 +50,10 @@ type endpoint struct {
 }
 
 // Handler serves the document. If the query contains ?watch, Handler streams the current document and each change as
-// server-sent events. With compression, an event contains little more than the changes, unless the document is larger
-// than gzip's window of 32 KiB. When the request's context is canceled, the latest change is sent before the stream
-// ends. A client may have 8 open streams, and all clients together may have 32. Control characters are escaped for
-// terminals.
+// server-sent events. Each event contains the whole document, but compression shrinks it to little more than the
+// changes, unless the document exceeds gzip's 32 KiB window. When the request's context is canceled, the latest
+// change is sent before the stream ends. There can be 8 open streams per client, and 32 in total. Control characters
+// are escaped for terminals.
 func Handler(source Source) http.Handler {
 	return gzhttp.GzipHandler(&endpoint{source: source, clients: map[string]int{}})
 }
@@ -75,7 +75,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.stream(w, r)
 }
 
-// enter adds a stream, or returns the reason why no stream can be added.
+// enter adds a stream, or returns why no stream can be added.
 func (e *endpoint) enter(client string) (refusal string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -123,7 +123,7 @@ type stream struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
 	source  Source
-	last    []byte    // document that the last event contained
+	last    []byte    // document in the last event
 	at      time.Time // time of the last event
 }
 
@@ -132,7 +132,7 @@ func (s *stream) run(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		ended := ctx.Err() != nil
-		changed := s.source.Changed() // must be called before Document, because a change could otherwise be missed
+		changed := s.source.Changed() // must be called before Document, so as not to miss a change
 		if err := s.update(); err != nil || ended {
 			return
 		}
@@ -161,7 +161,7 @@ func (s *stream) update() error {
 	}
 }
 
-// send writes an event with its own deadline, because the server's deadline applies to the entire reply.
+// send sets a deadline for each event, because the server's deadline applies to the entire reply.
 func (s *stream) send(format string, parts ...any) error {
 	s.at = time.Now()
 	if err := s.control.SetWriteDeadline(s.at.Add(writeTimeout)); err != nil {

@@ -60,10 +60,10 @@ func (t *fakeRun) check(verdict string) {
 // test.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// limit is the server's timeout for requests and responses.
+// limit is the server's timeout for both requests and responses.
 const limit = time.Second
 
-// serve starts a server with the timeout limit, which runs until end is called.
+// serve starts a server that uses limit as its timeout and runs until end is called.
 func serve(t *testing.T, run *fakeRun) (address string, end context.CancelFunc) {
 	lifetime, end := context.WithCancel(context.Background())
 	server := httptest.NewUnstartedServer(status.Handler(run.source()))
@@ -178,7 +178,7 @@ func TestStreamHasHeartbeats(t *testing.T) {
 	})
 }
 
-// After a small change, the server must not send the whole document to each open page.
+// For a small change, the server must not transmit the whole document to each open page.
 func TestStream_costsLittleMoreThanItsChanges(t *testing.T) {
 	run := newFakeRun()
 	for i := range 90 {
@@ -292,7 +292,7 @@ func TestControlCharactersAreEscaped(t *testing.T) {
 	}
 }
 
-// documentOf returns a document in which all fields are set and all texts are the same.
+// documentOf returns a document in which every field is set and all strings are the same.
 func documentOf(text string) (document status.Document) {
 	var fill func(reflect.Value)
 	fill = func(into reflect.Value) {

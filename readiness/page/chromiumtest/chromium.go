@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Timeout limits how long a test waits for the browser, which may be slow on a busy machine.
+// Timeout limits how long a test waits for the browser. It is generous because the browser is slow on a busy machine.
 const Timeout = 60 * time.Second
 
 // A Tab is a browser tab.
@@ -34,8 +34,8 @@ type console struct {
 	messages []string
 }
 
-// Open starts a browser that runs until the end of the test. If no browser is installed, Open skips the test. The
-// test fails if the browser console contains errors or warnings.
+// Open starts a browser that runs until the test ends. If no browser is installed, Open skips the test. The test
+// fails if there are errors or warnings in the browser console.
 func Open(t *testing.T) *Tab {
 	path := findChromium()
 	if path == "" {
@@ -61,8 +61,8 @@ func Open(t *testing.T) *Tab {
 	return b
 }
 
-// profile returns a directory for the browser's profile. Removing the directory is retried, because processes of the
-// browser may still write to it for a moment after the browser has exited.
+// profile returns a directory for the browser's profile. Its removal is retried, because the browser's child
+// processes may briefly keep writing to it after the browser has exited.
 func profile(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "etcd-wrapper-browser-")
 	require.NoError(t, err)

@@ -10,12 +10,11 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// longestName is the maximum length of a member name in the table. If a name is longer, its beginning is cut off,
+// longestName is the maximum length of a member name in the table. Longer names are truncated at the beginning,
 // because member names usually differ at the end.
 const longestName = 14
 
-// Cluster returns a table with a row for each member, which is at most 80 columns wide, followed by the problems of
-// the members.
+// Cluster returns a table with a row for each member, at most 80 columns wide, followed by the members' problems.
 func Cluster(answers []status.MemberStatus, now time.Time) string {
 	rows := [][]string{{"MEMBER", "ROLE", "STATE", "VERSION", "REVISION", "DATABASE", "BACKUPS", "CERT"}}
 	var below strings.Builder
@@ -64,7 +63,7 @@ func ifKnown(value int64, text string) string {
 	return text
 }
 
-// backups returns the member's role in backups, or the lag of the store.
+// backups returns the member's role in making backups, or how far the store lags behind.
 func backups(d status.Document) string {
 	switch b := d.Backup; {
 	case b == nil && d.Standalone:

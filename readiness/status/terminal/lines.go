@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// A line is a line of the status. A line without a name continues the previous line.
+// A line is a named line of the status. A line without a name continues the previous one.
 type line struct{ name, text string }
 
 // lines collects the lines of a status.
@@ -31,7 +31,7 @@ func (l *lines) addFormat(name, format string, parts ...any) {
 	l.add(name, fmt.Sprintf(format, parts...))
 }
 
-// addList adds a line for each text. Only the first line has the name.
+// addList adds a line for each string. Only the first line is named.
 func (l *lines) addList(name string, texts []string) {
 	for _, text := range texts {
 		l.add(name, text)
@@ -78,9 +78,9 @@ func join(a, separator, b string) string {
 // timeWithAge formats a time together with its age.
 func (l *lines) timeWithAge(at time.Time) string { return FormatTime(at) + ", " + FormatAge(at, l.now) }
 
-// addState adds the start of the state, the readiness and the next step.
+// addState adds when the state was entered, the readiness and the next step.
 func (l *lines) addState(d status.Document) {
-	l.add("since", l.timeWithAge(cmp.Or(d.PhaseSince, d.Since))) // older wrappers have no PhaseSince
+	l.add("since", l.timeWithAge(cmp.Or(d.PhaseSince, d.Since))) // older wrappers do not send PhaseSince
 	if !d.ReadySince.IsZero() {
 		l.add(readyWord(d.Ready)+" since", l.timeWithAge(d.ReadySince))
 	}
@@ -103,7 +103,7 @@ func readyWord(ready bool) string {
 	return "not ready"
 }
 
-// addLastError adds the last error. If the reason for the state already contains the message, addLastError omits it.
+// addLastError adds the last error, unless the reason for the state already contains its message.
 func (l *lines) addLastError(d status.Document) {
 	e := d.LastError
 	if e == nil {
@@ -123,7 +123,7 @@ func (l *lines) addLastError(d status.Document) {
 	l.addList(name, []string{text, occurred})
 }
 
-// addMember adds the member, the cluster and the database.
+// addMember adds lines about the member, the cluster and the database.
 func (l *lines) addMember(d status.Document) {
 	l.add("member", nameAndID(d.Name, d.MemberID))
 	l.add("cluster", d.ClusterID+map[bool]string{true: "; created by this run in an empty data directory"}[d.NewCluster])
@@ -181,7 +181,7 @@ func (l *lines) formatExpiry(expires time.Time) string {
 	return fmt.Sprintf("expires in %v, %s", Round(expires.Sub(l.now)), FormatTime(expires))
 }
 
-// addBackups adds the backups, the restore points and errors.
+// addBackups adds lines about the backups, restore points and errors.
 func (l *lines) addBackups(d status.Document) {
 	b := d.Backup
 	switch {
@@ -249,7 +249,7 @@ func duration(seconds float64) time.Duration {
 	return Round(time.Duration(seconds * float64(time.Second)))
 }
 
-// stored describes which revisions are in the store, or returns "" if this is unknown.
+// stored describes which revisions are in the store, or returns "" if that is unknown.
 func stored(b *facts.Backups) string {
 	if b.Revision == 0 {
 		return ""
@@ -294,7 +294,7 @@ func (l *lines) addRecovery(d status.Document) {
 	l.addList("recovery", texts)
 }
 
-// addMaintenance adds the defragmentations and the processes that are reading the whole database.
+// addMaintenance adds lines about defragmentations and about who is reading the whole database.
 func (l *lines) addMaintenance(u *state.Maintenance) {
 	if u == nil {
 		return

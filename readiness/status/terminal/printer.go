@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// HasColour reports whether a stream is a terminal that supports colours and NO_COLOR is not set.
+// HasColour reports whether a stream is a terminal that supports colours, and NO_COLOR is not set.
 func HasColour(to io.Writer) bool {
 	file, ok := to.(*os.File)
 	return ok && isatty.IsTerminal(file.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
@@ -36,7 +36,7 @@ func (p *Printer) inColour(colour int, text string) string {
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, text)
 }
 
-// A Printer prints documents on a terminal. A Printer is not safe for concurrent use.
+// A Printer prints documents on a terminal. It is not safe for concurrent use.
 type Printer struct {
 	to     io.Writer
 	now    func() time.Time
@@ -45,10 +45,10 @@ type Printer struct {
 	known  map[eventKey]bool  // events that have already been printed
 	ready  bool
 	live   bool   // the output is a terminal on which lines can be overwritten
-	below  string // last lines of the output, which redraw overwrites
+	below  string // last lines of output, which redraw overwrites
 	width  int    // terminal width in columns
 
-	// Verbose makes Print print everything.
+	// Verbose makes Print print the whole document.
 	Verbose bool
 }
 
@@ -58,19 +58,19 @@ type eventKey struct {
 	kind, message string
 }
 
-// NewPrinter returns a Printer for a stream. The Printer uses colours if the stream supports them.
+// NewPrinter returns a Printer for a stream. It uses colours if the stream supports them.
 func NewPrinter(to io.Writer) *Printer {
 	file, ok := to.(*os.File)
 	return &Printer{to: to, now: time.Now, colour: HasColour(to), live: ok && isatty.IsTerminal(file.Fd()), until: map[bool]time.Time{}, known: map[eventKey]bool{}, width: columnsOf(file)}
 }
 
-// ofReadiness is the kind of timeline events about readiness.
+// ofReadiness is the kind of timeline event for changes of readiness.
 const ofReadiness = "readiness"
 
 const (
 	lastEvents  = 10  // maximum number of transitions and timeline events
 	briefEvents = 4   // maximum number of timeline events without Verbose
-	longReason  = 100 // length in bytes above which a reason is not repeated
+	longReason  = 100 // reasons longer than this, in bytes, are not repeated
 )
 
 // brief lists the lines that are printed without Verbose.
@@ -90,7 +90,7 @@ func (p *Printer) Print(d status.Document) error {
 	}
 	for _, c := range status.HeadlineOf(d).Conditions {
 		command := c.Command + ", "
-		if c.Command == "etcd-wrapper status" { // the user has just run it
+		if c.Command == "etcd-wrapper status" { // the user has just run this command
 			command = ""
 		}
 		b.WriteString(p.wrapped("  ", c.Subject+": see "+command+c.Runbook) + "\n")
@@ -120,7 +120,7 @@ func (p *Printer) Print(d status.Document) error {
 		b.WriteString("\ntimeline\n")
 	}
 	for _, event := range d.Timeline[max(0, len(d.Timeline)-events):] {
-		if p.Verbose || event.Kind != "restore" { // the line about the recovery already contains it
+		if p.Verbose || event.Kind != "restore" { // already part of the line about the recovery
 			b.WriteString(p.event("  ", event))
 		}
 	}
@@ -174,9 +174,9 @@ type change struct {
 	line string
 }
 
-// PrintChanges prints the events, transitions and changes of readiness that earlier documents did not contain, in
-// chronological order. On a terminal, the headline, progress bars and trends are kept below the changes. PrintChanges
-// returns write errors.
+// PrintChanges prints, in chronological order, the events, transitions and changes of readiness that are new in the
+// document. On a terminal, the headline, progress bars and trends are kept below the changes. PrintChanges returns
+// write errors.
 func (p *Printer) PrintChanges(d status.Document) error {
 	var changes []change
 	for _, step := range d.Transitions {
@@ -187,7 +187,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	}
 	for _, is := range d.Timeline {
 		if is.Kind == ofReadiness && is.Health == status.HealthOK {
-			continue // printed below; the timeline only adds the reason why the member became not ready
+			continue // printed below; the timeline only adds why the member became not ready
 		}
 		if key := (eventKey{is.At.UnixNano(), is.Kind, is.Message}); !p.known[key] {
 			p.known[key] = true
@@ -216,7 +216,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	return err
 }
 
-// redraw replaces the last lines with the changes, followed by the new last lines.
+// redraw overwrites the last lines with the changes, followed by the new last lines.
 func (p *Printer) redraw(changes *strings.Builder, below string) {
 	if changes.Len() == 0 && below == p.below {
 		return
@@ -279,7 +279,7 @@ func (p *Printer) progress(d status.Document) string {
 	return p.table(rows...)
 }
 
-// trends returns a line for each time series that contains its latest and its maximum value.
+// trends returns a line for each time series, with its latest and its maximum value.
 func (p *Printer) trends(t *status.Trends) string {
 	covers := time.Duration(float64(len(t.Write)) * t.Interval * float64(time.Second))
 	rows := [][]string{}
@@ -313,7 +313,7 @@ const (
 )
 
 // sparkline draws a time series on a scale that starts at 0. If several points share a column, sparkline draws their
-// maximum. At least one of the points must not be missing.
+// maximum. At least one point must not be missing.
 func sparkline(points status.Points) string {
 	highest := slices.Max(slices.DeleteFunc(slices.Clone(points), isMissing))
 	var b strings.Builder
@@ -330,10 +330,10 @@ func sparkline(points status.Points) string {
 	return b.String()
 }
 
-// ofBytes formats a number of bytes, rounded to KiB because points only have four significant digits.
+// ofBytes formats a number of bytes. It rounds to KiB, because points have only four significant digits.
 func ofBytes(v float64) string { return Size(int64(math.Round(v/1024)) * 1024) }
 
-// ofSeconds formats seconds with three significant digits.
+// ofSeconds formats a number of seconds with three significant digits.
 func ofSeconds(v float64) string {
 	d := time.Duration(v * float64(time.Second))
 	for unit := time.Microsecond; unit <= time.Second; unit *= 10 {

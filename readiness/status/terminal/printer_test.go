@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// now is the time that these tests use, which is fixed so that ages are deterministic.
+// now is the current time in these tests, fixed so that ages are deterministic.
 var now = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 
 // printerTo returns a printer that uses now as the current time.
@@ -59,7 +59,7 @@ func document() status.Document {
 // continued matches the start of a continuation line.
 var continued = regexp.MustCompile(`\n {12,}`)
 
-// unwrapped checks that the output fits the width of a terminal, and joins wrapped lines.
+// unwrapped checks that the output fits the terminal's width, and joins wrapped lines.
 func unwrapped(t *testing.T, out *bytes.Buffer) string {
 	t.Helper()
 	for line := range strings.Lines(out.String()) {

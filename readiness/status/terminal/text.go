@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FormatStep formats a transition of the state machine, for example as "Query → Wait" or "Query stays".
+// FormatStep formats a transition of a state machine, for example as "Query → Wait" or "Query stays".
 func FormatStep(from, to string) string {
 	if from == to {
 		return from + " stays"
@@ -19,7 +19,7 @@ func FormatStep(from, to string) string {
 	return from + " → " + to
 }
 
-// Round rounds a duration to milliseconds if it is shorter than a second, and otherwise to seconds.
+// Round rounds a duration to milliseconds if it is shorter than a second, and to seconds otherwise.
 func Round(d time.Duration) time.Duration {
 	if d < time.Second {
 		return d.Round(time.Millisecond)
@@ -27,7 +27,7 @@ func Round(d time.Duration) time.Duration {
 	return d.Round(time.Second)
 }
 
-// FormatAge formats the age of a time. The time may be in the future if it was taken from another clock.
+// FormatAge formats the age of a time. The time may be in the future if it comes from another machine's clock.
 func FormatAge(at, now time.Time) string {
 	if ahead := at.Sub(now); ahead >= time.Second {
 		return fmt.Sprintf("%v ahead of this machine's clock", Round(ahead))
@@ -53,18 +53,18 @@ func Size(bytes int64) string {
 func FormatTime(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }
 
 const (
-	// columns is the line width if the stream is not a terminal. Long words, such as paths, are not broken and may
+	// columns is the line width if the output is not a terminal. A long word, such as a path, is not broken and may
 	// make a line wider.
 	columns = 80
-	// narrow is the minimum number of columns in which a text is wrapped.
+	// narrow is the minimum number of columns that must be available for text to be wrapped.
 	narrow = 12
 )
 
-// words matches times and words, which must not be broken.
+// words matches words and times, which must not be broken.
 var words = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+|\S+`)
 
-// Wrapped returns a lead followed by a text, which is wrapped at 80 columns and indented by the width of the lead. If
-// the lead is too wide, the text is not wrapped.
+// Wrapped returns the lead followed by the text, wrapped at 80 columns with continuation lines indented by the width
+// of the lead. If the lead is too wide, the text is not wrapped.
 func Wrapped(lead, text string) string { return wrapped(lead, text, columns) }
 
 func (p *Printer) wrapped(lead, text string) string { return wrapped(lead, text, p.width) }
@@ -90,7 +90,7 @@ func wrapped(lead, text string, columns int) string {
 	return b.String()
 }
 
-// Table formats rows with the same number of cells. Texts in the last column are wrapped.
+// Table formats rows, which must all have the same number of cells. Text in the last column is wrapped.
 func Table(rows ...[]string) string { return table(columns, rows) }
 
 func (p *Printer) table(rows ...[]string) string { return table(p.width, rows) }
@@ -115,7 +115,7 @@ func table(columns int, rows [][]string) string {
 
 func padded(text string, to int) string { return text + strings.Repeat(" ", max(0, to-width(text))) }
 
-// width returns the width of a text in columns, without escape sequences for colours.
+// width returns the width of a string in columns, not counting colour escape sequences.
 func width(text string) int {
 	plain := 0
 	for {
@@ -128,7 +128,7 @@ func width(text string) int {
 	}
 }
 
-// columnsOf returns the width of a terminal, or 80 if the file is not a terminal. The width is at most 160, because
+// columnsOf returns the width of a terminal, or 80 if the file is not a terminal. It returns at most 160, because
 // very long lines are hard to read.
 func columnsOf(file *os.File) int {
 	if file == nil {
