@@ -55,7 +55,7 @@ type Archive struct{ *Reader }
 
 // New returns the archive in a store without accessing the store.
 func New(s store.Store, keys *format.Keys) *Archive {
-	known, _ := lru.New[string, lastRead](maxCached) // only fails if the size is less than 1
+	known, _ := lru.New[string, lastRead](maxCached) // fails only if the size is less than 1
 	return &Archive{&Reader{objectStore: objectStore{s, keys, known}}}
 }
 
@@ -135,8 +135,8 @@ func (r *objectStore) otherClusterError(name, of, instead string) error {
 	return fmt.Errorf("%s in %s: %w: found %s, expected %s", name, r.store, ErrForeign, of, instead)
 }
 
-// selectError returns the first non-nil error, but prefers format.ErrUntrusted, because an untrusted object may be
-// intact.
+// selectError returns the first non-nil error, but gives priority to format.ErrUntrusted, because an untrusted
+// object may be intact.
 func selectError(a, b error) error {
 	if errors.Is(b, format.ErrUntrusted) && !errors.Is(a, format.ErrUntrusted) {
 		return b
@@ -260,8 +260,8 @@ func (o Object) hasNameOf(other Object) bool {
 	return o.Level == other.Level && o.Generation == other.Generation && o.Start == other.Start && o.NamedEnd() == other.NamedEnd()
 }
 
-// NamedEnd returns the position after an object, judging by the object's name. For a segment, NamedEnd returns the
-// lowest possible position, because the name does not contain the end.
+// NamedEnd returns the position after an object according to its name. For a segment, NamedEnd returns the lowest
+// possible position, because a segment's name does not include its end.
 func (o Object) NamedEnd() format.Position {
 	if o.Level == Segment {
 		return format.Position{Revision: o.Start.Revision, Part: o.Start.Part + 1}
@@ -275,7 +275,7 @@ func (o Object) contains(position format.Position) bool {
 }
 
 // Objects lists the objects of the given levels, or of all levels if none are given. Each level is sorted by start
-// position. Segments are listed first and hours last, so an object that is merged in the meantime is not missed.
+// position. Segments are listed first and hours last, so an object that is merged during the listing is not missed.
 func (r *objectStore) Objects(ctx context.Context, generation int, levels ...Level) (all []Object, err error) {
 	if len(levels) == 0 {
 		levels = []Level{Segment, Minute, Hour}

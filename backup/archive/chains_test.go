@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// The first chain must continue past the full snapshot of another member if that member's chain was not continued.
+// The first chain must continue past another member's full snapshot if no segment continues from that snapshot.
 func TestHistory_chainCrossesAnUnusedFull(t *testing.T) {
 	for where, revision := range map[string]int64{"within a segment": 25, "between two": 30} {
 		t.Run(where, func(t *testing.T) {
@@ -175,8 +175,7 @@ func TestHistory_damagedMergedObjectWhereAnotherChainStarts(t *testing.T) {
 	assert.ErrorIs(t, history.Newest().Chains[1].PastEnd, format.ErrDamaged)
 }
 
-// Find must return a path even if the second full snapshot looks like the start of a chain because there are no rows
-// before it.
+// Find must return a path even if the second full snapshot appears to start a chain because no rows precede it.
 func TestFind_mergedObjectsOverlapAtAFull(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 10)
 	w.full()

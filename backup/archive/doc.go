@@ -19,9 +19,9 @@
 //
 // The objects of a generation form a single sequence. A segment's position consists of the first revision that
 // earlier segments do not cover and the number of earlier segments without rows at that revision. The end of a
-// segment determines the position, and therefore the name, of the next segment. Stores create each name only once, so
-// creating the next name is the only lock that writers need: if two processes continue from the same head, one
-// creates the object and the other gets store.ErrExists.
+// segment determines the position, and therefore the name, of the next segment. A store never creates the same name
+// twice, so creating the next name is the only lock that writers need: if two processes continue from the same
+// head, one creates the object and the other gets store.ErrExists.
 //
 // Each segment also records the digest of all earlier rows in Before. A segment from another history is therefore
 // never used as the next segment, even if the position matches.
@@ -45,9 +45,8 @@
 // create the successor's generation.json. Lineage ignores a generation unless the previous generation has ended.
 //
 // A full snapshot starts a new chain if earlier rows were compacted or are damaged. The new chain does not start at
-// the next position of the sequence, so the manifest of the full snapshot records that position in Behind. A full
-// snapshot with Behind is ignored until Archive.Open has stored an empty segment at the position in Behind that names
-// the snapshot.
+// the next position of the sequence, so the manifest of the full snapshot records that position in Behind. Until
+// Archive.Open has stored an empty segment that names the snapshot at that position, the snapshot is ignored.
 //
 // # Chains and paths
 //

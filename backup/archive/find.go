@@ -15,14 +15,14 @@ import (
 // A Target is the state to restore. A target without a revision or time selects the latest state.
 type Target struct {
 	Revision   int64     // 0 if not set
-	Time       time.Time // selects the revision that was current at that time; zero if not set
+	Time       time.Time // selects the revision that was current at this time; zero if unset
 	Generation int       // 0 selects the newest generation that contains the target
 }
 
 // Latest reports whether the target has neither a revision nor a time.
 func (t Target) Latest() bool { return t.Revision == 0 && t.Time.IsZero() }
 
-// String describes the target in a form that can be used in a sentence.
+// String describes the target as a phrase for use in messages.
 func (t Target) String() string {
 	switch {
 	case t.Revision != 0:
@@ -276,8 +276,8 @@ func (r *Reader) fallbackFull(ctx context.Context, path Path, known faultList) (
 // endOfTime is later than any marker.
 var endOfTime = time.Unix(1<<40, 0)
 
-// markerBefore returns the last marker up to a time in the objects after a path's full snapshot. The full snapshot is
-// treated as a marker that is one second later than the snapshot's time.
+// markerBefore returns the last marker up to a time in the objects after a path's full snapshot. The full snapshot
+// is treated as a marker one second after the snapshot's time.
 func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (known format.Marker, err error) {
 	known = format.Marker{Revision: path.Full.Revision, Time: path.Full.ValidFrom()}
 	times := make([]time.Time, len(path.chain)) // times of the first markers; zero for an object without markers
@@ -310,7 +310,7 @@ func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (kno
 	return known, nil
 }
 
-// lastIndex returns the index of the last element for which fits returns true, or -1.
+// lastIndex returns the index of the last element that satisfies fits, or -1.
 func lastIndex[T any](all []T, fits func(T) bool) int {
 	for i, one := range slices.Backward(all) {
 		if fits(one) {
@@ -323,11 +323,11 @@ func lastIndex[T any](all []T, fits func(T) bool) int {
 // clockTolerance is the largest clock difference that is ignored.
 const clockTolerance = time.Minute
 
-// countByStoreClock returns the number of objects that existed at a time according to the store's clock, or count,
-// which is based on markers, if count is greater. A greater number means that the clock of the member that wrote the
-// objects was ahead. The store's clock may be wrong instead, so countByStoreClock only uses it if consecutive objects
-// have the same marker time: marker times never decrease, so other members repeat a marker time that is ahead until
-// their own clocks have caught up.
+// countByStoreClock returns the number of objects that existed at t according to the store's clock, or count if
+// that is larger. count is based on markers; if it is smaller, the clock of the member that wrote the objects was
+// ahead, or the store's clock is wrong. The store's clock is used only if consecutive objects have the same marker
+// time: marker times never decrease, so after a member's clock was ahead, other members repeat its marker time
+// until their own clocks catch up.
 func countByStoreClock(objects []Object, times []time.Time, count int, t time.Time) int {
 	for i := count + 1; i < len(objects); i++ {
 		if times[i].Equal(times[i-1]) && times[i].Sub(objects[i].Modified) > clockTolerance {

@@ -204,7 +204,7 @@ func TestFind_timeJustBeforeAFull(t *testing.T) {
 	}
 }
 
-// Without segments, a full snapshot can only be selected by the end of the second in which it was taken.
+// Without segments, a full snapshot can be selected only by the exact end of the second in which it was taken.
 func TestFind_timeOfASingleFull(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.gap(20)
@@ -297,12 +297,12 @@ func TestFind_timeWithinABurst(t *testing.T) {
 	w.gapAt(20, *clock)
 	at := clock.Add(1500 * time.Millisecond)
 	for last := int64(22); last <= 26; last += 2 {
-		w.ahead(last, at) // stored earlier according to the store's clock
+		w.ahead(last, at) // before the marker's time according to the store's clock
 	}
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: clock.Add(1400 * time.Millisecond)}).Revision)
 }
 
-// Find must not conclude from unlisted segments of the same second that a member's clock was ahead.
+// Find must not conclude that a member's clock was ahead just because segments from the same second are unlisted.
 func TestFind_timeBeforeUnlistedSegmentsOfOneSecond(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 20, 22, 24)
 	at := TimeAt(30)
@@ -321,7 +321,7 @@ func TestFind_timeBetweenTheLastRevisionAndARestore(t *testing.T) {
 	w.gap(18)
 	w.segment(20)
 	w.store.Now = func() time.Time { return TimeAt(25).Add(-1) }
-	w.restoredTo(2, 20) // the restore happens at second 25
+	w.restoredTo(2, 20) // the restore takes place at second 25
 	for at, revision := range map[time.Time]int64{TimeAt(20): 20, TimeAt(22): 20, TimeAt(25).Add(-1): 20, TimeAt(15): 15} {
 		assert.Equal(t, revision, w.find(archive.Target{Time: at}).Revision, "%s", at)
 	}

@@ -27,12 +27,12 @@ type Full struct {
 	Time       time.Time       `json:"time"`              // time of the transaction, truncated to seconds
 	Chain      format.Digest   `json:"chain"`             // digest of the chain at Revision, or format.Seed if the snapshot starts a chain
 	Last       format.Digest   `json:"last,omitzero"`     // digest of the rows of the last revision with rows; zero if unknown
-	Data       format.Body     `json:"data"`              // the object next to the manifest
+	Data       format.Body     `json:"data"`              // the data object that belongs to the manifest
 	Database   format.Body     `json:"database"`          // database only, without the trailing digest of a snapshot
-	Hash       *format.Hash    `json:"hash,omitempty"`    // etcd's own hash, if it was requested
+	Hash       *format.Hash    `json:"hash,omitempty"`    // etcd's own hash, if requested
 	Buckets    []string        `json:"buckets,omitempty"` // names of the included small buckets
 	Term       uint64          `json:"term"`              // raft term
-	Applied    uint64          `json:"applied,omitzero"`  // raft index applied by the writer during the transaction; 0 if unknown
+	Applied    uint64          `json:"applied,omitzero"`  // raft index that the writer had applied at the time of the transaction; 0 if unknown
 	Member     string          `json:"member"`            // etcd member ID of the writer in hexadecimal
 	Reason     string          `json:"reason"`            // why the snapshot was taken, as a clause
 	Encrypted  bool            `json:"encrypted,omitzero"`
@@ -43,11 +43,11 @@ const fullKind = "full"
 // Name returns the name of the full snapshot within its generation.
 func (f Full) Name() string { return FullName(f.Revision, f.Time) }
 
-// ValidFrom returns a time at which the revision was certainly reached: Time plus one second, because Time is
+// ValidFrom returns a time by which the revision had certainly been reached: Time plus one second, because Time is
 // truncated to seconds.
 func (f Full) ValidFrom() time.Time { return f.Time.Add(time.Second) }
 
-// StartsChain reports whether the full snapshot starts a chain, that is, no segments lead up to it.
+// StartsChain reports whether the full snapshot starts a chain, that is, whether no segments lead up to it.
 func (f Full) StartsChain() bool {
 	return f.Chain == format.Seed(f.Cluster, f.Generation, f.Revision)
 }
@@ -86,8 +86,8 @@ func (a *Archive) PutData(ctx context.Context, full Full, database io.Reader) (F
 	return full, err
 }
 
-// PutSealedData stores the output of SealSnapshot. full.Database must be the value returned by SealSnapshot. Calls
-// may be repeated with the same content.
+// PutSealedData stores the output of SealSnapshot. full.Database must be the value returned by SealSnapshot.
+// Repeated calls with the same content are safe.
 func (a *Archive) PutSealedData(ctx context.Context, full Full, data io.Reader) (Full, error) {
 	full = a.withDefaults(full)
 	digest, err := store.PutOnce(ctx, a.store, DataName(full.Generation, full.Name()), data)
@@ -218,7 +218,7 @@ const (
 	Failed   Outcome = "failed"
 )
 
-// A Result describes a restore test.
+// A Result is the record of a restore test.
 type Result struct {
 	format.Heading
 	Cluster    string       `json:"cluster"`
@@ -287,7 +287,7 @@ func (r *objectStore) RestoreTests(ctx context.Context, generation int, since ti
 }
 
 // A StoredFull is a full snapshot in a listing. If the manifest cannot be verified, only Generation, Revision and
-// Time are set, and their values are taken from the object name.
+// Time are set, based on the object name.
 type StoredFull struct {
 	Full
 	Size   int64     // total size of the objects in bytes

@@ -115,7 +115,7 @@ func TestHistory_fullWithoutAManifest(t *testing.T) {
 func TestOpenFull_reportsDamage(t *testing.T) {
 	for sealing, test := range map[string]struct {
 		keys *format.Keys
-		step int // opening sealed data takes ten times as long, so only every third bit is flipped
+		step int // opening sealed data is ten times slower, so flip only every third bit
 	}{"plain": {&format.Keys{}, 1}, "sealed": {NewKeys(t).Load(t), 3}} {
 		t.Run(sealing, func(t *testing.T) {
 			w := begin(t, test.keys)
@@ -234,7 +234,7 @@ func TestPutResult_sameSecond(t *testing.T) {
 	assert.Len(t, tests, 3)
 }
 
-// An invalid result with the last name must not hide valid results, because pruning relies on them.
+// An invalid result whose name sorts last must not hide valid results, because pruning relies on them.
 func TestHistory_takesTheNewestResultThatVerifies(t *testing.T) {
 	keys := NewKeys(t).Load(t)
 	w := begin(t, keys)

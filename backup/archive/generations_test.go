@@ -61,7 +61,7 @@ func TestCreate_refusesAStoreOfAnotherCluster(t *testing.T) {
 
 func TestGenerations_createdDuringTheListing(t *testing.T) {
 	w := begin(t, &format.Keys{})
-	// The second generation is created while the generations are being listed.
+	// Create the second generation while the generations are being listed.
 	w.store.Inject(memory.Fault{Op: memory.List, After: 1, Times: 1, Then: func() {
 		require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 10}))
 	}})
@@ -107,7 +107,7 @@ func TestReserved_highestCounts(t *testing.T) {
 	for _, revision := range []int64{1000, 900, 20_000} {
 		require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: revision, Created: Noon}))
 	}
-	// Reserved must ignore an impossible revision and an unknown object name.
+	// Reserved must ignore an impossible revision and an unrecognized object name.
 	require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: math.MaxInt64 - 10, Created: Noon}))
 	w.store.SetContent("reservation/zzz", []byte("x"))
 	reserved, err := w.Reserved(w.ctx)
@@ -176,7 +176,7 @@ func TestCreate_withoutAClusterManifest(t *testing.T) {
 	assert.Equal(t, cluster, certificate.Cluster, "it is the first one's birth")
 }
 
-// blind makes all listings empty.
+// blind is a fault that makes all listings empty.
 var blind = memory.Fault{Op: memory.List, Hides: func(string) bool { return true }}
 
 func TestCheckExists(t *testing.T) {

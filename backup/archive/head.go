@@ -20,10 +20,10 @@ import (
 type walk struct {
 	index index
 	trust bool      // trust the names of merged objects instead of reading their manifests
-	time  time.Time // creation time of the last object, if known
+	time  time.Time // creation time of the last object visited, if known
 
 	format.Start       // expected start of the next object; has no digests after a merged object that was not read
-	Err          error // why the next object does not continue the sequence; nil if there is none
+	Err          error // why the next object does not continue the sequence; nil if there is no next object
 }
 
 // A step is an object in a sequence.
@@ -177,12 +177,12 @@ func (r *objectStore) verifiedIndex(ctx context.Context, objects []Object, clust
 	}
 }
 
-// maxTrusted is the maximum size in bytes of a merged object that is used without reading its manifests. The listed
-// size of an inflated object would make every volume appear to be too small.
+// maxTrusted is the maximum size in bytes of a merged object that is used without reading its manifests. An
+// inflated size in a listing would make every volume appear too small.
 const maxTrusted = 1 << 30
 
-// mustRead reports whether an object must be read to find its end, because the name does not contain the end or no
-// other object starts there.
+// mustRead reports whether an object must be read to find its end, because its name does not include the end or no
+// other object starts at the end in its name.
 func (x index) mustRead(object Object) bool {
 	if object.Level == Segment {
 		found, _ := x.find(object.Start)
@@ -219,8 +219,8 @@ func (x index) find(position format.Position) (best Object, found bool) {
 	return best, found
 }
 
-// candidates returns the objects that may extend beyond a position: first the last segment before the position, and
-// then the others, sorted by the ends in their names.
+// candidates returns the objects that may extend beyond a position: the last segment that starts before the
+// position, followed by the other objects, sorted by the ends in their names.
 func (x index) candidates(position format.Position) (all []Object) {
 	var before []Object
 	for i, object := range x.objects {
@@ -369,8 +369,8 @@ func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) 
 	return head, nil
 }
 
-// PastAll returns the first position after all objects of a generation that end at or before a revision, judging by
-// their names. A writer that has reached this revision calls PastAll if Head does not find a verifiable full
+// PastAll returns the first position after all objects of a generation that end at or before a revision, according
+// to their names. A writer that has reached this revision calls PastAll if Head does not find a verifiable full
 // snapshot.
 func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (past format.Position, err error) {
 	fulls, _, err := r.listSnapshots(ctx, generation)
@@ -473,9 +473,9 @@ var (
 	ErrMoved = errors.New("another process has written to the generation")
 )
 
-// End ends a generation at the head, so that the successor contains all confirmed backups. Calls may be repeated with
-// the same nonce. End returns ErrMoved if another process has added an object, and ErrEnded if another process has
-// already ended the generation. After ErrEnded, the caller may create the successor.
+// End ends a generation at the head, so that the successor contains all confirmed backups. Repeated calls with the
+// same nonce are safe. End returns ErrMoved if another process has added an object, and ErrEnded if another process
+// has already ended the generation. After ErrEnded, the caller may create the successor.
 func (a *Archive) End(ctx context.Context, generation Generation, head Head, session string, ending format.Ending) error {
 	if head.Ending() != nil {
 		return a.conflictError(generation, head.Newest())

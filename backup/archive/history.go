@@ -28,7 +28,7 @@ type GenerationContents struct {
 	Objects []Object       // objects of all levels, ordered by first position
 	Chains  []Chain        // oldest first
 	Orphans []store.Object // data without a manifest, from incomplete full snapshots
-	Ignored error          // why an object that no other object refers to was ignored; nil if there is none
+	Ignored error          // why an object that no other object refers to was ignored; nil if none was
 }
 
 // Newest returns the newest generation, or nil if there is none.
@@ -147,8 +147,8 @@ func (h *History) readFull(ctx context.Context, generation Generation, kept *Sto
 	return h.readResult(ctx, kept, results[kept.Name()])
 }
 
-// readResult reads the newest verifiable test result of a full snapshot. Results with later names that cannot be
-// verified are ignored.
+// readResult reads the newest verifiable test result for a full snapshot. Newer results that cannot be verified are
+// ignored.
 func (h *History) readResult(ctx context.Context, kept *StoredFull, names []string) error {
 	for _, name := range slices.Backward(names) {
 		switch result, err := h.reader.result(ctx, name); {

@@ -140,7 +140,7 @@ func TestHistory_ignoresUnknownNames(t *testing.T) {
 	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 }
 
-// A damaged cluster manifest does not prevent a restore if all other objects are intact.
+// A damaged cluster manifest must not prevent a restore if all other objects are intact.
 func TestHistory_damagedClusterManifest(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 12)
 	repair := w.damage("cluster.json", 300)
@@ -242,7 +242,7 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 	}
 }
 
-// If a restored cluster has no backups yet, Find must select the revision to which the cluster was restored.
+// For a restored cluster without backups, Find must select the revision to which the cluster was restored.
 func TestFind_latestOfARestoredGenerationWithoutBackups(t *testing.T) {
 	w := begin(t, &format.Keys{}, 20)
 	w.restoredTo(2, 14)
@@ -338,7 +338,7 @@ func TestHistory_reportsHoles(t *testing.T) {
 	require.NoError(t, chains[2].PastEnd)
 }
 
-// History must read the manifest of a segment, because the name does not contain the end.
+// History must read a segment's manifest, because the segment's name does not include its end.
 func TestHistory_readsTheEndsOfSegments(t *testing.T) {
 	why := map[string]error{"missing": archive.ErrHole, "damaged": format.ErrDamaged}
 	for how := range why {

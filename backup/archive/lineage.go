@@ -36,8 +36,8 @@ type Generation struct {
 	Etcd           string    `json:"etcd_cluster,omitempty"` // etcd cluster ID in hexadecimal, informational; each restore creates a new ID
 	Parent         int       `json:"parent"`                 // generation that was restored; 0 if none
 	ParentRevision int64     `json:"parent_revision"`        // restored revision of the parent; 0 if none
-	Restore        string    `json:"restore,omitempty"`      // ID of the requested restore; empty if lost data was restored
-	Restored       []string  `json:"restored,omitempty"`     // IDs of earlier restores; their generations may have been deleted
+	Restore        string    `json:"restore,omitempty"`      // ID of the requested restore; empty if the restore recovered lost data
+	Restored       []string  `json:"restored,omitempty"`     // IDs of previous restores, whose generations may have been deleted
 	Adopted        []string  `json:"adopted,omitempty"`      // owners that took over the store with --adopt in this or an earlier generation
 	Session        string    `json:"session,omitempty"`      // process that started the generation (random, hexadecimal)
 	Created        time.Time `json:"created"`
@@ -51,7 +51,7 @@ const (
 )
 
 // BeginGeneration creates a generation and sets Heading. store.ErrExists means that another process has already
-// created the generation. Calls may be repeated by the same session.
+// created the generation. Repeated calls by the same session are safe.
 func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) error {
 	generation.Heading = newHeader(generationKind)
 	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // distinguishes two stores with the same cluster ID
@@ -179,9 +179,9 @@ func (r *objectStore) Reserved(ctx context.Context) (Reservation, error) {
 	return Reservation{}, r.wrapName(reservationPrefix, store.ErrNotFound)
 }
 
-// maxRevision is higher than any revision that a cluster can reach at a million revisions per second in nine thousand
-// years. Reservations of maxRevision or more are ignored, because a cluster restored from them could run out of
-// revisions.
+// maxRevision is higher than any revision that a cluster could reach in nine thousand years at a million revisions
+// per second. Reservations of maxRevision or more are ignored, because a cluster restored from them could run out
+// of revisions.
 const maxRevision = 1 << 58
 
 // listReserved returns the reserved revisions that appear in object names, in ascending order.
@@ -209,7 +209,7 @@ func reservationName(revision int64) string {
 type Identity struct {
 	Cluster    string          `json:"cluster"`           // cluster ID from cluster.json
 	Generation int             `json:"generation"`        //
-	Position   format.Position `json:"position,omitzero"` // last known end of the backups of this data
+	Position   format.Position `json:"position,omitzero"` // last known end of this data's backups
 	Session    string          `json:"session,omitempty"` // last process that wrote backups of this data
 }
 
@@ -264,8 +264,8 @@ func (i Identity) Write(dataDir string) error {
 }
 
 // Create creates the cluster manifest and a generation unless they exist, and returns the latest generation of the
-// cluster. Multiple members may call Create concurrently, and calls may be repeated. ErrForeign reports that the
-// store belongs to another cluster, in which case nothing was written.
+// cluster. Concurrent calls by multiple members and repeated calls are safe. ErrForeign reports that the store
+// belongs to another cluster, in which case nothing was written.
 func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Generation, error) {
 	there, err := a.CreateCluster(ctx, cluster)
 	if err != nil {
@@ -464,7 +464,7 @@ type endState struct {
 var errFirstNameless = fmt.Errorf("%w", ErrNameless)
 
 // checkNames returns ErrNameless if the newest generation with objects has backups but no statement. Older
-// generations may be partly deleted.
+// generations may be partially deleted.
 func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int) error {
 	if nameless == 0 || len(all) > 0 && nameless < all[len(all)-1].Number {
 		return nil
@@ -513,7 +513,7 @@ func (r *Reader) probeGenerations(ctx context.Context, first, count int) error {
 // maxGeneration is the highest number that fits into an object name.
 const maxGeneration = 999999
 
-// generationNumbers returns the numbers of all generations with at least one object, in order.
+// generationNumbers returns the numbers of all generations with at least one object, in ascending order.
 func (r *objectStore) generationNumbers(ctx context.Context) (all []int, err error) {
 	for next, after := 0, ""; ; {
 		for object, err := range r.store.List(ctx, generationsPrefix, after) {

@@ -50,8 +50,8 @@ func (r *objectStore) appendManifests(all []format.Manifest, content io.Reader, 
 	return all, nil
 }
 
-// segmentsIn yields the manifests of an object's segments and verifies that the segments belong to the generation and
-// exactly cover the range in the object name. After each manifest, the caller may read the segment's records.
+// segmentsIn yields the manifests of an object's segments and verifies that the segments belong to the generation
+// and exactly cover the range in the object name. After each manifest, the caller may read that segment's records.
 func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of Generation) iter.Seq2[format.Manifest, error] {
 	return func(yield func(format.Manifest, error) bool) {
 		next := object.Start

@@ -201,8 +201,8 @@ var statementsOf = []string{
 	"gen/000001/verified/0000000000000000010-20261122T120010Z_20261122T120100Z.json",
 }
 
-// FuzzManifests simulates an attacker with write access to the store who replaces statements with others that have a
-// valid checksum.
+// FuzzManifests simulates an attacker with write access to the store who replaces statements with different ones
+// whose checksums are valid.
 func FuzzManifests(f *testing.F) {
 	w := begin(f, &format.Keys{}, 14)
 	require.NoError(f, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: 100, Created: Noon}))
@@ -257,7 +257,7 @@ type scene struct {
 	history   []string
 	confirmed int64   // last revision that was confirmed to a writer
 	begun     []int64 // revision of generation 1 that each successor starts with
-	told      string  // copy whose object was confirmed to have been stored
+	told      string  // copy whose object is confirmed to be stored
 	founded   string  // cluster that owns the store
 	broken    string  // violated guarantee
 }
@@ -435,7 +435,7 @@ func (s *scene) after(i int, replyLost bool) *scene {
 	return then
 }
 
-// key returns a hash of the scene's state. Scenes with the same hash are explored only once.
+// key returns a hash of the scene's state. Scenes with equal hashes are explored only once.
 func (s *scene) key() [sha256.Size]byte {
 	key := fmt.Append(nil, s.confirmed, s.begun, s.told, s.founded)
 	for _, name := range s.names("") {

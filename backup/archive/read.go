@@ -25,9 +25,9 @@ type Reading struct {
 }
 
 // Read reads the rows after a path's full snapshot up to the path's revision, in order, and calls row for each of
-// them. The callback must not retain its argument. Read verifies that the rows are exactly the rows that were
-// written. After an error, everything that was read must be discarded. Read reports a missing or unverifiable object
-// as a Fault, and returns errors from row unchanged. Memory usage is bounded, except for the small buckets.
+// them. The callback must not retain its argument. Read verifies that the rows are exactly those that were written.
+// After an error, everything that was read must be discarded. Read reports a missing or unverifiable object as a
+// Fault, and returns errors from row unchanged. Memory usage is bounded, except for small buckets.
 func (r *Reader) Read(ctx context.Context, path Path, row func(format.Row) error) (Reading, error) {
 	w := &readingWalk{
 		reader: r, ctx: ctx, path: path, row: row, position: path.Full.Next,
@@ -43,7 +43,7 @@ func (r *Reader) Read(ctx context.Context, path Path, row func(format.Row) error
 	return w.reading, nil
 }
 
-// A readingWalk is the state of Read.
+// A readingWalk holds the state of one call to Read.
 type readingWalk struct {
 	reader *Reader
 	ctx    context.Context
@@ -317,10 +317,10 @@ func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Mer
 	return merged, err
 }
 
-// checkOverlaps returns ErrHole if a different segment starts within the segments to be merged, or if another merged
-// object contains different segments for the same positions. Segments that start within a merged object are treated
-// as merged. A late writer may store a segment at a position that was already merged and deleted. The late segment
-// must never become part of a merged object, because readers could not tell which of the two merged objects is right.
+// checkOverlaps returns ErrHole if a different segment starts within the segments to be merged, or if another
+// merged object contains different segments for the same positions. Segments that start within a merged object are
+// treated as merged. A late writer may store a segment at a position that was already merged and deleted. The late
+// segment must never become part of a merged object, because readers could not tell which merged object is right.
 // The late segment is created long after the first merged object and is read before merged objects are listed, so
 // even an outdated listing includes the first merged object.
 func (a *Archive) checkOverlaps(ctx context.Context, merged Merged, sources []Object) error {

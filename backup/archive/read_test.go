@@ -230,7 +230,7 @@ func TestFetch_manyLostConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})
 		full := *w.head().Full
-		// Inject more failures than the number of times that Fetch retries if the store is unreachable.
+		// Inject more failures than Fetch tolerates when the store is unreachable.
 		w.store.Inject(memory.Fault{Op: memory.Get, Times: 30, Cut: 1})
 		snapshot, err := read(t, w.Archive, full)
 		require.NoError(t, err)

@@ -31,7 +31,7 @@ type world struct {
 	ctx   context.Context
 	store *memory.Store
 	next  format.Start  // start of the next segment
-	fulls map[int64]int // number of full snapshots per revision
+	fulls map[int64]int // number of full snapshots at each revision
 	stale bool          // the segment at next may already have been merged
 }
 
@@ -63,7 +63,7 @@ func (w *world) restart() { w.Archive = archive.New(w.store, w.Keys()) }
 // database returns the content of a full snapshot.
 func database(revision int64) string { return fmt.Sprintf("database of revision %d", revision) }
 
-// put stores a full snapshot of the first generation. If full.Time is zero, put uses the time of the revision.
+// put stores a full snapshot in the first generation. If full.Time is zero, put uses the time of the revision.
 func (w *world) put(full archive.Full) archive.Full {
 	w.t.Helper()
 	if full.Time.IsZero() {
@@ -124,12 +124,12 @@ func (w *world) rows(from format.Start, last int64, at time.Time) format.Object 
 	return Segment(w.t, w.Keys(), from, format.Source{}, records...)
 }
 
-// result stores the result of a restore test, with or without segments.
+// result stores the result of a restore test that did or did not include segments.
 func (w *world) result(into *archive.Archive, full archive.Full, outcome archive.Outcome, after int64, segments bool) {
 	w.t.Helper()
 	require.NoError(w.t, into.PutResult(w.ctx, archive.Result{
 		Cluster: cluster, Generation: 1, Full: full.Name(), Revision: full.Revision, Outcome: outcome, At: TimeAt(after), Segments: segments, Why: "of a reason",
-		Seconds: float64(len(w.names("gen/"))), // distinguishes results in the same second
+		Seconds: float64(len(w.names("gen/"))), // distinguishes results from the same second
 	}))
 }
 
@@ -141,7 +141,7 @@ func (w *world) segments(lasts ...int64) {
 	}
 }
 
-// steps returns the numbers from first to last in steps of apart.
+// steps returns every apart-th number from first to last.
 func steps(first, last, apart int64) (all []int64) {
 	for ; first <= last; first += apart {
 		all = append(all, first)
@@ -241,7 +241,7 @@ func (w *world) follow(path archive.Path) (result restored, err error) {
 // revisions returns the revisions from first to last.
 func revisions(first, last int64) []int64 { return steps(first, last, 1) }
 
-// damage flips a bit of an object until repair is called.
+// damage flips a bit in an object; repair restores the object.
 func (w *world) damage(name string, bit int) (repair func()) {
 	w.t.Helper()
 	content, exists := w.store.Content(name)

@@ -45,7 +45,7 @@
 //   - Input is untrusted. Memory usage is bounded for any input: readers do not trust lengths, decoders accept a
 //     window of at most 8 MiB, and decompression stops at the size in the manifest.
 //   - Errors quote at most a few bytes of the content, and never keys.
-//   - Errors of the underlying reader are returned unchanged, so a lost connection never marks a backup as damaged.
+//   - Errors from the underlying reader are returned unchanged, so a lost connection never marks a backup as damaged.
 //   - With trusted keys, unsigned content is never used, and content that these keys would reject is never written.
 //   - The format has a single version. A reader returns ErrNewer for a higher version and ignores unknown fields.
 //

@@ -99,7 +99,7 @@ func TestSegmentReader_limitsMemoryForForgedLengths(t *testing.T) {
 	}
 }
 
-// forgedOf is like forged, but the manifest states the given number of bytes of records.
+// forgedOf is like forged, but the manifest claims the given number of record bytes.
 func forgedOf(t testing.TB, raw int64, records string) io.Reader {
 	manifest := empty()
 	manifest.RawBytes = raw
@@ -169,7 +169,7 @@ func TestSegmentBuilder_needsLittleMoreMemoryThanItsContent(t *testing.T) {
 	_, _ = rand.NewChaCha8([32]byte{}).Read(value) // incompressible
 	row := Row(7, 0, string(value))
 	keys := &format.Keys{}
-	Build(t, keys, start(), nil) // initializes the tables of zstd, which are kept
+	Build(t, keys, start(), nil) // initializes zstd's tables, which stay allocated
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	object := Build(t, keys, start(), []format.Row{row})
@@ -230,7 +230,7 @@ func known(t *testing.T, err error) {
 func TestSegmentReader_findsEveryFlippedBit(t *testing.T) {
 	for name, test := range map[string]struct {
 		keys *format.Keys
-		step int // reading sealed content takes ten times as long, so only every third bit is flipped
+		step int // reading sealed content is ten times slower, so flip only every third bit
 	}{
 		"plain": {&format.Keys{}, 1}, "sealed and signed": {NewKeys(t).Load(t), 3},
 	} {
@@ -352,7 +352,7 @@ func join(revisions [][]format.Row) (rows []format.Row) {
 	return rows
 }
 
-// text formats rows for comparison, because an empty value may be nil.
+// text formats rows for comparison, so that empty and nil values are equal.
 func text(rows []format.Row) (lines []string) {
 	for _, row := range rows {
 		lines = append(lines, fmt.Sprintf("%x %q", row.Key, row.Value))

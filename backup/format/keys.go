@@ -160,7 +160,7 @@ func (k *Keys) CheckSigning() error {
 	return err
 }
 
-// Warnings returns warnings about insecure key settings. Each warning names the flag and explains how to solve the
+// Warnings returns warnings about insecure key settings. Each warning names the flag and explains how to fix the
 // problem.
 func (k *Keys) Warnings() (all []string) {
 	if k.Signs() && !k.Trusts() {
@@ -328,7 +328,7 @@ func ReadLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// keyName returns the ID of a public key.
+// keyName returns a public key's ID.
 func keyName(key ed25519.PublicKey) string {
 	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:8])

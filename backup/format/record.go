@@ -19,7 +19,7 @@ import (
 
 // A Record is one entry in a segment: a *[Row], *[Marker], *[Hash] or *[Bucket].
 type Record interface {
-	// addTo checks that the record may follow the previous records, and counts it.
+	// addTo checks that the record may follow the previous ones, and counts it.
 	addTo(*sequence) error
 	// encode appends the fields of the record to b. The large value that follows the fields, if any, is returned
 	// separately.
@@ -423,7 +423,7 @@ func (m *Marker) decode(from *SegmentReader) error {
 	return err
 }
 
-// addTo does not require a hash to be in order with the rows: it may arrive after rows of newer revisions.
+// addTo accepts hashes out of order, because a hash may arrive after rows of newer revisions.
 func (h *Hash) addTo(s *sequence) error {
 	if s.hashes++; s.hashes > maxHashes || len(s.buckets) > 0 || h.Compacted < 0 || h.Compacted > h.Revision {
 		return fmt.Errorf("compaction hash of revision %d is out of order", h.Revision)

@@ -339,7 +339,7 @@ func (r *SegmentReader) open() (err error) {
 	r.buffered = bufio.NewReaderSize(r.limited, 32<<10)
 	start := r.manifest
 	if start.Rows > 0 {
-		start.Last = Digest{} // computed from the rows of this segment
+		start.Last = Digest{} // computed from this segment's rows
 	}
 	r.sequence, r.count = newSequence(start), 0
 	return nil
@@ -359,7 +359,7 @@ func (r *SegmentReader) named(err error) error {
 	return fmt.Errorf("segment %s: %w", r.manifest.Position, err)
 }
 
-// recordOf returns the record to decode into. Records other than buckets are reused.
+// recordOf returns the record to decode into. All records except buckets are reused.
 func (r *SegmentReader) recordOf(kind byte) (Record, error) {
 	switch kind {
 	case typeRow:
@@ -419,7 +419,7 @@ func (r *SegmentReader) number() (int64, error) {
 	return int64(n), nil
 }
 
-// bytes reads a length and that many bytes. The result uses room if room is large enough.
+// bytes reads a length and that many bytes, into room if it is large enough.
 func (r *SegmentReader) bytes(room []byte, most int64) ([]byte, error) {
 	length, err := r.number()
 	if err != nil {

@@ -130,7 +130,7 @@ func (o *openReader) Read(p []byte) (int, error) {
 		return n, nil
 	case !Ended(err):
 		return n, o.source.classify(err)
-	case o.plain.failed != nil: // zstd treats some of these errors as the end of the stream
+	case o.plain.failed != nil: // zstd treats some read errors as the end of the stream
 		return n, o.source.classify(o.plain.failed)
 	case o.plain.size == 0:
 		return n, fmt.Errorf("%w: no data", ErrDamaged)

@@ -165,7 +165,7 @@ func TestOpen_findsTruncationAtABoundary(t *testing.T) {
 	assert.ErrorIs(t, opened(pair.Load(t), all.String()[:header+chunk+16], true), format.ErrDamaged)
 }
 
-// repeated is a reader that returns the same text forever.
+// repeated is a reader that repeats the same string forever.
 type repeated struct {
 	text string
 	at   int

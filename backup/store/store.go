@@ -32,14 +32,14 @@ type Object struct {
 // Objects are never overwritten and are always either complete or absent, even if a writer is killed or loses its
 // connection.
 //
-// If a name does not pass [CheckName], methods return an error without sending a request. Where possible, errors wrap
-// one of the errors defined in this package. Error messages contain the object and the store, but no secrets and no
-// text from a server.
+// If a name does not pass [CheckName], methods return an error without sending a request. Where possible, errors
+// wrap one of the errors that this package defines. Error messages contain the object and the store, but no secrets
+// and no text from a server.
 //
 // Every method returns soon after its context is done, or if no data is transferred for a minute (10 seconds for
-// creating a small object). Methods retry requests a few times within seconds if this is safe. Callers are
-// responsible for longer retries. Calls to a folder cannot be interrupted if the file system hangs, so a goroutine
-// that serves requests must never call a store.
+// creating a small object). Methods retry a request a few times within seconds if doing so is safe. Retrying for
+// longer is up to the caller. Calls to a folder cannot be interrupted if the file system hangs, so a goroutine that
+// serves requests must never call a store.
 type Store interface {
 	// Put creates an object from content, which is read up to io.EOF in bounded memory. If the object exists, Put
 	// returns ErrExists and does not change the object. If reading content fails, Put returns that error and creates
@@ -49,10 +49,10 @@ type Store interface {
 	// may create it. PutOnce resolves this ambiguity.
 	Put(ctx context.Context, name string, content io.Reader) error
 
-	// Get reads length bytes from offset, or everything from offset if length is negative. If the object ends
-	// earlier, fewer bytes are returned. If the object does not exist, Get returns ErrNotFound. The reader is valid
-	// until ctx is done, must be closed and is not safe for concurrent use. The reader returns io.EOF only after all
-	// requested bytes, and ErrUnavailable if the connection is lost.
+	// Get reads length bytes from offset, or everything from offset if length is negative. If the object is too
+	// short, fewer bytes are returned. If the object does not exist, Get returns ErrNotFound. The reader is valid
+	// until ctx is done, must be closed and is not safe for concurrent use. The reader returns io.EOF only after
+	// all requested bytes, and ErrUnavailable if the connection is lost.
 	Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error)
 
 	// List yields the objects whose names start with prefix and sort after the name after, in byte order, page by
@@ -133,9 +133,9 @@ func isForbidden(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-._+=@", r)
 }
 
-// InOrder converts a server's listing to the listing of a Store. InOrder removes base from names and skips invalid
-// names and names up to after. If the listing is out of order, InOrder returns an error, because a reader would miss
-// objects. Implementations of Store use InOrder.
+// InOrder converts a server's listing to the listing of a Store. InOrder strips base from names, and skips invalid
+// names and names up to and including after. If the listing is out of order, InOrder returns an error, because a
+// reader would miss objects. Implementations of Store use InOrder.
 func InOrder(listed iter.Seq2[Object, error], base, after string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		last := ""
@@ -176,7 +176,7 @@ var (
 	ErrLocked = errors.New("object is locked")
 )
 
-// A Failure is the reason why a store cannot serve requests. Callers retry after a Failure, because its cause may
+// A Failure is a reason why a store cannot serve requests. Callers retry after a Failure, because its cause may
 // disappear without any change on the client side. Other errors, except errors about a single object, mean that the
 // request is invalid, so a retry cannot succeed.
 type Failure string
@@ -188,8 +188,8 @@ const (
 	ErrDenied Failure = "permission denied"
 	// ErrNoBucket means that the bucket, container or folder does not exist.
 	ErrNoBucket Failure = "bucket not found"
-	// ErrUnavailable means that the store is unreachable, overloaded, full or broken. If the store has requested a
-	// pause, RetryAfter returns it.
+	// ErrUnavailable means that the store is unreachable, overloaded, full or broken. RetryAfter returns the pause
+	// that the store requested, if any.
 	ErrUnavailable Failure = "store unavailable"
 	// ErrSkewed means that the store rejects requests because this machine's clock differs too much from the store's
 	// clock.
@@ -268,7 +268,7 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
-// Digest is the SHA-256 and size of content.
+// Digest holds the SHA-256 and size of some content.
 type Digest struct {
 	SHA256 [sha256.Size]byte
 	Size   int64 // bytes
@@ -279,8 +279,8 @@ type Digest struct {
 // callers may call PutOnce with the same content again until it succeeds.
 //
 // ErrExists means that another writer has created the object with different content. Any other error means that the
-// object could not be created or read back. After ErrUnavailable, a request that is still in progress may create the
-// object.
+// object could not be created or could not be read back. After ErrUnavailable, a request that is still in progress
+// may create the object.
 func PutOnce(ctx context.Context, s Store, name string, content io.Reader) (Digest, error) {
 	source := &source{content: content, hash: sha256.New()}
 	err := s.Put(ctx, name, source)
@@ -310,7 +310,7 @@ func resolve(ctx context.Context, s Store, name string, want Digest, put error) 
 	case errors.Is(err, ErrNotFound):
 		return put
 	case errors.Is(err, ErrUnavailable) && errors.Is(put, ErrUnavailable):
-		return put // avoids reporting the same cause twice
+		return put // to avoid reporting the same cause twice
 	default:
 		return fmt.Errorf("cannot determine who created %s in %s (%s): %w", name, s, put.Error(), err)
 	}
@@ -368,7 +368,7 @@ type Capabilities struct {
 	Delete error
 }
 
-// String describes the capabilities for users.
+// String describes the capabilities in a form suitable for users.
 func (a Capabilities) String() string {
 	sentence := "the store supports create-if-absent: multiple members can write to it"
 	if !a.CreateIfAbsent {

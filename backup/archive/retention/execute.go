@@ -13,11 +13,11 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Deletion is the result of executing a plan.
+// Deletion describes what the execution of a plan deleted.
 type Deletion struct {
 	Objects int   `json:"objects"` // number of deleted objects
 	Bytes   int64 `json:"bytes"`   // deleted bytes, if known
-	Locked  int   `json:"locked"`  // number of items that were not deleted because they are locked
+	Locked  int   `json:"locked"`  // number of items that could not be deleted because they are locked
 }
 
 // Execute deletes the items of the plan, oldest first, and calls gone (unless nil) for each deleted item. Before the
@@ -87,7 +87,7 @@ func present(ctx context.Context, s store.Store, name string, size int64) error 
 	return nil
 }
 
-// execution is the state of a call to Execute.
+// execution holds the state of one call to Execute.
 type execution struct {
 	ctx   context.Context
 	store store.Store
@@ -130,9 +130,9 @@ func (e *execution) delete(names ...string) error {
 	return nil
 }
 
-// isOrphaned reports whether a test result belongs to a deleted full snapshot. The result of a locked snapshot is
-// kept, because the snapshot would look usable without the result. A result for a full snapshot that is newer than
-// the plan is kept as well.
+// isOrphaned reports whether a test result belongs to a deleted full snapshot. The result for a locked snapshot is
+// kept, because the snapshot would look usable without it. A result for a full snapshot that is newer than the plan
+// is kept as well.
 func (e *execution) isOrphaned(name string, p Plan) bool {
 	full, _, _ := strings.Cut(name, "_")
 	_, at, err := archive.ParseFullName(full)
@@ -146,7 +146,7 @@ func (p Plan) ofOldTest(name string) bool {
 	return err == nil && at.Before(p.From.Add(-week))
 }
 
-// sweep deletes the objects with a prefix for whose names fits returns true, and skips locked objects.
+// sweep deletes the objects with the given prefix whose names satisfy fits, except locked objects.
 func (e *execution) sweep(prefix string, fits func(name string) bool) error {
 	for object, err := range e.store.List(e.ctx, prefix, "") {
 		if err == nil && fits(strings.TrimPrefix(object.Name, prefix)) {
@@ -160,8 +160,8 @@ func (e *execution) sweep(prefix string, fits func(name string) bool) error {
 }
 
 const (
-	// skew is the maximum tolerated difference between this machine's clock and the store's clock. Timestamps may be
-	// in the future by up to skew.
+	// skew is the maximum tolerated difference between this machine's clock and the store's clock. Timestamps may
+	// be up to skew in the future.
 	skew = 15 * time.Minute
 	// quiet is the time without new backups after which nothing is deleted.
 	quiet = day
@@ -181,7 +181,7 @@ func check(policy Policy, facts Facts) (failed []string) {
 	return slices.DeleteFunc(all, func(why string) bool { return why == "" })
 }
 
-// checkClock compares the clocks of this machine, the store and the writers of the backups.
+// checkClock compares the clocks of this machine, the store and the backup writers.
 func checkClock(facts Facts) string {
 	if facts.Store.IsZero() {
 		return "cannot check this machine's clock: the store's time is unknown"
@@ -199,8 +199,8 @@ func checkClock(facts Facts) string {
 	return ""
 }
 
-// checkOrder returns a message if a full snapshot is older than a snapshot with a lower revision and one of the two
-// is in the point-in-time window.
+// checkOrder returns a message if a full snapshot is older than a snapshot with a lower revision and either
+// snapshot is in the point-in-time window.
 func checkOrder(g archive.GenerationContents, from time.Time) string {
 	var before archive.StoredFull
 	for _, full := range g.Fulls {
@@ -228,11 +228,11 @@ func checkPause(policy Policy, facts Facts, g archive.GenerationContents) string
 // pauses of up to an hour.
 const downtime = 2 * time.Hour
 
-// checkJump returns a message if a pause without backups has just ended, because a clock may have jumped ahead during
-// the pause, and recent backups may look old. A folder has no clock of its own that would reveal the jump. After a
-// pause that is longer than the point-in-time window, nothing is deleted for the length of the window, and after a
-// shorter pause, nothing is deleted for an hour. Pauses before the first full snapshot of the window are ignored,
-// because many of the earlier backups have been deleted.
+// checkJump returns a message if a pause without backups has just ended, because a clock may have jumped ahead
+// during the pause, and recent backups may look old. A folder has no clock of its own that would reveal the jump.
+// Nothing is deleted for an hour after such a pause, or for the length of the point-in-time window if the pause was
+// longer than the window. Pauses before the first full snapshot of the window are ignored, because many of the
+// earlier backups have been deleted.
 func checkJump(policy Policy, facts Facts, g archive.GenerationContents) string {
 	from := Plan{From: facts.Now.Add(-policy.Points)}.base(g).Time
 	all := slices.DeleteFunc(timestamps(g), func(at timestamp) bool { return at.IsZero() || at.Before(from) })

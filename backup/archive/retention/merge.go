@@ -25,13 +25,13 @@ var steps = []step{
 	{from: archive.Minute, to: archive.Hour, span: time.Hour, age: 5 * time.Minute},
 }
 
-// A Merger merges the objects of an archive. A Merger is not safe for concurrent use. Two members can safely merge at
-// the same time, although they do the same work twice.
+// A Merger merges the objects of an archive. A Merger is not safe for concurrent use. Two members can safely merge
+// at the same time, but the work is done twice.
 type Merger struct {
 	archive *archive.Archive
 	now     func() time.Time   // the wall clock
 	clock   func() time.Time   // the monotonic clock
-	known   map[string]*object // known facts about existing objects, by name
+	known   map[string]*object // cached facts about existing objects, by name
 }
 
 // object caches facts about a stored object.
@@ -49,15 +49,15 @@ func NewMerger(a *archive.Archive, now func() time.Time) *Merger {
 	return &Merger{archive: a, now: now, clock: time.Now, known: map[string]*object{}}
 }
 
-// Merged is the result of a run.
+// Merged is the result of Run.
 type Merged struct {
 	Merged  int  // objects created
 	Deleted int  // number of deleted source objects
-	Left    bool // Run must be called again later even if no objects are added
+	Left    bool // Run must be called again even if no objects are added
 	Holes   int  // number of new groups that cannot be merged because a segment is missing or another chain starts
 }
 
-// Run merges objects that are old enough, and deletes sources that were merged long enough ago unless they are
+// Run merges objects that are old enough. It also deletes sources that were merged long enough ago, unless they are
 // locked. Run can be interrupted at any time. If deletions are denied, Run finishes merging before returning the
 // error.
 func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
@@ -81,7 +81,7 @@ func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
 	return r.done, r.denied
 }
 
-// round is one run of a merger.
+// round holds the state of one call to Run.
 type round struct {
 	*Merger
 	levels  map[archive.Level][]archive.Object // existing objects
@@ -204,7 +204,7 @@ func (m *Merger) lookup(one archive.Object) *object {
 }
 
 // last reports whether an object is the newest at its level. The newest object is kept so that the end of the chain
-// is found quickly.
+// can be found quickly.
 func last(object archive.Object, level []archive.Object) bool {
 	return object.Start == level[len(level)-1].Start
 }
@@ -228,10 +228,10 @@ const (
 	maxSpan  = 30 * time.Minute
 )
 
-// Groups returns the groups of objects to merge. A group consists of neighboring objects that were created within the
-// same span, if the span ended before the given time. A group that is too small is extended by the following spans,
-// up to maxSpan. A group may consist of a single object, which ensures that every older object is merged into the
-// next level. left reports whether there are objects that do not belong to a returned group yet.
+// Groups returns the groups of objects to merge. A group consists of neighboring objects that were created within
+// the same span, if the span ended before the given time. A group that is too small also takes objects from the
+// following spans, up to maxSpan. A group may consist of a single object, which ensures that every older object is
+// merged into the next level. left reports whether any object is not yet in a returned group.
 func Groups(objects []archive.Object, span time.Duration, before time.Time) (groups [][]archive.Object, left bool) {
 	for i, object := range objects {
 		if last := len(groups) - 1; last >= 0 && fitsGroup(object, groups[last], span) {

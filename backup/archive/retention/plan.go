@@ -25,8 +25,8 @@ import (
 )
 
 // NewPlan returns a plan for a history that was just listed. known is a revision that was stored in the newest
-// generation before the listing, or 0. NewPlan only reads the store's clock if there is something to delete, because
-// reading the clock creates an object.
+// generation before the listing, or 0. NewPlan reads the store's clock only if there is something to delete,
+// because reading the clock creates an object.
 func NewPlan(ctx context.Context, a *archive.Archive, history *archive.History, policy Policy, now time.Time, known int64) (plan Plan, err error) {
 	facts := Facts{History: history, Now: now, Store: now, Known: known}
 	if newest := history.Newest(); newest != nil {
@@ -116,7 +116,7 @@ const slack = 5 * time.Minute
 // remainsAfter is the maximum duration of an upload, even if the writer is suspended.
 const remainsAfter = day
 
-// Make returns the plan for a policy and facts.
+// Make returns the plan for the given policy and facts.
 func Make(policy Policy, facts Facts) Plan {
 	plan := Plan{Policy: policy, From: facts.Now.Add(-policy.Points), Unsafe: check(policy, facts)}
 	if facts.History == nil {
@@ -207,8 +207,7 @@ func (p Plan) base(g archive.GenerationContents) *archive.StoredFull {
 	})
 }
 
-// lastVerified returns the last verified full snapshot for which fits returns true, or the zero value if there is
-// none.
+// lastVerified returns the last verified full snapshot that satisfies fits, or the zero value if there is none.
 func lastVerified(fulls []archive.StoredFull, fits func(archive.StoredFull) bool) *archive.StoredFull {
 	for i, full := range slices.Backward(fulls) {
 		if verified(full) && fits(full) {

@@ -43,7 +43,7 @@ func TestPlan_crossedFullIsNoBase(t *testing.T) {
 func TestPlan_objectsWithUnknownEnds(t *testing.T) {
 	base := fullAt(past(25 * time.Hour))
 	behind := func(revisions int64) format.Position { return format.After(base.Revision + revisions) }
-	// The first object in each list is deleted.
+	// In each list, the first object is deleted.
 	for name, objects := range map[string][]archive.Object{
 		"merged": {
 			{Level: archive.Hour, Start: behind(-60), Next: base.Next},
@@ -225,7 +225,7 @@ func why(p Plan) map[int]string {
 	return reasons
 }
 
-// goes returns the object names of the items of a kind that the plan deletes.
+// goes returns the object names of all items of the given kind that the plan deletes.
 func goes(p Plan, kind Kind) (names []string) {
 	for _, item := range p.Deletes() {
 		if item.Kind == kind {

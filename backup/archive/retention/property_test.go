@@ -52,7 +52,7 @@ func (w *world) live(t *rapid.T) {
 	}
 	w.pass(time.Minute)
 	w.judge(w.full(false), archive.Verified)
-	w.pass(time.Hour) // a safety check fails shortly after a pause
+	w.pass(time.Hour) // a safety check fails right after a pause
 	w.write(1)
 }
 
@@ -67,7 +67,7 @@ func (w *world) found(p point) bool {
 	return true
 }
 
-// within returns some restorable points after a time, including the point that was current at that time.
+// within returns some restorable points after the given time, including the point that was current then.
 func (w *world) within(t *rapid.T, since time.Time) (points []point) {
 	first, _ := slices.BinarySearchFunc(w.rows, since, func(p point, since time.Time) int { return formattest.TimeAt(p.revision).Compare(since) })
 	first = max(first-1, 0)
@@ -142,8 +142,8 @@ func (w *world) breakDown(t *rapid.T, plan Plan) {
 	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: name, Err: memory.ErrServerError})
 }
 
-// again executes plans until there is nothing left to delete. Deleting a merged object can reveal objects that it
-// covered.
+// again creates and executes plans until there is nothing left to delete. Deleting a merged object can reveal
+// objects that it covered.
 func (w *world) again(t *rapid.T, policy Policy) {
 	for range 4 {
 		plan := w.look(policy)
@@ -268,7 +268,7 @@ func (w *world) full(gap bool) archive.Full {
 	return made
 }
 
-// judge stores the result of a restore test.
+// judge stores a restore test result.
 func (w *world) judge(full archive.Full, outcome archive.Outcome) {
 	require.NoError(w.t, w.archive.PutResult(context.Background(), archive.Result{
 		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: outcome, Why: "it differs", At: w.now(),

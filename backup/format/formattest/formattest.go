@@ -55,7 +55,7 @@ func LoadKeys(t testing.TB, files format.KeyFiles) *format.Keys {
 	return keys
 }
 
-// WriteFile writes content to a temporary file and returns its path.
+// WriteFile writes content to a temporary file and returns the file's path.
 func WriteFile(t testing.TB, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "key")
@@ -104,7 +104,7 @@ func Rows(first, last int64) (rows []format.Row) {
 // Noon is the time of revision 0.
 var Noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// TimeAt returns the time of a revision, which is one second later than the previous revision.
+// TimeAt returns the time of a revision: Noon plus one second per revision.
 func TimeAt(revision int64) time.Time { return Noon.Add(time.Duration(revision) * time.Second) }
 
 // Build returns a segment with the rows and buckets, and a marker after each revision.

@@ -29,7 +29,7 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// version is the protocol version. All servers support this version, and it includes access tokens and large blocks.
+// version is the protocol version. All servers support this version, which includes access tokens and large blocks.
 const version = "2021-12-02"
 
 var (
@@ -83,7 +83,7 @@ func (s *Store) url(key string) string {
 // page ignores after, because Azure cannot start a listing at a given name.
 func (s *Store) page(ctx context.Context, prefix, _, mark string) (objects []store.Object, next string, err error) {
 	var page struct {
-		XMLName xml.Name `xml:"EnumerationResults"` // otherwise, any other document would look like an empty listing
+		XMLName xml.Name `xml:"EnumerationResults"` // otherwise, an unrelated document would look like an empty listing
 		Next    string   `xml:"NextMarker"`
 		Blobs   []struct {
 			Name     string   `xml:"Name"`
@@ -251,7 +251,7 @@ func (i identity) Token() (*oauth2.Token, error) {
 }
 
 // managed fetches a token from the machine's identity endpoint. If the machine has multiple identities,
-// AZURE_CLIENT_ID selects one of them.
+// AZURE_CLIENT_ID selects one.
 func (i identity) managed() (*oauth2.Token, error) {
 	query := url.Values{"api-version": {"2018-02-01"}, "resource": {resource}}
 	missing := "no credentials found in the environment, workload identity or managed identity"
@@ -293,7 +293,7 @@ func authorizeWith(client *wire.Client, account string) error {
 	return nil
 }
 
-// sharedAccess adds the signature to the query of a request.
+// sharedAccess adds the signature to a request's query.
 func sharedAccess(signature url.Values) func(*http.Request) error {
 	return func(request *http.Request) error {
 		query := request.URL.Query()
@@ -320,7 +320,7 @@ func (k *sharedKey) authorize(request *http.Request) error {
 	return nil
 }
 
-// toSign returns the text to sign: the method, some headers, all x-ms headers, the path and the query.
+// toSign returns the string to sign: the method, some headers, all x-ms headers, the path and the query.
 func (k *sharedKey) toSign(request *http.Request) string {
 	header := request.Header.Get
 	length := ""

@@ -30,7 +30,7 @@ func withKey(t *testing.T) {
 	t.Setenv("AZURE_STORAGE_KEY", base64.StdEncoding.EncodeToString([]byte("SECRET")))
 }
 
-// created responds like Azure after it has created a blob.
+// created responds as Azure does after creating a blob.
 func created(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("X-Ms-Request-Id", "4f8b1a3c-101e-0000-0000-000000000000")
 	w.WriteHeader(http.StatusCreated)
@@ -164,7 +164,7 @@ func makeContainer(t *testing.T, s *Store, name string) string {
 	return name
 }
 
-// opened returns a store that uses the server's account key.
+// opened returns a store that authenticates with the server's account key.
 func opened(t *testing.T, endpoint *url.URL, container string) *Store {
 	t.Setenv("AZURE_STORAGE_KEY", servers.AzureKey)
 	return open(t, endpoint, container)

@@ -38,7 +38,7 @@ func New(directory string) (*Store, error) {
 	if !filepath.IsAbs(directory) || filepath.Clean(directory) == "/" {
 		return nil, fmt.Errorf("%q is not an absolute directory path", directory)
 	}
-	const longestName, longest = 255, 4095 // maximum lengths in bytes; with longer names, every retry would fail
+	const longestName, longest = 255, 4095 // maximum lengths in bytes; storing under a longer name would fail on every retry
 	isTooLong := func(name string) bool { return len(name) > longestName }
 	if len(directory) > longest || strings.ContainsRune(directory, 0) || slices.ContainsFunc(strings.Split(directory, "/"), isTooLong) {
 		return nil, errors.New("path is too long or contains a NUL byte")
@@ -285,8 +285,8 @@ func mkdirAll(root *os.Root, directory string) error {
 }
 
 // inheritOwner changes the owner of a new file to the owner of the store's directory if the process runs as root,
-// because the service must be able to read the result of a restore test that root has run. Errors are ignored,
-// because some file systems do not support changing the owner. inheritOwner uses the open file rather than its name,
+// because the service must be able to read the result of a restore test run by root. Errors are ignored, because
+// some file systems do not support changing the owner. inheritOwner uses the open file rather than its name,
 // because the service's user could have replaced the name with a hard link to one of root's files.
 func inheritOwner(root *os.Root, created *os.File) {
 	if os.Geteuid() != 0 {
@@ -331,7 +331,7 @@ func syncDirectory(root *os.Root, name string) error {
 }
 
 // leave removes a draft. Missing permission to delete is ignored, because backups must work without it. The draft
-// then remains as a hidden second name of the file.
+// then remains as a second, hidden name for the file.
 func leave(root *os.Root, draft string) error {
 	if err := root.Remove(draft); !errors.Is(err, fs.ErrPermission) {
 		return ignoreNotExist(err)
@@ -423,7 +423,7 @@ func (w *walk) entry(directory, key string) error {
 	}
 	object := store.Object{Name: name, Modified: info.ModTime()}
 	if info.Mode().IsRegular() {
-		object.Size = info.Size() // other files are treated as objects without content
+		object.Size = info.Size() // treat other files as objects without content
 	}
 	if !w.yield(object, nil) {
 		w.stopped = true
@@ -478,8 +478,8 @@ func keyOf(entry fs.DirEntry) string {
 	}
 }
 
-// isMatch reports whether a name may belong to the listing. For a directory (a name that ends with a slash), isMatch
-// reports whether a name in that directory may belong to it.
+// isMatch reports whether a name may belong to the listing. For a directory (a name that ends with a slash),
+// isMatch reports whether any name in the directory may belong to the listing.
 func (w *walk) isMatch(name string) bool {
 	below := strings.HasSuffix(name, "/")
 	inside := strings.HasPrefix(name, w.prefix) || below && strings.HasPrefix(w.prefix, name)

@@ -273,7 +273,7 @@ func TestAFullDiskLeavesNothing(t *testing.T) {
 
 const writerVariable = "FOLDER_TEST_WRITES_INTO"
 
-// TestMain runs this program as a writer if a test has started it in order to kill it.
+// TestMain acts as a writer if a test started this process in order to kill it.
 func TestMain(m *testing.M) {
 	if directory := os.Getenv(writerVariable); directory != "" {
 		write(directory)

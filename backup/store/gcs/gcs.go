@@ -32,8 +32,8 @@ const googleapis = "https://storage.googleapis.com"
 // longer.
 var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
 
-// longestBucketName is the maximum length of a bucket name. The limit is not part of the expression, because
-// compiling it would delay each start by half a millisecond.
+// longestBucketName is the maximum length of a bucket name. The limit is not part of the regular expression,
+// because compiling it would add half a millisecond to each start.
 const longestBucketName = 222
 
 // Store is a bucket, or a prefix in a bucket.
@@ -100,7 +100,7 @@ func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects [
 	if _, err := s.Send(ctx, request, &page, http.StatusOK); err != nil {
 		return nil, "", err
 	}
-	if page.Kind != "storage#objects" { // otherwise, any other document would look like an empty listing
+	if page.Kind != "storage#objects" { // otherwise, an unrelated document would look like an empty listing
 		return nil, "", wire.ErrUnexpectedResponse("a listing")
 	}
 	for _, item := range page.Items {
@@ -163,7 +163,7 @@ func newTokens() *wire.Tokens {
 	return &wire.Tokens{HTTP: wire.IdentityClient(), Find: findSource, File: keyFile}
 }
 
-// findSource returns a source that uses the credentials file, or the machine's account if there is no file.
+// findSource returns a token source that uses the credentials file or, if there is none, the machine's account.
 func findSource(ctx context.Context) (oauth2.TokenSource, error) {
 	if _, err := os.Stat(keyFile()); err != nil && os.Getenv(keyFileVariable) == "" {
 		return oauth2.ReuseTokenSource(nil, machine{ctx}), nil
@@ -212,7 +212,7 @@ type upload struct {
 	store   *Store
 	key     string
 	target  wire.Request // URL of the resumable upload
-	sent    int64        // number of bytes received by the server
+	sent    int64        // number of bytes that the server has received
 	sum     uint32       // CRC32C of all pieces so far
 	created bool
 }
@@ -305,7 +305,7 @@ func (u *upload) send(ctx context.Context, request wire.Request, accepted ...int
 	}
 	response, err := u.store.Send(ctx, request, &stored, accepted...)
 	switch {
-	case errors.Is(err, store.ErrNotFound) && u.target.URL != "": // the upload was discarded, or was completed but the reply was lost
+	case errors.Is(err, store.ErrNotFound) && u.target.URL != "": // the upload was discarded, or it was completed but the reply was lost
 		return &store.Unavailable{Cause: errors.New("the upload session no longer exists")}
 	case err != nil:
 		return err

@@ -38,7 +38,7 @@ func refuse(w http.ResponseWriter, r storetest.ErrorResponse) {
 	fmt.Fprintf(w, `{"error":{"code":%d,"message":"%s SECRET","errors":[{"reason":%q}]}}`, r.Status, r.Message, r.Code)
 }
 
-// created responds like Google after it has created an object or started an upload.
+// created responds as Google does after creating an object or starting an upload.
 func created(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("uploadType") == "resumable" {
 		w.Header().Set("Location", "https://elsewhere.example/upload?uploadType=resumable&upload_id=U1")
@@ -78,7 +78,7 @@ func TestGCS_requestFailures(t *testing.T) {
 	})
 }
 
-// resumable is a server that accepts one resumable upload and can fail.
+// resumable is a server that accepts one resumable upload and can simulate failures.
 type resumable struct {
 	content  []byte
 	spans    []string
@@ -255,7 +255,7 @@ func grant(w http.ResponseWriter, granted *int) {
 	fmt.Fprintf(w, `{"access_token":"token-%d","issued_token_type":"x","token_type":"Bearer","expires_in":3600}`, *granted)
 }
 
-// useKeyFile writes content to a file and uses the file as credentials.
+// useKeyFile writes content to a file and uses it as the credentials file.
 func useKeyFile(t *testing.T, content []byte) (path string) {
 	path = filepath.Join(t.TempDir(), "key.json")
 	require.NoError(t, os.WriteFile(path, content, 0o600))

@@ -45,8 +45,8 @@ func Forms() (forms, keys []string) {
 }
 
 // Open returns the store for a URL in one of the Forms. Open does not connect or read credentials, but returns an
-// error if an environment variable is malformed. The error is a single sentence that contains the flag, the key and
-// the problem, but no secret.
+// error if an environment variable is malformed. The error is a single sentence that names the flag, the key and
+// the problem, but contains no secrets.
 func Open(raw string) (store.Store, error) {
 	opened, err := open(raw)
 	if err != nil {

@@ -165,7 +165,8 @@ func (s *Store) Content(name string) (content []byte, exists bool) {
 	return bytes.Clone(found.content), exists
 }
 
-// SetContent creates or replaces an object, bypassing faults. Tests use SetContent to simulate another process.
+// SetContent creates or replaces an object, bypassing faults. Tests use SetContent to simulate writes by another
+// process.
 func (s *Store) SetContent(name string, content []byte) {
 	s.create(name, bytes.Clone(content), true)
 }
@@ -204,7 +205,7 @@ type Fault struct {
 
 	Hides func(name string) bool // List: objects to omit
 	First func()                 // called before the call takes effect
-	Then  func()                 // Get and List: called after the result is known
+	Then  func()                 // Get and List: called once the result is known
 }
 
 // Inject adds faults.
@@ -233,7 +234,7 @@ func (s *Store) Calls() []Call {
 	return append([]Call(nil), s.calls...)
 }
 
-// CountCalls counts the calls of an operation with names that start with prefix.
+// CountCalls counts the calls of an operation whose names start with prefix.
 func (s *Store) CountCalls(op Op, prefix string) (times int) {
 	for _, call := range s.Calls() {
 		if (op == Any || op == call.Op) && strings.HasPrefix(call.Name, prefix) {
@@ -244,7 +245,7 @@ func (s *Store) CountCalls(op Op, prefix string) (times int) {
 }
 
 // begin records a call and returns the fault that it triggers. If the fault prevents the call, begin returns the
-// error of the fault.
+// fault's error.
 func (s *Store) begin(ctx context.Context, op Op, name string) (Fault, error) {
 	if op != List {
 		if err := store.CheckName(name); err != nil {
@@ -263,7 +264,7 @@ func (s *Store) begin(ctx context.Context, op Op, name string) (Fault, error) {
 	return fault, s.failed(op, name, err)
 }
 
-// loseReply returns the error of a fault if the call takes effect despite the error.
+// loseReply returns a fault's error if the call takes effect despite the error.
 func (s *Store) loseReply(ctx context.Context, fault Fault, op Op, name string) error {
 	if !fault.ReplyLost {
 		return nil
@@ -334,7 +335,7 @@ func (broken) Read([]byte) (int, error) {
 	return 0, &store.Unavailable{Cause: errors.New("connection lost")}
 }
 
-// Errors of the same types that real stores return.
+// Errors of the types that real stores return.
 var (
 	ErrConflict    error = &store.Unavailable{Cause: errors.New("HTTP status 409 (ConditionalRequestConflict)")}
 	ErrThrottled   error = &store.Unavailable{Cause: errors.New("HTTP status 429"), After: time.Second}

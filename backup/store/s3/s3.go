@@ -30,7 +30,7 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// amazon is the default host. Requests are sent to the host for the bucket's region instead.
+// amazon is the default host. Requests actually go to the host for the bucket's region.
 const amazon = "s3.amazonaws.com"
 
 // Store is a bucket, or a prefix in a bucket.
@@ -169,7 +169,7 @@ func (s *Store) findRegion(ctx context.Context) (string, error) {
 
 func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects []store.Object, next string, err error) {
 	var page struct {
-		XMLName               xml.Name `xml:"ListBucketResult"` // otherwise, any other document would look like an empty listing
+		XMLName               xml.Name `xml:"ListBucketResult"` // otherwise, an unrelated document would look like an empty listing
 		EncodingType          string
 		IsTruncated           bool
 		NextContinuationToken string
@@ -195,7 +195,7 @@ func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects [
 		})
 	}
 	switch {
-	case !page.IsTruncated: // some servers send a token on the last page too
+	case !page.IsTruncated: // some servers send a token even on the last page
 		return objects, "", nil
 	case page.NextContinuationToken == "":
 		return nil, "", wire.ErrUnexpectedResponse("a continuation token")
@@ -304,9 +304,9 @@ func reason(status int, _ http.Header, body []byte) string {
 	}
 }
 
-// chain implements credentials.Provider with the same sources as Amazon's own tools: the environment, files, and then
-// the workload identity (IRSA, Pod Identity, ECS) or the machine's role. The library serializes its calls. Unlike the
-// library's own chain, chain returns an error if there are no credentials.
+// chain implements credentials.Provider with the same sources as Amazon's own tools: the environment, files, and
+// then the workload identity (IRSA, Pod Identity, ECS) or the machine's role. The library serializes calls to
+// chain. Unlike the library's own chain, chain returns an error if there are no credentials.
 type chain struct {
 	iam    *credentials.IAM
 	source credentials.Provider // source of the credentials, or nil
@@ -394,7 +394,7 @@ var ifAbsent = map[string]string{"If-None-Match": "*"}
 
 func (s *Store) upload(key string) wire.Upload { return &upload{store: s, key: key} }
 
-// send sends a body with its MD5, because buckets with object lock require it.
+// send sends a body with its MD5, which buckets with object lock require.
 func (u *upload) send(ctx context.Context, method string, query url.Values, header map[string]string, body []byte, into any) (etag string, err error) {
 	sum := md5.Sum(body)
 	all := map[string]string{"Content-Md5": base64.StdEncoding.EncodeToString(sum[:]), "Content-Type": "application/octet-stream"}
@@ -486,8 +486,8 @@ func (u *upload) complete(ctx context.Context) error {
 	return u.confirm(ctx, trimETag(completed.ETag), fmt.Sprintf("%s-%d", hexMD5(u.sums), len(u.parts)), u.size)
 }
 
-// Abort implements wire.Upload. If the upload was completed but the reply was lost, Abort has no effect. Sweep aborts
-// any uploads that remain.
+// Abort implements wire.Upload. If the upload was completed but the reply was lost, Abort has no effect. Sweep
+// aborts any remaining uploads.
 func (u *upload) Abort(ctx context.Context) { _ = u.store.abort(ctx, u.key, u.id) }
 
 // hexMD5 returns an MD5 in the format of an S3 ETag.

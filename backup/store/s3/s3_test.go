@@ -58,7 +58,7 @@ func against(t *testing.T, f *fake) *Store {
 	return open(t, storetest.Serve(t, f.ServeHTTP), "bucket")
 }
 
-// created responds like S3 after it has created an object.
+// created responds as S3 does after creating an object.
 func created(w http.ResponseWriter, r *http.Request) {
 	content, _ := io.ReadAll(r.Body)
 	w.Header().Set("ETag", `"`+hexMD5(content)+`"`)
@@ -335,14 +335,14 @@ func (b *buckets) next(t *testing.T, endpoint *url.URL) *Store {
 	return s
 }
 
-// client returns a MinIO client, which is an independent implementation of the protocol.
+// client returns a MinIO client, an independent implementation of the protocol.
 func client(t *testing.T, endpoint *url.URL) *minio.Core {
 	core, err := minio.NewCore(endpoint.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
 	require.NoError(t, err)
 	return core
 }
 
-// opened returns a store that uses the server's keys.
+// opened returns a store that authenticates with the server's keys.
 func opened(t *testing.T, endpoint *url.URL, bucket string) *Store {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", servers.S3Secret)
 	return open(t, endpoint, bucket)

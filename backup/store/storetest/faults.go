@@ -21,13 +21,13 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Protocol describes how the servers of a store respond, for tests with arbitrary faults.
+// Protocol describes how a store's servers respond, for tests that inject faults.
 type Protocol struct {
 	// Open returns a store at an endpoint.
 	Open func(t *testing.T, endpoint *url.URL) store.Store
 	// Created writes the response to a request that creates an object, after the request has been read.
 	Created func(w http.ResponseWriter, r *http.Request)
-	// Deleted is the response status of a deletion.
+	// Deleted is the response status for a successful deletion.
 	Deleted int
 	// WriteError responds with an error.
 	WriteError func(w http.ResponseWriter, r ErrorResponse)
@@ -40,11 +40,11 @@ type Protocol struct {
 	Page string
 }
 
-// ErrorResponse is an error response of a server and the errors that it should cause.
+// ErrorResponse is a server's error response and the errors that it should cause.
 type ErrorResponse struct {
 	Status         int
 	Code, Message  string
-	Create, Delete error // expected errors from Put and Delete; nil for Delete if deleting an absent object succeeds
+	Create, Delete error // expected errors from Put and Delete; Delete is nil if deleting an absent object succeeds
 }
 
 // RunErrors tests a store against a faulty server.
@@ -166,7 +166,7 @@ func (d Protocol) testReplace(t *testing.T) {
 }
 
 func (d Protocol) testErrorResponses(t *testing.T) {
-	var all sync.WaitGroup // concurrent, because requests are retried
+	var all sync.WaitGroup // in parallel, because retries take time
 	defer all.Wait()
 	for _, refusal := range append(d.Others, d.Exists, d.Denied, d.Locked) {
 		s := d.open(t, func(w http.ResponseWriter, _ *http.Request) { d.WriteError(w, refusal) })
@@ -254,12 +254,12 @@ type Proxy struct {
 	faults Faults
 }
 
-// Faults describes the faults of a proxy. The zero value does not inject any faults.
+// Faults describes the faults that a proxy injects. The zero value injects none.
 type Faults struct {
-	LostReplies   int // number of replies to successful creations that the proxy discards
+	LostReplies   int // how many replies to successful creations to discard
 	UploadLimit   int // close the connection after this many request bytes
 	DownloadLimit int // close the connection after this many response bytes
-	Status        int // HTTP status of all responses; 0 to forward requests
+	Status        int // HTTP status to return for every request; 0 to forward requests
 	Delay         time.Duration
 }
 

@@ -70,7 +70,7 @@ func Run(t *testing.T, s Subject) {
 	}
 }
 
-// large returns the size of an object that consists of more than one piece.
+// large returns an object size that requires more than one piece.
 func (s Subject) large() int {
 	if s.Whole {
 		return 300_001
@@ -182,7 +182,7 @@ func (s Subject) testRace(t *testing.T) {
 		for racer := byte(1); racer <= 6; racer++ {
 			racers.Go(func() {
 				_, err := store.PutOnce(testContext(t), opened, name, Pattern(racer, length))
-				// The server may refuse a writer while it is handling another request.
+				// The server may refuse a writer while handling another writer's request.
 				for errors.Is(err, store.ErrUnavailable) && t.Context().Err() == nil {
 					_, err = store.PutOnce(testContext(t), opened, name, Pattern(racer, length))
 				}
@@ -273,7 +273,7 @@ func (s Subject) testRange(t *testing.T) {
 func (s Subject) testList(t *testing.T) {
 	opened, count := s.Open(t), 1100 // enough for more than one page on every server
 	if s.Whole {
-		count = 200 // fewer, because every object is synced to disk
+		count = 200 // fewer for a folder, because every object is synced to disk
 	}
 	want := []string{"other", "zz/last"}
 	for i := range count {

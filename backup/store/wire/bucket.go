@@ -55,7 +55,7 @@ type Upload interface {
 // String implements store.Store.
 func (b *Bucket) String() string { return b.Name }
 
-// Failed adds the operation and the store to an error.
+// Failed adds the operation and the store's URL to an error.
 func (b *Bucket) Failed(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -105,8 +105,8 @@ func (b *Bucket) Put(ctx context.Context, name string, content io.Reader) error 
 	return err
 }
 
-// readPiece fills the buffer from content. Only the last piece may be shorter, or empty. readPiece only returns
-// errors from content.
+// readPiece fills the buffer from content. Only the last piece may be empty or shorter than the buffer. The only
+// errors that readPiece returns are those from content.
 func readPiece(content io.Reader, buffer *[PieceSize]byte) (piece []byte, last bool, err error) {
 	filled := 0
 	for filled < PieceSize {

@@ -176,7 +176,7 @@ const maxWait = time.Hour
 // codeWord matches error codes, the only part of a response that errors may contain.
 var codeWord = regexp.MustCompile(`^[A-Za-z]{1,48}$`)
 
-// summary contains the relevant parts of an unsuccessful response.
+// summary holds the relevant parts of an unsuccessful response.
 type summary struct {
 	status int           // HTTP status
 	code   string        // error code returned by the store, or empty

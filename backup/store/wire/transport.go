@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	dialDeadline = 10 * time.Second // for the TCP connection and the TLS handshake separately
+	dialDeadline = 10 * time.Second // applies separately to the TCP connection and the TLS handshake
 	// patience limits how long a request may stall. A server may need several seconds to assemble a large object
 	// before it responds.
 	patience = time.Minute
@@ -106,12 +106,12 @@ func newTransport(roots *x509.CertPool) *http.Transport {
 		DisableCompression:     true, // content must be transferred unchanged
 		Protocols:              new(http.Protocols),
 	}
-	transport.Protocols.SetHTTP1(true) // with HTTP/1, a hanging connection affects only a single request
+	transport.Protocols.SetHTTP1(true) // with HTTP/1, a hung connection affects only one request
 	return transport
 }
 
-// proxy returns the proxy from the environment. Requests to link-local addresses are never proxied, because they are
-// sent to a machine's metadata server.
+// proxy returns the proxy from the environment. Requests to link-local addresses are never proxied, because they
+// are meant for the machine's metadata server.
 func proxy(request *http.Request) (*url.URL, error) {
 	if net.ParseIP(request.URL.Hostname()).IsLinkLocalUnicast() {
 		return nil, nil
@@ -119,7 +119,7 @@ func proxy(request *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(request)
 }
 
-// stampOf returns a string that changes when the file changes, or "" if the file does not exist.
+// stampOf returns a string that changes whenever the file does, or "" if the file does not exist.
 func stampOf(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -161,8 +161,8 @@ func (d *stallDetector) patienceFor(ctx context.Context) time.Duration {
 	return min(d.patience, brief)
 }
 
-// stallDetector cancels a request if neither the request body nor the response makes progress within patience. The
-// error is the error from the caller's context or ErrUnavailable.
+// stallDetector cancels a request if neither the request body nor the response makes progress within patience. If
+// the caller's context is done, the error is its cause; otherwise, it is ErrUnavailable.
 type stallDetector struct {
 	next     http.RoundTripper
 	patience time.Duration
@@ -239,7 +239,7 @@ func (t *transfer) count(n int) {
 	}
 }
 
-// translate translates a connection error.
+// translate converts a connection error to the cause of the caller's context or a store error.
 func (t *transfer) translate(err error) error {
 	switch {
 	case t.caller.Err() != nil:
@@ -297,7 +297,7 @@ type Tokens struct {
 	// Find returns a token source that uses the client in the context. Tokens calls Find for the first request, after
 	// a failure, and when File changes.
 	Find func(ctx context.Context) (oauth2.TokenSource, error)
-	File func() (path string) // path of the credentials file; may be nil
+	File func() (path string) // returns the path of the credentials file; may be nil
 
 	mu     sync.Mutex
 	caller context.Context    // context of the request that needs a token
@@ -382,8 +382,8 @@ func translateTokenError(err error) error {
 	}
 }
 
-// MachineToken fetches a token for the machine's identity from the metadata server. If there is no metadata server,
-// the error is ErrDenied with the text missing, unless missing is empty.
+// MachineToken fetches a token for the machine's identity from the metadata server. If there is no metadata server
+// and missing is not empty, the error is an ErrDenied with missing as its text.
 func MachineToken(request *http.Request, missing string) (*oauth2.Token, error) {
 	response, err := oauth2.NewClient(request.Context(), nil).Do(request)
 	if err != nil && missing != "" {
@@ -398,7 +398,7 @@ func MachineToken(request *http.Request, missing string) (*oauth2.Token, error) 
 	}
 	var granted struct {
 		Token   string      `json:"access_token"`
-		Seconds json.Number `json:"expires_in"` // number, or string that contains a number
+		Seconds json.Number `json:"expires_in"` // number, or string containing a number
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxBody))
 	if err != nil {

@@ -81,7 +81,8 @@ func Azure(t *testing.T) *url.URL {
 	})
 }
 
-// patience limits how long a server may take to start. On a busy machine, a server may take several seconds.
+// patience limits how long a server may take to start. On a busy machine, a server may take several seconds to
+// start.
 const patience = 2 * time.Minute
 
 // start starts a server, waits until it responds, and returns its endpoint with the path. The server stops when the
