@@ -25,16 +25,16 @@
 // # The parts
 //
 //   - The table (table.go) consists of rows. If an event occurs in the row's state and the guard holds, the machine
-//     moves to the row's next state and performs the row's actions. A row can apply to a group of states. Users see
-//     the message of the row, and condition.go adds the next step.
+//     moves to the row's next state and performs the row's actions. A row can apply to a group of states
+//     (vocabulary.go). Users see the message of the row, and condition.go adds the next step.
 //   - The core (core.go) is pure. Facts contains everything that the guards depend on, and the exit status. The time
 //     and the outside world are visible only in the payloads of events.
 //   - The driver (driver.go) performs the transitions. A single goroutine owns the driver's state and reads two
-//     mailboxes. Stops and crashes have a separate mailbox, which takes precedence. driver.go also defines all
-//     durations: the time limits of a stop and the pauses between requests.
+//     mailboxes. Stops and crashes have a separate mailbox, which takes precedence.
+//   - pace.go defines all durations: the time limits of a stop and the pauses between requests.
 //   - Work (work.go) is the blocking part. The blocking actions of a row run sequentially in one goroutine, which
-//     posts exactly one completion. work.go also declares the interfaces that the actions need, and decides whether
-//     a configuration that was fetched during the validation is usable.
+//     posts exactly one completion. work.go also declares the interfaces that the actions need. early.go decides
+//     whether a configuration that was fetched during the validation is usable.
 //   - timeline.go and condition.go manage what users see: the history, the counts, the current condition and the log
 //     lines.
 //

@@ -22,7 +22,7 @@ import (
 
 // vocabulary maps the name of each type to its constants, including unused ones. The constants are read from the
 // source.
-var vocabulary = constants("table.go", "../statemachine/machine.go", "../statemachine/diagram.go", "condition.go", "../bootstrap/sidecar.go")
+var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "condition.go", "../bootstrap/sidecar.go")
 
 func constants(paths ...string) map[string][]string {
 	values := map[string][]string{}
@@ -88,15 +88,15 @@ func usedIn[T ~string](words func(Row) []T) []T {
 }
 
 func TestNoStateIsForgotten(t *testing.T) {
-	assertKnown(t, tested.StateNames(), "describe it in States (table.go)")
+	assertKnown(t, tested.StateNames(), "describe it in States (vocabulary.go)")
 	assertKnown(t, usedIn(func(r Row) []State { return []State{r.From, r.To} }), "no row leads to it (table.go)")
 	assertKnown(t, slices.Concat(BeforeEtcd, WithEtcd, Group{Terminating, Terminated}),
-		"put it into BeforeEtcd or WithEtcd (table.go), so that a stop or a crash is answered in it")
+		"put it into BeforeEtcd or WithEtcd (vocabulary.go), so that a stop or a crash is answered in it")
 	for _, state := range BeforeEnd {
 		assert.Contains(t, parkings, state, "say how a run is held in it, in parkings (driver_test.go)")
 	}
 	for _, state := range WithEtcd {
-		assert.NotContains(t, BeforeEtcd, state, "a state is either BeforeEtcd or WithEtcd (table.go)")
+		assert.NotContains(t, BeforeEtcd, state, "a state is either BeforeEtcd or WithEtcd (vocabulary.go)")
 	}
 	var bounds []statemachine.Bound
 	for _, state := range States {

@@ -2,12 +2,20 @@ package kubernetes
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/rs/zerolog"
+
+	"etcd-wrapper/internal/clock"
+	"etcd-wrapper/member/state"
 )
 
 // Event is a Kubernetes Event to post.
@@ -191,3 +199,289 @@ func truncate(note string) string {
 	}
 	return note
 }
+
+// Kinds of leases.
+const (
+	OfMember = "member"
+	OfFull   = "full_snapshot"
+	OfDelta  = "delta_snapshot"
+)
+
+const (
+	// heartbeat is the interval at which a member renews its lease. The operator considers a member lost after a
+	// minute without renewal.
+	heartbeat = 10 * time.Second
+	// snapshotInterval is the interval at which the snapshot leases are updated. It equals the sidecar's default
+	// interval for delta snapshots; the operator's tools tolerate twice the configured interval.
+	snapshotInterval = 20 * time.Second
+	// maxAttempts is the maximum number of attempts to update a lease if there are conflicts.
+	maxAttempts = 3
+	// minPause and maxPause limit the pause after a failure. After a longer pause, the operator might consider the
+	// member lost.
+	minPause = time.Second
+	maxPause = 20 * time.Second
+)
+
+// MemberLease is the content of a member's own lease.
+type MemberLease struct {
+	Name    string // name of the member and of the lease
+	ID      string // hexadecimal
+	Cluster string // cluster ID, hexadecimal
+	Leads   bool
+	PeerTLS bool // the peer URLs use TLS
+}
+
+func (m MemberLease) holder() string {
+	role := "Member"
+	if m.Leads {
+		role = "Leader"
+	}
+	return m.ID + ":" + m.Cluster + ":" + role
+}
+
+// BackupLeases is the content of the snapshot leases.
+type BackupLeases struct {
+	Full     int64     // revision of the newest full snapshot; 0 if there is none
+	FullTime time.Time // time as of which the full snapshot was taken
+	Stored   int64     // newest revision in the store; 0 if there is none
+	UpTo     time.Time // all writes acknowledged before this time are in the store
+}
+
+// LeaseOptions configure Leases. All fields except Backups are required.
+type LeaseOptions struct {
+	Account Account
+	Cluster string // name of the StatefulSet; prefix of the names of the snapshot leases
+	// Member returns the content of the member's lease, or false if there is no leader, in which case the lease is
+	// left to expire. Member must not block.
+	Member func() (MemberLease, bool)
+	// Backups returns the content of the snapshot leases, or false if this member does not write backups. Backups
+	// must not block. Backups is nil if there are no backups.
+	Backups func() (BackupLeases, bool)
+	Log     zerolog.Logger
+}
+
+// Leases renews the leases that a backup-restore sidecar would renew. The leases tell the operator's tools when a
+// member was last active, whether it is the leader, and how recent the backups are. Start must be called after etcd
+// is ready, and Stop before etcd is closed, each at most once. Each lease has its own goroutine, so a hanging request
+// for one lease does not delay the others. States is safe for concurrent use.
+type Leases struct {
+	options LeaseOptions
+	server  *Server
+
+	stop     context.CancelFunc // nil before Start
+	renewing sync.WaitGroup
+
+	mu     sync.Mutex
+	states map[string]state.Lease
+}
+
+// NewLeases returns Leases that are renewed once Start is called.
+func NewLeases(options LeaseOptions) *Leases {
+	return &Leases{options: options, server: NewServer(options.Account), states: map[string]state.Lease{}}
+}
+
+// Start starts renewing the leases.
+func (l *Leases) Start() {
+	ctx, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	for _, t := range l.tasks() {
+		l.renewing.Go(func() {
+			for ctx.Err() == nil {
+				_ = clock.Sleep(ctx, l.perform(ctx, t))
+			}
+		})
+	}
+}
+
+// Stop stops renewing the leases and waits for pending requests to finish.
+func (l *Leases) Stop() {
+	if l.stop != nil {
+		l.stop()
+		l.renewing.Wait()
+	}
+}
+
+// States returns the states of the leases that this member renews.
+func (l *Leases) States() (all []state.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, kind := range []string{OfMember, OfFull, OfDelta} {
+		if current, known := l.states[kind]; known {
+			all = append(all, current)
+		}
+	}
+	return all
+}
+
+// task describes how to renew one lease.
+type task struct {
+	kind     string
+	interval time.Duration
+	renew    func(ctx context.Context) (name, holder string, err error)
+	pause    backoff.BackOff // backoff after failures
+}
+
+func (l *Leases) tasks() []*task {
+	newTask := func(kind string, interval time.Duration, renew func(context.Context) (string, string, error)) *task {
+		return &task{kind: kind, interval: interval, renew: renew, pause: backoff.NewExponentialBackOff(
+			backoff.WithInitialInterval(minPause), backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0.3),
+			backoff.WithMaxInterval(maxPause), backoff.WithMaxElapsedTime(0),
+		)}
+	}
+	all := []*task{newTask(OfMember, heartbeat, l.renewMember)}
+	if l.options.Backups != nil {
+		all = append(all, newTask(OfFull, snapshotInterval, l.renewFull), newTask(OfDelta, snapshotInterval, l.renewDelta))
+	}
+	return all
+}
+
+// errNotOurs is returned if renewing the lease is up to another member.
+var errNotOurs = errors.New("another member renews the lease")
+
+var (
+	errNoLeader = errors.New("this member has no leader")
+	errForeign  = errors.New("the lease's holderIdentity is not a revision: another program uses the lease")
+)
+
+// perform renews one lease and returns how long to wait before the next renewal. If the request fails, the API server
+// may ask for a longer wait.
+func (l *Leases) perform(ctx context.Context, t *task) (pause time.Duration) {
+	request, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	name, holder, err := t.renew(request)
+	if ctx.Err() != nil {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.states[t.kind]
+	switch {
+	case errors.Is(err, errNotOurs): // this member no longer renews the lease
+		delete(l.states, t.kind)
+		return t.interval
+	case err != nil:
+		pause = t.pause.NextBackOff()
+		if failed, ok := errors.AsType[*StatusError](err); ok {
+			pause = max(pause, failed.After)
+		}
+		pause = min(pause, maxPause)
+		l.recordProblem(t.kind, name, before, err, pause)
+		return pause
+	}
+	t.pause.Reset()
+	l.states[t.kind] = state.Lease{Kind: t.kind, Name: name, Holder: holder, Renewed: time.Now()}
+	switch {
+	case before.Problem != nil:
+		l.options.Log.Info().Str("lease", name).Int("times", before.Problem.Count).Msg("renewed the lease after previous failures")
+	case before.Renewed.IsZero():
+		l.options.Log.Info().Str("lease", name).Str("holder", holder).Msg("renewed the lease for the first time")
+	}
+	return t.interval
+}
+
+// recordProblem records why a lease could not be renewed, and logs the reason if it differs from the previous one.
+func (l *Leases) recordProblem(kind, name string, current state.Lease, err error, pause time.Duration) {
+	problem := state.LeaseProblem{Since: time.Now(), Count: 1, Message: err.Error(), NextRetry: time.Now().Add(pause)}
+	before := current.Problem
+	if before != nil {
+		problem.Since, problem.Count = before.Since, before.Count+1
+	}
+	if before == nil || before.Message != problem.Message {
+		l.options.Log.Warn().Str("lease", name).Str("reason", problem.Message).
+			Msg("cannot renew the lease, so the operator's tools see outdated information; retrying, etcd keeps serving")
+	}
+	current.Kind, current.Name, current.Problem = kind, name, &problem
+	l.states[kind] = current
+}
+
+// tlsAnnotation is the annotation that is true if a member uses peer TLS. The operator waits for it before it makes
+// peer TLS mandatory.
+const tlsAnnotation = "member.etcd.gardener.cloud/tls-enabled"
+
+// renewMember renews this member's lease. No other member writes this lease, so it need not be read first.
+func (l *Leases) renewMember(ctx context.Context) (name, holder string, err error) {
+	member, ok := l.options.Member()
+	if !ok {
+		return member.Name, member.holder(), errNoLeader
+	}
+	return member.Name, member.holder(), l.server.Patch(ctx, leases, member.Name, lease{
+		Metadata: leaseMetadata{Annotations: map[string]string{tlsAnnotation: strconv.FormatBool(member.PeerTLS)}},
+		Spec:     leaseSpec{HolderIdentity: member.holder(), RenewTime: microTime{time.Now()}},
+	})
+}
+
+// renewFull records the newest full snapshot in its lease, unless the lease already has a newer revision.
+func (l *Leases) renewFull(ctx context.Context) (name, holder string, err error) {
+	backups, ok := l.options.Backups()
+	if !ok || backups.Full == 0 {
+		return "", "", errNotOurs
+	}
+	return l.update(ctx, l.options.Cluster+"-full-snap", func(revision int64, renewed time.Time) (spec leaseSpec, changes bool) {
+		changes = revision < backups.Full || revision == backups.Full && renewed.Before(backups.FullTime.Truncate(time.Microsecond))
+		return leaseSpec{HolderIdentity: strconv.FormatInt(backups.Full, 10), RenewTime: microTime{backups.FullTime}}, changes
+	})
+}
+
+// renewDelta records the newest revision in the store in its lease. As with the sidecar, the revision never
+// decreases. If the store lags, the lease's renewal time is the time of the oldest change that is not stored yet.
+func (l *Leases) renewDelta(ctx context.Context) (name, holder string, err error) {
+	backups, ok := l.options.Backups()
+	if !ok || backups.Stored == 0 {
+		return "", "", errNotOurs
+	}
+	return l.update(ctx, l.options.Cluster+"-delta-snap", func(revision int64, _ time.Time) (spec leaseSpec, changes bool) {
+		return leaseSpec{HolderIdentity: strconv.FormatInt(max(revision, backups.Stored), 10), RenewTime: microTime{backups.UpTo}}, true
+	})
+}
+
+// update changes a lease that another member may be changing concurrently. update retries after conflicts.
+func (l *Leases) update(
+	ctx context.Context, name string, change func(revision int64, renewed time.Time) (spec leaseSpec, changes bool),
+) (_, holder string, err error) {
+	for range maxAttempts {
+		var current lease
+		if err := l.server.Get(ctx, leases, name, &current); err != nil {
+			return name, "", err
+		}
+		revision, err := strconv.ParseInt(current.Spec.HolderIdentity, 10, 64)
+		if err != nil && current.Spec.HolderIdentity != "" {
+			return name, "", errForeign
+		}
+		spec, changes := change(revision, current.Spec.RenewTime.Time)
+		if !changes {
+			return name, current.Spec.HolderIdentity, nil
+		}
+		err = l.server.Patch(ctx, leases, name, lease{Metadata: leaseMetadata{ResourceVersion: current.Metadata.ResourceVersion}, Spec: spec})
+		if failed, ok := errors.AsType[*StatusError](err); !ok || failed.Status != http.StatusConflict {
+			return name, spec.HolderIdentity, err
+		}
+	}
+	return name, "", errors.New("other members keep updating the lease")
+}
+
+// leases is the Lease kind.
+var leases = Kind{Group: "coordination.k8s.io/v1", Plural: "leases", Noun: "lease", Verbs: "get and patch"}
+
+// lease contains the relevant fields of a coordination.k8s.io/v1 Lease. It also serves as a merge patch.
+type lease struct {
+	Metadata leaseMetadata `json:"metadata,omitzero"`
+	Spec     leaseSpec     `json:"spec"`
+}
+
+type leaseMetadata struct {
+	ResourceVersion string            `json:"resourceVersion,omitempty"` // in a patch, the only version to which the patch may be applied
+	Annotations     map[string]string `json:"annotations,omitempty"`
+}
+
+type leaseSpec struct {
+	HolderIdentity string    `json:"holderIdentity,omitempty"`
+	RenewTime      microTime `json:"renewTime,omitzero"`
+}
+
+// microTime is a time in a Lease or an Event, formatted with exactly six fractional digits.
+type microTime struct{ time.Time }
+
+const microFormat = "2006-01-02T15:04:05.000000Z07:00"
+
+// MarshalJSON implements json.Marshaler.
+func (t microTime) MarshalJSON() ([]byte, error) { return json.Marshal(t.UTC().Format(microFormat)) }

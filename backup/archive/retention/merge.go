@@ -143,8 +143,9 @@ func (r *round) clear(ctx context.Context, step step) error {
 			to.since = r.clock()
 		}
 		due := r.clock().Sub(to.since) >= archive.Grace
-		for _, source := range Covered(r.levels[step.from], merged) {
-			if last(source, r.levels[step.from]) || r.deleted[source.Name()] {
+		level := r.levels[step.from]
+		for _, source := range Covered(level, merged) {
+			if source.Start == level[len(level)-1].Start || r.deleted[source.Name()] { // the newest object leads to the end of the chain
 				continue
 			}
 			if !due {
@@ -201,12 +202,6 @@ func (m *Merger) lookup(one archive.Object) *object {
 		m.known[name] = &object{}
 	}
 	return m.known[name]
-}
-
-// last reports whether an object is the newest at its level. The newest object is kept so that the end of the chain
-// can be found quickly.
-func last(object archive.Object, level []archive.Object) bool {
-	return object.Start == level[len(level)-1].Start
 }
 
 // Covered returns the objects that a merged object covers completely. Objects that are only partly covered are left
