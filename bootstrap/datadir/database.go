@@ -25,8 +25,8 @@ import (
 // lockTimeout is the maximum time to wait for the database lock.
 const lockTimeout = time.Second
 
-// errCutOff means that the database file is shorter than the size in its metadata. Reading past the end of the mapped
-// file would cause a fault.
+// errCutOff means that the database file is shorter than the size in its metadata. readDB rejects such a file,
+// because reading past the end of the mapped file would cause a memory fault.
 var errCutOff = errors.New("truncated")
 
 // errLocked means that another process has locked the database.
@@ -36,7 +36,7 @@ var errLocked = errors.New("locked by another process")
 type contents struct {
 	applied        uint64                       // index of the last applied entry; 0 if no entry was applied
 	members        map[uint64]membership.Member // members by ID
-	removedMembers map[uint64]membership.Member // removed members by ID; all other fields are empty
+	removedMembers map[uint64]membership.Member // removed members by ID; the values are empty
 	version        string                       // cluster version, such as 3.6.0, or ""
 	keyless        bool                         // whether the database contains no revisions
 	since36        bool                         // whether etcd 3.6 or later wrote the database last
@@ -45,8 +45,8 @@ type contents struct {
 // single36 reports whether the cluster has a single member whose data was last written by etcd 3.6 or later.
 func (c contents) single36() bool { return len(c.members) == 1 && c.since36 }
 
-// empty reports whether no client has ever written to the database. An empty database may already contain the
-// initial members, each added by one entry.
+// empty reports whether no client has ever written to the database. The applied index of an empty database may be as
+// high as the number of members, because one entry adds each initial member.
 func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.members)) }
 
 // unused reports whether etcd would rebuild the database by replaying the log from the first entry.
@@ -69,8 +69,8 @@ func (c contents) voterCount() (voters int) {
 	return voters
 }
 
-// readDB calls look in a read-only transaction. If there is no database or pages are missing, readDB returns
-// fs.ErrNotExist or errCutOff without calling look.
+// readDB calls look in a read-only transaction. If the database does not exist, readDB returns fs.ErrNotExist without
+// calling look. If the file is truncated, readDB returns errCutOff without calling look.
 func readDB(path string, look func(tx *bolt.Tx) error) error {
 	return recoverPanic(func() error {
 		file, err := os.Stat(path)
@@ -135,7 +135,8 @@ func valueIn(bucket *bolt.Bucket, key []byte) []byte {
 	return bucket.Get(key)
 }
 
-// membersIn returns the members in a bucket, which may be nil. If a member cannot be decoded, only its ID is set.
+// membersIn returns the members in a bucket, which may be nil. A member that cannot be decoded is included, but all
+// its fields are empty.
 func membersIn(bucket *bolt.Bucket) map[uint64]membership.Member {
 	members := map[uint64]membership.Member{}
 	if bucket == nil {
@@ -155,8 +156,8 @@ func membersIn(bucket *bolt.Bucket) map[uint64]membership.Member {
 }
 
 // scanRevisions reads all revisions of all keys and checks their format, order and values. Corruption that leaves a
-// value well-formed is not detected: bbolt and etcd do not store checksums of values, and the log does not record
-// which entries were rejected.
+// value well-formed is not detected: bbolt and etcd do not store checksums of values, and the values cannot be
+// recomputed from the log, because the log does not record which requests failed.
 func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	keys := tx.Bucket(schema.Key.Name())
 	if keys == nil {
@@ -181,10 +182,10 @@ func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	return nil
 }
 
-// verifyRevision compares the revision in the bucket key with the revision in the value. For a deletion, etcd
-// stores only the key. A restore with etcdutl snapshot restore --bump-revision --mark-compacted stores the new
-// revision with an empty value and marks it as compacted. The caller reuses stored for all revisions to reduce
-// allocations.
+// verifyRevision returns an error if the revision in the bucket key differs from the revision in the value. Two kinds
+// of values contain no revision and are accepted: for a deletion, etcd stores only the key, and "etcdutl snapshot
+// restore --bump-revision --mark-compacted" stores the new revision with an empty value and marks it as compacted.
+// The caller reuses stored for all revisions to reduce allocations.
 func verifyRevision(key, value []byte, compacted int64, stored *mvccpb.KeyValue) (mvcc.Revision, error) {
 	revision := mvcc.BytesToBucketKey(key).Revision // panics on a malformed revision
 	*stored = mvccpb.KeyValue{Key: stored.Key[:0], Value: stored.Value[:0]}
@@ -222,8 +223,8 @@ func compactRevision(tx *bolt.Tx) (compacted int64) {
 const quotedFindings = 3
 
 // A database starts with two meta pages, which transactions write alternately. bbolt opens the database with the
-// newest intact meta page. No data is lost if one meta page is damaged: the previous transaction is intact, and
-// etcd replays the log from there.
+// newest intact meta page. No data is lost if one meta page is damaged: the other one refers to a complete earlier
+// state, and etcd replays the log from the index applied in that state.
 
 // Byte offsets in a meta page, from internal/common/page.go and meta.go in bbolt.
 const (
@@ -261,9 +262,9 @@ func isMetaPage(head []byte, number uint64) bool {
 		binary.NativeEndian.Uint64(head[metaSum:]) == sum.Sum64()
 }
 
-// verifyPages runs the bbolt check. The bbolt check panics on a damaged meta page, even though bbolt needs only one
-// of the two pages. If a meta page is damaged, verifyPages reads all buckets instead, which detects everything
-// except unused pages and pages that are referenced twice.
+// verifyPages returns an error if a page is corrupt. It runs the bbolt check, unless a meta page is damaged: the
+// check panics on a damaged meta page, even though bbolt needs only one of the two. In that case, verifyPages reads
+// all buckets instead, which detects everything except unreachable pages and pages that are referenced twice.
 func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
 	damaged, err := corruptMetaPages(tx)
 	if err != nil {
@@ -297,7 +298,8 @@ func checkPages(ctx context.Context, tx *bolt.Tx) error {
 	return ctx.Err()
 }
 
-// readAll visits all pages of a bucket. bbolt panics on an invalid page.
+// readAll visits all pages of a bucket and returns an error if the keys are out of order. If a page is invalid, bbolt
+// panics, and readDB converts the panic to an error.
 func readAll(ctx context.Context, bucket *bolt.Bucket) error {
 	var previous []byte
 	count := 0

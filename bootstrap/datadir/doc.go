@@ -65,7 +65,7 @@
 // synced, and etcd may drop it.
 //
 // If the database of a single member is ahead of the log, the log was truncated, because a single member applies an
-// entry only after writing it to the log. A follower with etcd 3.6 may apply an entry while the log is still being
+// entry only after writing it to the log. A follower running etcd 3.6 may apply an entry while the log is still being
 // written. The comment on checkTail explains why a follower whose database is ahead is rejected as well.
 //
 // # Files

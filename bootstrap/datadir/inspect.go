@@ -61,10 +61,10 @@ func (f *Inspection) inspect(configured Identity, log zerolog.Logger) error {
 	return nil
 }
 
-// uninitializedPrefix is the prefix of the new name of an uninitialized member's directory.
+// uninitializedPrefix is the prefix of the name that moveIfUnused gives the directory of an uninitialized member.
 const uninitializedPrefix = "member.uninitialized-"
 
-// errNoVoter means that the log was lost or truncated at its start.
+// errNoVoter explains why the log of an initialized member has no voters.
 var errNoVoter = errors.New("the log was lost, truncated or damaged, or belongs to another database")
 
 // moveIfUnused handles a log without voters, because etcd would wait forever for an election. If the log is
@@ -110,7 +110,7 @@ func checkRestore(m *member, found contents) error {
 		return nil
 	}
 	if head, err := readHead(m.segment(firstSegment)); err != nil || !head.restored {
-		return nil //nolint:nilerr // an unreadable log is refused elsewhere
+		return nil //nolint:nilerr // other checks reject an unreadable log
 	}
 	return lostRestore.errorf(m.database, m.wal.path)
 }
@@ -150,7 +150,7 @@ func (f *Inspection) checkLength() error {
 // If the log of a single member ends before the applied index, etcd would drop new proposals until the log reaches
 // that index again. The log must be damaged, because a single member applies entries only after syncing them.
 //
-// In a multi-member cluster, a log that ends before the applied index is not necessarily damaged. A follower with
+// In a multi-member cluster, a log that ends before the applied index is not necessarily damaged. A follower running
 // etcd 3.6 can apply an entry while the log is still being written, if the entry and the commit index arrive
 // together. See raftNode.start. etcd 3.5.5 and later 3.5 releases wait for the log. If the power fails at the wrong
 // moment, the database is ahead of the log, but the missing entries were never acknowledged, so starting the member
@@ -172,9 +172,9 @@ func (c contents) checkTail(m *member, tail *history) error {
 }
 
 // checkMember returns an error if the data directory belongs to another member of this cluster, for example because
-// volumes were swapped. Without this check, two members could run with the same identity. If the member is unknown,
-// checkMember only logs a warning, because a restore can use any name. Unreadable files are ignored because etcd
-// reports them.
+// volumes were swapped. Without this check, two members could run with the same identity. If the initial cluster does
+// not contain the recorded name, checkMember only logs a warning, because a restore can use any name. Unreadable
+// files are ignored because etcd reports them.
 func (f *Inspection) checkMember(configured Identity, log zerolog.Logger) error {
 	identity, err := f.identity()
 	owner, here := f.contents.members[identity.NodeID], configured.PeerURLs
@@ -203,8 +203,8 @@ func (f *Inspection) Members() int {
 	return len(members)
 }
 
-// change applies the membership changes in all entries with an index in the range (after, until]. The value of a
-// member is true if it is a voter.
+// change applies the membership changes in all entries with an index in the range (after, until] to members, which
+// maps the ID of each member to whether the member is a voter.
 func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 	for _, n := range f.notes {
 		if n.change == nil || n.index <= after || n.index > until {
@@ -222,8 +222,8 @@ func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 	}
 }
 
-// OnlyRestored reports whether the data was restored from a snapshot and no member has used it since. The versions in
-// a restored database are the versions of the original cluster.
+// OnlyRestored reports whether the data was restored from a snapshot and no member has used it since. The cluster
+// versions in such data are those of the original cluster and do not show which etcd version the other members run.
 func (f *Inspection) OnlyRestored() bool {
 	segments, tail := f.segments(), f.tail()
 	if len(segments) != 1 || tail == nil || len(tail.snapshots) == 0 || tail.snapshots[len(tail.snapshots)-1].Index != tail.last {
@@ -258,7 +258,7 @@ func (f *Inspection) checkV2Members() error {
 	}
 	members, err := f.v2Members()
 	if err != nil {
-		return nil //nolint:nilerr // etcd says why it cannot start from its snapshot
+		return nil //nolint:nilerr // etcd reports why it cannot start from its snapshot
 	}
 	f.change(members, f.start, f.contents.applied)
 	for _, id := range slices.Sorted(maps.Keys(f.contents.members)) {
@@ -280,8 +280,8 @@ func (f *Inspection) adds(id uint64) bool {
 	})
 }
 
-// v2Members returns the members in the v2 store of the snapshot from which etcd starts. The value of a member is true
-// if it is a voter.
+// v2Members returns the members in the v2 store of the snapshot from which etcd starts. The map contains the ID of
+// each member and whether the member is a voter.
 func (f *Inspection) v2Members() (map[uint64]bool, error) {
 	members := map[uint64]bool{}
 	if f.start == 0 {

@@ -27,9 +27,9 @@ type history struct {
 	snapshots []snapshotRecord // snapshots in the log, oldest first
 	checksum  uint32           // running checksum, carried from segment to segment
 	metadata  []byte           // IDs of the cluster and the member, as encoded in the log
-	cut       cut              // end of the last segment
+	cut       cut              // where the last segment becomes unreadable, and what follows
 	segment   int              // index of the segment being read, starting at 0
-	notes     []note           // notes on the entries that affect later decisions
+	notes     []note           // the parts of entries that affect later decisions
 	lowest    uint64           // lowest index of an entry; 0 if there are no entries
 	unread    error            // error from reading a segment
 
@@ -39,7 +39,7 @@ type history struct {
 	puts *loggedPuts // puts since the newest received snapshot; nil if not collected
 }
 
-// snapshotRecord is a snapshot record in the log.
+// snapshotRecord is a snapshot record and the index of the segment that contains it.
 type snapshotRecord struct {
 	walpb.Snapshot
 
@@ -83,8 +83,8 @@ func (h *history) readLast(ctx context.Context, s *segment) error {
 // errNoRecord means that a segment is empty or contains only zeros.
 var errNoRecord = errors.New("no records found")
 
-// startAt makes the history start at the given segment. A missing earlier segment matters only if etcd starts from
-// an entry in it.
+// startAt makes the history start at the given segment. All earlier entries count as covered by a received snapshot,
+// so checkConsistency rejects the log only if etcd would have to replay one of them.
 func (h *history) startAt(segment string) {
 	h.last = lastBefore(segment)
 	h.received = h.last
@@ -112,8 +112,8 @@ func (h *history) read(ctx context.Context, s *segment) error {
 	return nil
 }
 
-// add adds a record to the history. A record that etcd would reject on replay is an error. All segments belong to the
-// same member.
+// add adds a record to the history. It returns an error if etcd would reject the record on replay, for example
+// because the metadata belongs to a different member than that of the preceding segments.
 func (h *history) add(r record) error {
 	switch r.kind {
 	case wal.MetadataType:
@@ -157,8 +157,8 @@ func (h *history) addEntry(data []byte) error {
 	return nil
 }
 
-// addSnapshot adds a snapshot. A snapshot received from the leader covers entries that were never in this member's
-// log.
+// addSnapshot adds a snapshot. A snapshot after the last entry was received from the leader, and covers entries that
+// were never in this member's log.
 func (h *history) addSnapshot(data []byte) error {
 	var snapshot walpb.Snapshot
 	if err := snapshot.Unmarshal(data); err != nil {
@@ -189,8 +189,9 @@ func (h *history) skim(s *segment) {
 	}
 }
 
-// skimSegments skims segments, including entries that may not be committed: a follower learns about a commit only
-// with the next message. skimSegments returns an error if a segment cannot be read.
+// skimSegments adds the entries and snapshots of the given segments. Entries after the commit index in the log are
+// included, because they may be committed: a follower learns about a commit only with the next message. skimSegments
+// returns an error if a segment cannot be read.
 func (h *history) skimSegments(m *member, segments []string) (unread error) {
 	for _, name := range segments {
 		unread = errors.Join(unread, readSegment(m.segment(name), func(s *segment) error {
@@ -219,8 +220,8 @@ func (h *history) unfinished(name string) bool {
 	return ok && !slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index >= index })
 }
 
-// checkStart returns an error unless the log contains the snapshot in the given segment or a later one. An empty log
-// contains a snapshot with index 0.
+// checkStart returns an error unless the log contains the snapshot in the given segment or a later one. A new log
+// contains a snapshot record with index 0.
 func (h *history) checkStart(snapshot walpb.Snapshot, segment int) error {
 	if segment < 0 {
 		return errors.New("the oldest segment starts after that entry")
@@ -336,8 +337,8 @@ func firstRecords(path string, take func(r record) (more bool)) error {
 	})
 }
 
-// membersNamed returns the members in the membership changes and snapshots of the log. Before etcd 3.5, snapshot
-// records contain no members.
+// membersNamed returns the members in the membership changes and snapshots of the log. Snapshot records written by
+// etcd 3.4 or earlier contain no members.
 func (m *member) membersNamed() (named []uint64, unread error) {
 	var log history
 	unread = log.skimSegments(m, m.segments())
@@ -449,8 +450,9 @@ func changesMembers(entry []byte) bool { return varint(entry, entryType) != 0 }
 // entryIndex returns the index of an entry without decoding the data, or 0 if there is no index.
 func entryIndex(entry []byte) uint64 { return varint(entry, entryIndexField) }
 
-// skipTo returns the rest of a message, starting at the value of a field, or nil if the field is missing. skipTo
-// skips other fields by length and stops at the field, because every start reads all entries of the log.
+// skipTo returns the rest of a message, starting at the value of a field, or nil if the field is missing. To be fast,
+// skipTo does not decode the other fields and stops at the field: every start reads all log entries that etcd
+// replays.
 func skipTo(message []byte, wanted protowire.Number, kind protowire.Type) []byte {
 	for len(message) > 0 {
 		number, found, n := protowire.ConsumeTag(message)
@@ -475,8 +477,7 @@ func varint(message []byte, number protowire.Number) uint64 {
 	return value
 }
 
-// message returns a string or an embedded message in a message, or nil if the field is missing. Membership changes
-// have a different message type without this field.
+// message returns a string or an embedded message in a message, or nil if the field is missing.
 func message(of []byte, number protowire.Number) []byte {
 	text, _ := protowire.ConsumeBytes(skipTo(of, number, protowire.BytesType))
 	return text

@@ -94,8 +94,8 @@ func (f *Inspection) isDBMissing() bool {
 func (f *Inspection) hasExternalLog() bool { return filepath.Dir(f.wal.path) != f.dir.path }
 
 // tail returns the history of the last segment up to the position where the segment becomes unreadable, or nil if
-// there is no readable segment. The segment name contains the last index of the earlier segments. If an earlier
-// segment is damaged, etcd does not start.
+// there is no readable segment. The earlier segments are not needed: the name of the last segment contains the index
+// at which they end, and etcd does not start if one of them is damaged.
 func (f *Inspection) tail() *history {
 	if tail := f.read[f.lastSegment()]; tail != nil && tail.unread == nil {
 		return tail
@@ -141,8 +141,9 @@ func (f *Inspection) ClusterVersions() (versions []string, err error) {
 	return versions, errors.Join(f.contentsErr, f.replayErr)
 }
 
-// replayNotes returns the notes on the entries that etcd replays, and the index of the preceding snapshot. If the
-// log does not contain the newest snapshot, etcd was killed before adding it and starts from the previous one.
+// replayNotes returns the notes on the entries that etcd replays, and the index of the snapshot from which etcd
+// starts. If the log does not contain the newest snapshot, etcd was killed before adding it and starts from the
+// previous one.
 func (f *Inspection) replayNotes() (start uint64, notes []note, err error) {
 	for _, start = range f.startingPoints() {
 		known := start == 0

@@ -24,7 +24,7 @@ import (
 type Position struct {
 	ClusterID, MemberID uint64   // IDs from the log
 	Members             int      // number of members in the database
-	Voters              int      // number of voting members; 0 if the log has membership changes that are not in the database
+	Voters              int      // number of voting members; 0 (unknown) if the log has newer membership changes
 	Learner             bool     // the database lists this member as a learner
 	Removed             bool     // the database lists this member as removed
 	Known               []string // hexadecimal IDs of current and removed members
@@ -42,9 +42,8 @@ type Position struct {
 // members.
 func (p Position) IsOnlyVoter() bool { return p.Voters == 1 && !p.Learner }
 
-// ReadPosition reads the position of a member without changing anything. ReadPosition accepts invalid data.
-// ReadPosition returns an error if an existing file cannot be read. If the error is nil, a zero field means that
-// the data does not contain the value.
+// ReadPosition reads the position of a member without validating or changing the data. It returns an error if an
+// existing file cannot be read. If the error is nil, a zero field means that the data does not contain the value.
 func ReadPosition(dataDir string) (p Position, err error) {
 	m := survey(dataDir, "")
 	identity, err := m.identity()
@@ -115,7 +114,7 @@ const maxCompared = 10_000
 // revisionBytes is the size of the revision in a bucket key. The bucket key of a deletion has one more byte.
 const revisionBytes = 17
 
-// Divergence returns the newest revision, other than the exceptions, for which the two data directories have
+// Divergence returns the newest revision, other than those in except, for which the two data directories have
 // different rows, or 0 if there is none. Rows never change, so a difference means that neither directory is an
 // earlier state of the other: one was rolled back or copied and then written to. A row that exists in only one
 // directory is not a difference. Divergence must not be called while either directory is open for writing.
@@ -205,12 +204,13 @@ func (p loggedPut) resembles(row loggedPut) bool {
 	return !p.keepsValue && p.key.size == row.key.size && p.value.size == row.value.size && (p.key == row.key || p.value == row.value)
 }
 
-// maxChanged is the maximum number of consecutive rows that the disk may have altered.
+// maxChanged limits the number of consecutive rows that do not match the log. After more of them, ChangedRevisions
+// stops comparing.
 const maxChanged = 100
 
-// ChangedRevisions returns the revisions whose values were altered by the disk, newest first. Unlike the database,
-// the log has checksums, so ChangedRevisions compares the rows in the database with the puts in the log, newest
-// first.
+// ChangedRevisions returns the revisions whose keys or values were altered by the disk, newest first. Unlike the
+// database, the log has checksums, so ChangedRevisions compares the rows in the database with the puts in the log,
+// newest first.
 //
 // A row counts as altered if no put produces it but the row resembles a put at that position in the log. At least
 // one older row must match the log, because the log does not cover all rows, and matching rows must outnumber

@@ -11,15 +11,15 @@ import (
 // Ways to recover. Tests run the commands, and docs/runbook.md explains them step by step.
 const (
 	restoreBackup = "restore from a backup or, in a multi-member cluster, move the data directory away and replace the member"
-	keepDatabase  = "create a new data directory from the database with etcd-wrapper etcdutl snapshot " +
-		"restore DIR/member/snap/db --skip-hash-check or, in a multi-member cluster, move the data directory away and " +
+	keepDatabase  = `create a new data directory from the database with "etcd-wrapper etcdutl snapshot restore ` +
+		`DIR/member/snap/db --skip-hash-check" or, in a multi-member cluster, move the data directory away and ` +
 		"replace the member"
 	replaceIt  = "move the data directory away and replace the member; the other members have the missing entries"
 	giveUpTail = "restore from a backup or, in a multi-member cluster, move the data directory away and replace the member; to discard " +
-		"everything after the damage, run truncate --size=POSITION SEGMENT"
+		`everything after the damage, run "truncate --size=POSITION SEGMENT"`
 	upgradeFirst = "start etcd 3.5.26 or a later 3.5 release once and wait until it is ready; etcd then corrects the database"
 	snapshotIt   = "start etcd 3.5 once with --snapshot-count=1, write a key and stop it; or, in a single-member cluster, " +
-		"create a new data directory with etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check"
+		`create a new data directory with "etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check"`
 	letRead = "grant read access to the user that etcd-wrapper runs as, or set a different data-dir"
 )
 
@@ -29,7 +29,8 @@ type reason struct{ format, wayOut string }
 // reasons lists all reasons for the test that checks docs/refusals.md.
 var reasons []reason
 
-// newReason adds a reason. docs/refusals.md contains the format with an ellipsis in place of each verb.
+// newReason returns a reason and adds it to reasons. docs/refusals.md contains the format with an ellipsis in place
+// of each verb.
 func newReason(format, wayOut string) reason {
 	kind := reason{format: format, wayOut: wayOut}
 	reasons = append(reasons, kind)
@@ -122,7 +123,8 @@ func hasWayOut(err error) bool {
 	return ok
 }
 
-// withWayOut adds a way to recover to an error that does not have one, unless ctx is done.
+// withWayOut adds a way to recover to an error that does not have one. If ctx is done, the error is returned as is,
+// because an interrupted validation does not mean that the data is bad.
 func withWayOut(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || hasWayOut(err) {
 		return err

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// A segment is a WAL file that is mapped into memory, with a read position. Reading frames is fast because only
-// reading records verifies checksums.
+// A segment is a WAL file that is mapped into memory, with a read position. The method frames is faster than records,
+// because it does not verify checksums.
 type segment struct {
 	file    *os.File
 	content []byte
@@ -36,7 +36,7 @@ type frame struct {
 // castagnoli is the polynomial of the log's checksums, which has hardware support.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A record is a parsed record.
+// A record is a parsed WAL record.
 type record struct {
 	kind int64 // record type, for example wal.EntryType
 	crc  uint32
@@ -44,7 +44,7 @@ type record struct {
 	sum  uint32 // running checksum including this record
 }
 
-// readSegment calls read with the segment at path. The memory of the segment is valid only during the call.
+// readSegment maps the segment at path into memory and calls read. The mapping is valid only during the call.
 func readSegment(path string, read func(s *segment) error) error {
 	return recoverPanic(func() error {
 		file, err := os.Open(path)
@@ -83,8 +83,9 @@ func (s *segment) frames() iter.Seq[frame] {
 	}
 }
 
-// nextFrame reads a frame. A frame starts with its length in eight little-endian bytes. If the length is negative,
-// its highest byte contains the size of the padding. See server/storage/wal/encoder.go in etcd.
+// nextFrame reads the next frame. whole is false if there is none or if the frame is incomplete. A frame starts with
+// its length in eight little-endian bytes. If the length is negative, its highest byte contains the size of the
+// padding. See server/storage/wal/encoder.go in etcd.
 func (s *segment) nextFrame() (f frame, whole bool) {
 	rest := s.content[s.at:]
 	if len(rest) < 8 {
@@ -173,9 +174,9 @@ const (
 	recordData = 3
 )
 
-// parseCanonical parses a record whose type, checksum and optional data are encoded exactly like etcd encodes them.
-// The encoding is compared byte for byte, because the protowire helpers skip invalid fields. No data is copied,
-// because every start parses all records of the log.
+// parseCanonical parses a record and reports whether its type, checksum and optional data are encoded exactly as etcd
+// encodes them. The encoding is compared byte for byte, because the protowire helpers skip invalid fields. For speed,
+// no data is copied: every start parses all log records that etcd replays.
 func (f frame) parseCanonical() (r record, ok bool) {
 	kind, crc, data := varint(f.record, recordType), varint(f.record, recordCRC), message(f.record, recordData)
 	var buffer [32]byte // three tags, and three varints of at most ten, five and nine bytes
@@ -247,7 +248,8 @@ func (s *segment) isSingleFrame() bool {
 }
 
 // chain yields the records starting at a position for as long as each record continues the checksum of the previous
-// one. The result is the end of the last record. A single record is not a chain and is not yielded.
+// one. end is the offset after the last record, and more is false if yield returned false. A single record is not a
+// chain: it is not yielded, and end is the given position.
 func (s *segment) chain(at int64, yield func(validRecord) bool) (end int64, more bool) {
 	rest := segment{content: s.content, at: at}
 	f, whole := rest.nextFrame()
@@ -289,7 +291,7 @@ func (s *segment) nextData(at int64) int64 {
 			at = max(at, data-data%word)
 		case unix.ENXIO:
 			return -1
-		} // the file system may not support this
+		} // after any other error, such as for a file system without SEEK_DATA, continue with the next piece
 	}
 	return -1
 }
@@ -305,19 +307,21 @@ func (s *segment) nextData(at int64) int64 {
 // wal.SaveSnapshot hold a lock, so any later record proves that the entry was synced. A follower acknowledges
 // entries to the leader only after that sync.
 //
-// Second, for a single member with etcd 3.6, the commit index covers the entry. A leader with etcd 3.6 counts its own
-// vote for an entry only after syncing the entry (appendEntry in raft 3.6: "The leader needs to self-ack the entries
-// just appended once they have been durably persisted"). The commit index is not sufficient for a leader with etcd
-// 3.5, which counts its own vote immediately (maybeCommit in appendEntry in raft 3.5), or for a follower, which may
-// receive an entry and its commit index in one message. Either may write an entry together with the commit index that
-// covers the entry, and sync only afterwards.
+// Second, for a single member running etcd 3.6, the commit index covers the entry. A leader running etcd 3.6 counts
+// its own vote for an entry only after syncing the entry (appendEntry in raft 3.6: "The leader needs to self-ack the
+// entries just appended once they have been durably persisted"). The commit index is not sufficient for a leader
+// running etcd 3.5, which counts its own vote immediately (maybeCommit in appendEntry in raft 3.5), or for a
+// follower, which may receive an entry and its commit index in one message. Either may write an entry together with
+// the commit index that covers the entry, and sync only afterwards.
 type cut struct {
 	at        int64  // offset in bytes
 	last      uint64 // index of the last entry before the cut
 	committed uint64 // highest commit index in the records after the cut
-	flushed   bool   // a lost entry was synced before a later record was written
+	flushed   bool   // a later record proves that a lost entry was synced
 
-	lost, ended bool // an entry was lost; all records written with that entry have been read
+	// lost is set at the first lost entry, and ended at the hard state after that entry. Any record after that hard
+	// state was written after the entry was synced.
+	lost, ended bool
 }
 
 // cutIn searches for records after the position where the segment becomes unreadable. The history covers everything
@@ -330,7 +334,8 @@ func cutIn(s *segment, written *history) cut {
 	return c
 }
 
-// add applies the rules above. Only the type and index of a record are used if its data may be damaged.
+// add updates the cut with a record after the damage, according to the rules in the comment on cut. If the data of
+// the record may be damaged, add uses only the type and index.
 func (c *cut) add(r validRecord) {
 	c.flushed = c.flushed || c.ended || c.lost && r.kind == wal.SnapshotType
 	switch r.kind {

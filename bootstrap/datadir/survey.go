@@ -75,7 +75,8 @@ func (m *member) lastSegment() string {
 	return segments[len(segments)-1]
 }
 
-// ignoredSegments returns the files with the suffix of a segment that etcd ignores.
+// ignoredSegments returns the names of the files that end in .wal but that etcd ignores, because the rest of the name
+// is not that of a segment.
 func (m *member) ignoredSegments() []string {
 	return slices.DeleteFunc(m.wal.withSuffix(".wal"), isSegmentName)
 }
@@ -225,8 +226,9 @@ func checkStructure(m *member) (initialized bool, err error) {
 	return checkComplete(m)
 }
 
-// isFresh returns an error if the directory contains files but no member, because the files may be a member's data
-// that was moved, and etcd would start a new member next to it.
+// isFresh reports whether the data directory belongs to a new member. isFresh returns an error if the directory
+// contains files but no member, because the files may be a member's data that was moved, and etcd would start a new
+// member next to it.
 func isFresh(root listing) (bool, error) {
 	unknown := ""
 	for _, entry := range root.entries {
@@ -327,7 +329,7 @@ type Fingerprint struct {
 	Files   []FileFingerprint `json:"files"`             // the database, the log segments and the snapshots
 }
 
-// FileFingerprint describes a file. A copy has a different inode.
+// FileFingerprint describes a file. Because of the inode, it differs from the FileFingerprint of a copy of the file.
 type FileFingerprint struct {
 	Path     string `json:"path"`
 	Size     int64  `json:"size"`

@@ -32,8 +32,8 @@ const resultTTL = 10 * time.Minute
 type Validator struct {
 	Run Validation
 
-	verdict error  // last error about the data, or nil
-	state   string // state of the data at that time
+	verdict error  // result of the last validation if it rejected the data, otherwise nil
+	state   string // mode and state of the files at the time of the verdict
 	at      time.Time
 }
 
@@ -126,7 +126,7 @@ func ValidateInChild(executable string, args func(dataDir string, mode bootstrap
 	}
 }
 
-// resultOf returns the warnings and the error of a child. The exit status must match the printed result.
+// resultOf returns the warnings and the error of a child. A printed result counts only if the exit status matches it.
 func resultOf(ended child.Ended) (warnings []string, _ error) {
 	var outcome childResult
 	switch {

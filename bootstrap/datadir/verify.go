@@ -18,8 +18,8 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// Verify validates the data directory of an etcd that is not running. All files are opened read-only. A missing or
-// empty directory is valid because it belongs to a new member.
+// Verify validates the data directory of a stopped etcd member. All files are opened read-only. A missing or empty
+// directory is valid because it belongs to a new member.
 //
 // In Sanity mode, Verify checks the structure: all files exist, the WAL segments are consecutive, and the database
 // opens and has its buckets. In every other mode, Verify also reads all snapshots, the whole WAL, and all pages and
@@ -87,8 +87,9 @@ func verifyDB(ctx context.Context, m *member, mode bootstrap.Mode) (found conten
 	return found, err
 }
 
-// verifyBuckets checks that the database matches the log and has the two buckets that hold data. etcd creates both
-// buckets in its first write, so a database without them is intact if nothing refers to its data.
+// verifyBuckets returns an error if the database has data but there is no log, or if one of the two required buckets
+// is missing. etcd creates both buckets in its first write, so a database without them is accepted if it has no
+// applied index and there is no snapshot.
 func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 	found, err := readContents(tx)
 	if err != nil {
@@ -205,7 +206,8 @@ func checkReplayStart(m *member, written *history, newest walpb.Snapshot) error 
 	return nil
 }
 
-// errReceived means that the log depends on a snapshot file that is missing or damaged.
+// errReceived means that a snapshot file is missing or damaged, although the log does not have the entries that the
+// snapshot covers.
 var errReceived = errors.New("the log depends on a snapshot that is missing or damaged")
 
 // checkConsistency checks that the WAL, the snapshots and the database are consistent.
