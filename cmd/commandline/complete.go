@@ -15,7 +15,7 @@ type Candidate struct{ Word, Help string }
 // tools, or where any word is allowed, as for a path.
 func Complete(parser *kong.Kong, words []string) []Candidate {
 	app, last := parser.Model, len(words)-1
-	traced, _ := kong.Trace(parser, words[:last]) // stops at the first word that is invalid or lacks a value
+	traced, _ := kong.Trace(parser, words[:last]) // on an error, Path ends before the word that is invalid or lacks a value
 	node, arguments := app.Node, 0
 	for _, step := range traced.Path {
 		switch {

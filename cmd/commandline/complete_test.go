@@ -10,30 +10,30 @@ import (
 
 // tools is a command line with every kind of argument.
 type tools struct {
-	Debug bool `help:"Of the program."`
+	Debug bool `help:"Enable debug logging."`
 	List  struct {
-		Output string `enum:"text,json" default:"text" short:"o" help:"How."`
-		All    bool   `short:"a" help:"More."`
+		Output string `enum:"text,json" default:"text" short:"o" help:"Output format."`
+		All    bool   `short:"a" help:"List all entries."`
 		Secret string `hidden:""`
-		Level  string `arg:"" enum:"low,high" help:"How high."`
-		Path   string `arg:"" optional:"" help:"Where."`
-	} `cmd:"" help:"Tell 'all'.\n.And more."`
+		Level  string `arg:"" enum:"low,high" help:"Minimum level."`
+		Path   string `arg:"" optional:"" help:"Path to list."`
+	} `cmd:"" help:"List 'all'.\n.Starts with a dot."`
 	Store struct {
-		URL string `name:"url" placeholder:"URL" help:"Which: a\\b."`
+		URL string `name:"url" placeholder:"URL" help:"URL with a backslash: a\\b."`
 		Get struct {
 			Key string `arg:""`
-		} `cmd:"" help:"Of the store."`
-	} `cmd:"" help:"Of stores."`
+		} `cmd:"" help:"Read a value."`
+	} `cmd:"" help:"Access the store."`
 	Tool struct {
 		Args []string `arg:"" optional:""`
-	} `cmd:"" passthrough:"" help:"Another program."`
-	Inner struct{} `cmd:"" hidden:"" help:"Nobody's."`
+	} `cmd:"" passthrough:"" help:"Run another program."`
+	Inner struct{} `cmd:"" hidden:"" help:"Hidden command."`
 }
 
 func TestComplete(t *testing.T) {
 	parser, err := New(&tools{}, io.Discard)
 	require.NoError(t, err)
-	for _, c := range []struct{ words, becomes []string }{
+	for _, c := range []struct{ words, candidates []string }{
 		{[]string{""}, []string{"list", "store", "tool"}},
 		{[]string{"st"}, []string{"store"}},
 		{[]string{"nonsense"}, nil},
@@ -59,9 +59,9 @@ func TestComplete(t *testing.T) {
 		for _, candidate := range Complete(parser, c.words) {
 			words = append(words, candidate.Word)
 		}
-		assert.Equal(t, c.becomes, words, "%q", c.words)
+		assert.Equal(t, c.candidates, words, "%q", c.words)
 	}
-	assert.Equal(t, []Candidate{{"store", "Of stores."}}, Complete(parser, []string{"sto"}))
+	assert.Equal(t, []Candidate{{"store", "Access the store."}}, Complete(parser, []string{"sto"}))
 }
 
 func TestManPage(t *testing.T) {
@@ -70,10 +70,10 @@ func TestManPage(t *testing.T) {
 	page := ManPage(parser.Model, "v1.0.0")
 	for _, part := range []string{
 		".TH \"ETCD-WRAPPER\" 1 \"\" \"etcd-wrapper v1.0.0\"\n",
-		"\n.SS list <level> [<path>] [flags]\nTell \\(aqall\\(aq.\n\\&.And more.\n",
-		"\n.TP\n.B \\-o, \\-\\-output=\"text\"\nHow.\n",
+		"\n.SS list <level> [<path>] [flags]\nList \\(aqall\\(aq.\n\\&.Starts with a dot.\n",
+		"\n.TP\n.B \\-o, \\-\\-output=\"text\"\nOutput format.\n",
 		"\n.SS store get <key> [flags]\n",
-		"\n.TP\n.B \\-\\-url=URL\nWhich: a\\eb.\n",
+		"\n.TP\n.B \\-\\-url=URL\nURL with a backslash: a\\eb.\n",
 	} {
 		assert.Contains(t, page, part)
 	}

@@ -37,7 +37,7 @@ func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error
 		kong.Name("etcd-wrapper"),
 		kong.Description("Run an etcd member that backs itself up, tests its backups and restores itself."),
 		kong.Help(help),
-		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // the program's help explains the environment variables once
+		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // without the environment variable, which kong appends by default
 		kong.Vars{"home": os.Getenv("HOME"), "termination": DefaultTerminationPath, "keep": DefaultKeep},
 		kong.DefaultEnvars(prefix),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(duration)),
@@ -53,7 +53,7 @@ func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error
 // nothing left to do, and otherwise a sentence that names the flag.
 func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	var done error
-	parser, err := New(commands, out, kong.Exit(func(status int) { done = Done(status) })) // kong continues after --help
+	parser, err := New(commands, out, kong.Exit(func(status int) { done = Done(status) })) // kong keeps parsing after this call
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func TestParse_likeGoFlags(t *testing.T) {
 	assert.Same(t, &line.Start, chosen)
 	assert.EqualValues(t, 2380, line.Start.EtcdClientPort)
 	assert.Equal(t, "a:1", line.Start.SidecarHostPort)
-	assert.Equal(t, "warn", line.Start.LogLevel, "a variable whose flag is not given counts")
+	assert.Equal(t, "warn", line.Start.LogLevel, "without the flag, the environment variable applies")
 	assert.Zero(t, line.Start.EtcdReadyTimeout)
 }
 
@@ -56,7 +56,7 @@ func TestParse_passthrough(t *testing.T) {
 	untouched := []string{"start-etcd", "--", "-etcd-client-port", "1"}
 	assert.Equal(t, untouched, asGoReadsFlags(untouched, nil))
 	assert.Equal(t, []string{"start-etcd", "--etcd-server-name=tool", "--etcd-client-port=1"},
-		asGoReadsFlags([]string{"start-etcd", "-etcd-server-name", "tool", "-etcd-client-port", "1"}, []string{"tool"}), "a value is none")
+		asGoReadsFlags([]string{"start-etcd", "-etcd-server-name", "tool", "-etcd-client-port", "1"}, []string{"tool"}), "a flag's value is not mistaken for a passthrough command")
 }
 
 func TestParse_help(t *testing.T) {
@@ -188,10 +188,10 @@ func TestParse_unknownVariable(t *testing.T) {
 	_, err := Parse(&line, []string{"start-etcd"}, io.Discard)
 	require.EqualError(t, err, `environment variable ETCD_WRAPPER_BACKUP_STOER: unknown flag --backup-stoer, did you mean "--backup-store"?`)
 	_, err = Parse(&line, []string{"tool", "x"}, io.Discard)
-	require.NoError(t, err, "the settings of a pod are no matter of its visitors")
+	require.NoError(t, err, "commands other than start-etcd ignore unknown variables")
 	t.Setenv("ETCD_WRAPPER_BACKUP_STOER", "")
 	_, err = Parse(&line, []string{"start-etcd"}, io.Discard)
-	require.NoError(t, err, "one that is empty does not count")
+	require.NoError(t, err, "an unknown variable that is empty is ignored")
 }
 
 func TestParse_serviceVariables(t *testing.T) {
@@ -208,7 +208,7 @@ func TestParse_serviceVariables(t *testing.T) {
 	require.NoError(t, err)
 	t.Setenv("ETCD_WRAPPER_OTHER_PORT", "9095")
 	_, err = Parse(&line, []string{"start-etcd"}, io.Discard)
-	require.ErrorContains(t, err, "ETCD_WRAPPER_OTHER_PORT", "there is no such Service")
+	require.ErrorContains(t, err, "ETCD_WRAPPER_OTHER_PORT", "the variable is not ignored, because there is no such Service")
 }
 
 func TestStartEtcd_flagsAreDocumented(t *testing.T) {
@@ -220,12 +220,12 @@ func TestStartEtcd_flagsAreDocumented(t *testing.T) {
 	for _, flag := range parser.Model.Children[0].Flags {
 		have = append(have, "--"+flag.Name)
 		row := docs.Find(rows, "--"+flag.Name)
-		if !assert.NotNil(t, row, "put --%s into the table of flags of README.md or docs/*.md", flag.Name) {
+		if !assert.NotNil(t, row, "add --%s to the flag table in README.md or docs/*.md", flag.Name) {
 			continue
 		}
 		expected := flag.Default
 		if flag.Name == "backup-keep" {
-			expected = DefaultKeep // default for commands that delete backups
+			expected = DefaultKeep // start-etcd applies it, although the flag itself has no default: see KeepFlags
 		}
 		if flag.IsBool() {
 			expected = cmp.Or(expected, "false")
@@ -233,7 +233,7 @@ func TestStartEtcd_flagsAreDocumented(t *testing.T) {
 		assert.Equal(t, expected, strings.Trim(row[1], "`"), "the documented default of --%s", flag.Name)
 	}
 	for _, name := range docs.Named(rows) {
-		assert.True(t, slices.Contains(have, name), "the documentation's %s is no flag: take it out, or name it as it is", name)
+		assert.True(t, slices.Contains(have, name), "the documentation lists %s, which is not a flag: remove or rename it", name)
 	}
 }
 
@@ -261,8 +261,8 @@ func readAsGo(args []string) (flags goFlags, rest int, err error) {
 	return flags, set.NArg(), err
 }
 
-// usable reports whether the values are valid. Go's flag package itself accepts any string.
-func (g goFlags) usable() bool {
+// isValid reports whether Parse must accept the values. Go's flag package does not check ranges or combinations.
+func (g goFlags) isValid() bool {
 	port := func(n int) bool { return n >= 0 && n <= math.MaxUint16 }
 	return port(g.wrapperPort) && g.wrapperPort != 0 && port(g.clientPort) && g.readyTimeout >= 0 && (g.cert == "") == (g.certKey == "")
 }
@@ -280,7 +280,7 @@ func FuzzCommandLine(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line string) {
 		if !utf8.ValidString(line) {
-			t.Skip("kong reads UTF-8")
+			t.Skip("kong requires valid UTF-8")
 		}
 		args := strings.Split(line, "\n")
 		if line == "" {
@@ -288,14 +288,14 @@ func FuzzCommandLine(f *testing.F) {
 		}
 		var commands commands
 		_, err := Parse(&commands, append([]string{"start-etcd"}, args...), io.Discard)
-		reference, rest, refused := readAsGo(args)
+		reference, rest, goErr := readAsGo(args)
 		if err != nil {
 			require.NotContains(t, err.Error(), "\n")
-			require.False(t, refused == nil && rest == 0 && reference.usable(), "Go takes it: %v", err)
+			require.False(t, goErr == nil && rest == 0 && reference.isValid(), "Go's flag package accepts the arguments: %v", err)
 			return
 		}
-		if refused != nil || rest > 0 {
-			return // not an operator flag
+		if goErr != nil || rest > 0 {
+			return // the arguments contain a flag that gardener/etcd-wrapper lacks
 		}
 		require.Equal(t, reference, commands.Start.asGo())
 	})

@@ -124,7 +124,7 @@ func (f *StartEtcd) DataDir() string { return filepath.Join(f.VolumeDir, "new.et
 // Recovery holds the flags that control the recovery of damaged or lost data.
 type Recovery struct {
 	Recover   string  `name:"recover" group:"Backups" enum:"auto,never" default:"auto" help:"Recover damaged, lost or rolled-back data. auto: from --backup-store or from the other members, if that is safe. never: leave the data unchanged."`
-	RestoreTo *Target `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"Restore this state once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z. Requires --restore-id."`
+	RestoreTo *Target `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"State to restore once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z. Requires --restore-id."`
 	RestoreID string  `name:"restore-id" group:"Backups" placeholder:"NAME" help:"Name of the restore. A restore with the same name runs only once."`
 
 	ClusterName string `name:"cluster-name" group:"Backups" placeholder:"NAMESPACE/NAME" help:"Name of the store's owner. A member without data rejects a store that has another owner. Defaults to POD_NAMESPACE/initial-cluster-token."`
@@ -144,13 +144,14 @@ func (f *Recovery) Owner(token string) string {
 	return path.Join(namespace, token)
 }
 
-// adoptable matches valid values of --adopt.
+// adoptable matches valid values of --adopt: "", a cluster ID, or a cluster ID followed by a generation.
 var adoptable = regexp.MustCompile(`^([0-9a-f]{32}(/[1-9][0-9]*)?)?$`)
 
 // maxRestoreID is the maximum length of a restore ID in bytes.
 const maxRestoreID = 100
 
-// validateFor validates the flags. The error names the flag that is invalid.
+// validateFor validates the flags of a run with the given --standalone and --backup-store flags. The error names the
+// flag that is invalid.
 func (f *Recovery) validateFor(standalone bool, store string) error {
 	switch {
 	case !standalone && f.Recover == "never":
@@ -158,11 +159,11 @@ func (f *Recovery) validateFor(standalone bool, store string) error {
 	case store == "" && (f.ClusterName != "" || f.Adopt != ""):
 		return errors.New("--cluster-name and --adopt require --backup-store")
 	case !adoptable.MatchString(f.Adopt):
-		return fmt.Errorf("--adopt: %q is neither a cluster ID from the store's cluster.json nor an ID with a generation to end, such as ID/2", f.Adopt)
+		return fmt.Errorf("--adopt: %q is not valid: use the cluster ID from the store's cluster.json or, to end generation N, ID/N", f.Adopt)
 	case f.RestoreTo == nil && f.RestoreID == "":
 		return nil
 	case f.RestoreTo == nil || f.RestoreID == "":
-		return errors.New("--restore-to and --restore-id must be set together: the name prevents a restart from repeating the restore")
+		return errors.New("--restore-to and --restore-id must be set together: the ID prevents a restart from repeating the restore")
 	case store == "":
 		return errors.New("--restore-to requires --backup-store")
 	case len(f.RestoreID) > maxRestoreID:
@@ -179,7 +180,7 @@ type StoreFlags struct {
 	TrustedKeys string `name:"backup-trusted-keys" group:"Backups" placeholder:"PATH" help:"File with ed25519 public keys (PEM). Backups that are not signed with one of these keys are rejected."`
 }
 
-// Reading returns the flags as command-line arguments for a child process of this program.
+// Reading returns the flags as command-line arguments for a child process of this program that reads the store.
 func (f *StoreFlags) Reading() []string {
 	args := []string{"--backup-store=" + f.Store}
 	if f.Identities != "" {
@@ -217,8 +218,8 @@ type Backups struct {
 	SpoolLimit   Bytes          `name:"backup-spool-limit" group:"Backups" default:"1Gi" help:"Maximum size of the spool on the volume while the store is unreachable."`
 }
 
-// Limits of flags. minInterval is also the minimum time between markers. A spool of size minSpool has room for at
-// least one segment.
+// Limits of --backup-interval and --backup-spool-limit. minInterval equals the interval at which the writer records
+// time markers (tick in package backup/writer). A spool of size minSpool has room for at least one segment.
 const (
 	minInterval = 100 * time.Millisecond // not enforced with --backup-ack=stored
 	maxInterval = time.Hour
@@ -228,8 +229,8 @@ const (
 // AckStored is the value of --backup-ack that delays the acknowledgment of a write until the write is in the store.
 const AckStored = "stored"
 
-// validateFor validates the flags and sets the default interval. The error names the flag that is invalid. Flags that
-// would have no effect are rejected too.
+// validateFor validates the flags and, if Interval is nil, sets it to the default. The error names the flag that is
+// invalid. Flags that would have no effect are rejected too.
 func (f *Backups) validateFor(standalone bool) error {
 	interval, shortest := time.Second, minInterval
 	if f.Ack == AckStored {

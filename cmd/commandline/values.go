@@ -17,10 +17,10 @@ import (
 type Target struct {
 	Revision   int64     // 0 if not set
 	Time       time.Time // zero if not set
-	Generation int       // not part of the textual form
+	Generation int       // 0 for any generation; set by the caller, because it has a flag of its own
 }
 
-// clockAhead limits how far another machine's clock may be ahead of the local clock.
+// clockAhead is the tolerance for times in the future, which may come from a machine whose clock is ahead.
 const clockAhead = time.Minute
 
 // UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the name of the flag. Times in the
@@ -46,7 +46,7 @@ func (t *Target) UnmarshalText(text []byte) error {
 		*t = Target{Time: at}
 	default:
 		if string(text) != "latest" {
-			return fmt.Errorf("%q is not latest, revision:N or time:T (example: time:2026-11-22T12:00:00Z)", text)
+			return fmt.Errorf("%q is not one of latest, revision:N and time:T (example: time:2026-11-22T12:00:00Z)", text)
 		}
 		*t = Target{}
 	}
@@ -55,9 +55,9 @@ func (t *Target) UnmarshalText(text []byte) error {
 
 // parseTime parses an RFC 3339 time, a time without a time zone, or a duration before now.
 func parseTime(value string, now time.Time) (time.Time, error) {
-	if ago, is := strings.CutPrefix(value, "-"); is {
-		long, err := time.ParseDuration(ago)
-		return now.Add(-long), err
+	if ago, relative := strings.CutPrefix(value, "-"); relative {
+		d, err := time.ParseDuration(ago)
+		return now.Add(-d), err
 	}
 	var at time.Time
 	var err error
@@ -82,18 +82,18 @@ const defaultPause = 15 * time.Second
 
 // UnmarshalText implements encoding.TextUnmarshaler. kong prefixes the error with the name of the flag.
 func (t *Threshold) UnmarshalText(text []byte) error {
-	read := Threshold{Pause: defaultPause}
+	threshold := Threshold{Pause: defaultPause}
 	if string(text) != "never" {
 		for part := range strings.SplitSeq(string(text), ",") {
-			if err := read.set(part); err != nil {
+			if err := threshold.set(part); err != nil {
 				return fmt.Errorf("%w; use a value such as free=45%%,min=100Mi,pause=15s, or never", err)
 			}
 		}
-		if read.Free == 0 || read.Min == 0 {
+		if threshold.Free == 0 || threshold.Min == 0 {
 			return errors.New("free and min must both be greater than 0, as in free=45%,min=100Mi; never disables defragmentation")
 		}
 	}
-	*t = read
+	*t = threshold
 	return nil
 }
 
@@ -109,16 +109,16 @@ func (t *Threshold) set(part string) (err error) {
 			err = fmt.Errorf("%q is not a valid duration (examples: 500ms, 15s)", value)
 		}
 	default:
-		err = fmt.Errorf("%q is not free=…, min=… or pause=…", part)
+		err = fmt.Errorf("%q is not one of free=…, min=… and pause=…", part)
 	}
 	return err
 }
 
 // percentage parses a percentage: "45%" becomes 0.45.
 func percentage(text string) (float64, error) {
-	number, is := strings.CutSuffix(text, "%")
+	number, hasSign := strings.CutSuffix(text, "%")
 	percent, err := strconv.ParseUint(number, 10, 8)
-	if err != nil || !is || percent < 1 || percent > 99 {
+	if err != nil || !hasSign || percent < 1 || percent > 99 {
 		return 0, fmt.Errorf("%q is not a percentage between 1%% and 99%%", text)
 	}
 	return float64(percent) / 100, nil
@@ -130,11 +130,11 @@ func duration(line *kong.DecodeContext, target reflect.Value) error {
 	if err := line.Scan.PopValueInto("duration", &text); err != nil {
 		return err
 	}
-	read, err := time.ParseDuration(text)
+	d, err := time.ParseDuration(text)
 	if err != nil {
 		return fmt.Errorf("%q is not a valid duration (examples: 500ms, 30s, 1h30m)", text)
 	}
-	target.SetInt(int64(read))
+	target.SetInt(int64(d))
 	return nil
 }
 
@@ -183,7 +183,7 @@ type Port uint16
 func (p *Port) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseInt(string(text), 0, 0)
 	if err != nil || n < 0 || n > math.MaxUint16 {
-		return fmt.Errorf("%q is not a valid port", text)
+		return fmt.Errorf("%q is not a valid port (must be 0 to %d)", text, math.MaxUint16)
 	}
 	*p = Port(n)
 	return nil
@@ -196,7 +196,7 @@ type Generation int
 func (g *Generation) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 10, 31)
 	if err != nil || n == 0 {
-		return fmt.Errorf("%q is not a valid generation (example: 1); backup list shows the generations of a store", text)
+		return fmt.Errorf("%q is not a valid generation (example: 1): run \"etcd-wrapper backup list\" to show the store's generations", text)
 	}
 	*g = Generation(n)
 	return nil

@@ -40,10 +40,10 @@ func TestParseTime(t *testing.T) {
 
 func TestTarget_invalid(t *testing.T) {
 	for text, why := range map[string]string{
-		"":                              `" is not latest, revision:N or time:T`,
-		"12":                            `"12" is not latest, revision:N or time:T`,
-		"latest:":                       `" is not latest, revision:N or time:T`,
-		"latest:12":                     `" is not latest, revision:N or time:T`,
+		"":                              `" is not one of latest, revision:N and time:T`,
+		"12":                            `"12" is not one of latest, revision:N and time:T`,
+		"latest:":                       `" is not one of latest, revision:N and time:T`,
+		"latest:12":                     `" is not one of latest, revision:N and time:T`,
 		"revision:":                     "not a valid revision",
 		"revision:0":                    "not a valid revision",
 		"revision:-1":                   "not a valid revision",
@@ -51,8 +51,8 @@ func TestTarget_invalid(t *testing.T) {
 		"time:12:00":                    "not a valid time",
 		"time:2026-11-22T12:00:00":      "not a valid time",
 		"time:0001-01-01T00:00:00Z":     "not a valid time",
-		"yesterday:2026-11-22":          `" is not latest, revision:N or time:T`,
-		"Revision:3":                    `" is not latest, revision:N or time:T`,
+		"yesterday:2026-11-22":          `" is not one of latest, revision:N and time:T`,
+		"Revision:3":                    `" is not one of latest, revision:N and time:T`,
 		"revision:99999999999999999999": "not a valid revision",
 		"time:2999-11-22T12:00:00Z":     "in the future",
 	} {
@@ -80,7 +80,7 @@ func TestThreshold(t *testing.T) {
 
 func TestThreshold_invalid(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                    "is not free=…, min=… or pause=…",
+		"":                    "is not one of free=…, min=… and pause=…",
 		"free=45%":            "both",
 		"min=1Mi":             "both",
 		"free=45,min=1Mi":     "not a percentage",
@@ -89,7 +89,7 @@ func TestThreshold_invalid(t *testing.T) {
 		"free=45%,min=-1":     "not a valid size",
 		"free=45%,min=1Pi":    "not a valid size",
 		"free=45%,min=0Mi":    "greater than 0",
-		"free=45%,most=100Mi": "is not free=…, min=… or pause=…",
+		"free=45%,most=100Mi": "is not one of free=…, min=… and pause=…",
 		"pause=15s":           "must both be greater than 0",
 		"free=1%,min=1,pause": "not a valid duration",
 	} {
@@ -97,7 +97,7 @@ func TestThreshold_invalid(t *testing.T) {
 		err := read.UnmarshalText([]byte(text))
 		require.ErrorContains(t, err, want, text)
 		require.ErrorContains(t, err, "free=45%,min=100Mi", text)
-		assert.Equal(t, Threshold{Min: 7}, read, "what is refused has no effect")
+		assert.Equal(t, Threshold{Min: 7}, read, "an invalid value leaves the threshold unchanged")
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // TerminationMessage returns the message that `kubectl describe pod` shows after a run: how, why and in which state
-// the run ended, what the next start will find, and how long each phase took.
+// the run ended, the exit record that the next start will find, and how long each phase took.
 func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	run := r.run.Snapshot()
 	var b strings.Builder
@@ -25,20 +25,20 @@ func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	if missing := r.runtime.FlushError(); missing != nil {
 		fmt.Fprintf(&b, "backups: %s; the next start resumes the upload\n", firstLine(missing.Error()))
 	}
-	if trouble := run.Condition; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // otherwise the first line already contains the text
-		fmt.Fprintf(&b, "last problem: %s, %s ago%s: %s\n", trouble.Class, format(time.Since(trouble.At)), endedSuffix(trouble), firstLine(trouble.Text))
+	if c := run.Condition; c.Class != "" && !strings.Contains(outcome.Reason, c.Text) { // do not repeat the first line
+		fmt.Fprintf(&b, "last problem: %s, %s ago%s: %s\n", c.Class, format(time.Since(c.At)), endedSuffix(c), firstLine(c.Text))
 	}
 	return b.String()
 }
 
-// isStop reports whether a transition is the one that started the stop.
+// isStop reports whether a transition started the shutdown.
 func isStop(t lifecycle.Transition) bool { return t.To == lifecycle.Terminating && t.From != t.To }
 
 // recordPatience limits how long reading the exit record may take, because a hanging volume must not delay the
 // message.
 const recordPatience = 200 * time.Millisecond
 
-// recordLeft rereads the exit record and describes what the next start will find.
+// recordLeft reads the exit record from the volume and describes how the next start will validate the data.
 func (r *Report) recordLeft() string {
 	left := make(chan string, 1)
 	go func() {
@@ -57,7 +57,7 @@ func (r *Report) recordLeft() string {
 	}
 }
 
-// durations describes how long each phase of the run took.
+// durations describes how long the run, starting and stopping etcd, and draining client requests took.
 func (r *Report) durations() string {
 	start, stop, drain := r.runtime.Durations()
 	listed := "run " + format(time.Since(r.started))
@@ -74,8 +74,8 @@ func (r *Report) durations() string {
 }
 
 // endedSuffix returns ", resolved since" if the condition was resolved before the run ended.
-func endedSuffix(trouble lifecycle.Condition) string {
-	if trouble.Ended.IsZero() {
+func endedSuffix(condition lifecycle.Condition) string {
+	if condition.Ended.IsZero() {
 		return ""
 	}
 	return ", resolved since"

@@ -82,7 +82,7 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 	}
 	if slices.Contains(lifecycle.BeforeResult, run.State) {
 		if awaited := r.runtime.RecoveryProgress(); awaited != "" {
-			return awaited // users would overlook it after run.Reason
+			return awaited // not appended to run.Reason, because users would overlook it at the end of a long sentence
 		}
 	}
 	return run.Reason
@@ -107,7 +107,7 @@ func (r *Report) snapshot() status.Document {
 	document.Since, document.PhaseSince, document.NextRetry = run.Since, run.PhaseSince, run.NextRetry
 	document.Ready, document.ReadySince = run.State == lifecycle.Serving && found.Ready(now), r.readySince(run, found, now)
 	document.LastError, document.Validation, document.Checks = lastError(run.Condition), validation(run.Validation), found.Checks(now)
-	if !document.Standalone { // without a sidecar, the wrapper itself handles the requests
+	if !document.Standalone { // without a sidecar, Word is the status of the wrapper's own validation
 		document.SidecarStatus = string(run.Word)
 	}
 	document.Headline = status.HeadlineOf(document)
@@ -150,8 +150,8 @@ func validation(v lifecycle.Validation) *status.Validation {
 	return &status.Validation{Mode: string(v.Mode), Reason: v.Why}
 }
 
-// maxChanges limits how many changes of readiness are recorded, so that flapping readiness leaves room for the
-// lifecycle's transitions.
+// maxChanges is the maximum number of recorded readiness changes. It is well below maxSteps, so that a member whose
+// readiness flaps does not push the lifecycle's transitions out of the document.
 const maxChanges = 16
 
 // maxSteps is the maximum number of transitions in a document, which is the number that the lifecycle keeps.
@@ -165,7 +165,7 @@ type readinessHistory struct {
 	changes []status.Transition
 }
 
-// note records a change of readiness, and returns false if there is none.
+// note records a readiness change and returns true, or returns false if readiness has not changed.
 func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State, since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -181,7 +181,8 @@ func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State
 	return true
 }
 
-// mergeInto merges the changes of readiness into the transitions of the lifecycle, sorted by time.
+// mergeInto returns the lifecycle's transitions and the readiness changes, sorted by time and limited to the newest
+// maxSteps.
 func (h *readinessHistory) mergeInto(steps []status.Transition) []status.Transition {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -191,9 +192,9 @@ func (h *readinessHistory) mergeInto(steps []status.Transition) []status.Transit
 }
 
 // notReadyReason returns a clause that explains why the member is not ready.
-func notReadyReason(run *lifecycle.Snapshot, is status.Document) string {
+func notReadyReason(run *lifecycle.Snapshot, document status.Document) string {
 	if run.State != lifecycle.Serving {
 		return run.Reason
 	}
-	return status.NotReadyReason(is.Checks)
+	return status.NotReadyReason(document.Checks)
 }

@@ -24,30 +24,30 @@ import (
 )
 
 func document(t *testing.T, run *lifecycle.Snapshot) string {
-	text, err := json.Marshal(New(newFakeLifecycle(run), &fakeRuntime{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0").Document())
+	text, err := json.Marshal(New(newFakeLifecycle(run), &fakeRuntime{started: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0").Document())
 	require.NoError(t, err)
 	return string(text)
 }
 
-// If clearing a field of the lifecycle does not change the document, the document lacks that field.
+// Clearing any field of the lifecycle's snapshot must change the document. Otherwise, the document lacks that field.
 func TestDocument_hasEveryFieldOfTheLifecycle(t *testing.T) {
-	complete := document(t, full())
+	complete := document(t, completeSnapshot())
 	for _, part := range []func(*lifecycle.Snapshot) any{
 		func(s *lifecycle.Snapshot) any { return s },
 		func(s *lifecycle.Snapshot) any { return &s.Condition },
 		func(s *lifecycle.Snapshot) any { return &s.Validation },
 	} {
-		kind := reflect.TypeOf(part(full())).Elem()
+		kind := reflect.TypeOf(part(completeSnapshot())).Elem()
 		for i := range kind.NumField() {
 			field := kind.Field(i)
 			if !field.IsExported() {
 				continue
 			}
-			run := full()
+			run := completeSnapshot()
 			value := reflect.ValueOf(part(run)).Elem().Field(i)
 			assert.False(t, value.IsZero(), "give %s.%s a value in this test", kind, field.Name)
 			value.SetZero()
-			assert.NotEqual(t, complete, document(t, run), "%s.%s is not in status.Document: add it there and in Document", kind, field.Name)
+			assert.NotEqual(t, complete, document(t, run), "%s.%s is not in status.Document: add it there, and set it in Report.Document", kind, field.Name)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func TestBeforeResult_equalsTheLifecycles(t *testing.T) {
 	for _, state := range lifecycle.BeforeResult {
 		names = append(names, string(state))
 	}
-	assert.Equal(t, names, status.BeforeResult, "write the group of the lifecycle into readiness/status/headline.go, too")
+	assert.Equal(t, names, status.BeforeResult, "BeforeResult in readiness/status/headline.go must list the states in lifecycle.BeforeResult")
 }
 
 func TestDocument_fillsEveryField(t *testing.T) {
@@ -67,27 +67,27 @@ func TestDocument_fillsEveryField(t *testing.T) {
 		case value.Kind() == reflect.Pointer:
 			visit(path, value.Elem())
 		case value.Type() == reflect.TypeFor[status.Points]():
-			assert.NotZero(t, value.Len(), "%s is always empty: fill it in in package history", path)
+			assert.NotZero(t, value.Len(), "%s is always empty: set it in package history", path)
 		case value.Kind() == reflect.Slice && value.Len() > 0:
 			visit(path, value.Index(0))
 		case value.Kind() == reflect.Struct && value.Type() != reflect.TypeFor[time.Time]():
 			for i := range value.NumField() {
 				visit(path+"."+value.Type().Field(i).Name, value.Field(i))
 			}
-		case path != "Document.Ready" && path != "Document.Standalone": // this test has a sidecar but no monitor
-			assert.False(t, value.IsZero(), "%s is always empty: fill it in in Document", path)
+		case path != "Document.Ready" && path != "Document.Standalone": // false here: not Serving, and with a sidecar
+			assert.False(t, value.IsZero(), "%s is always empty: set it in Report.Document", path)
 		}
 	}
-	about := New(newFakeLifecycle(full()), &fakeRuntime{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0")
+	report := New(newFakeLifecycle(completeSnapshot()), &fakeRuntime{started: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0")
 	for _, at := range []time.Time{time.Unix(1.8e9, 0), time.Unix(1.9e9, 0)} {
-		about.history.Record(about.Document(), at, about.runtime.Requests)
+		report.history.Record(report.Document(), at, report.runtime.Requests)
 	}
-	doc := about.Document()
+	doc := report.Document()
 	visit("Document", reflect.ValueOf(&doc))
 }
 
 func TestDocument_standalone(t *testing.T) {
-	document := New(newFakeLifecycle(full()), &fakeRuntime{standalone: true}, "v1", "etcd-main-0").Document()
+	document := New(newFakeLifecycle(completeSnapshot()), &fakeRuntime{standalone: true}, "v1", "etcd-main-0").Document()
 	assert.True(t, document.Standalone)
 	assert.Empty(t, document.SidecarStatus)
 }
@@ -95,25 +95,25 @@ func TestDocument_standalone(t *testing.T) {
 func TestReadySince(t *testing.T) {
 	start, at := time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
 	since := func(run *lifecycle.Snapshot) time.Time {
-		return New(newFakeLifecycle(run), &fakeRuntime{began: start}, "v1", "etcd-main-0").Document().ReadySince
+		return New(newFakeLifecycle(run), &fakeRuntime{started: start}, "v1", "etcd-main-0").Document().ReadySince
 	}
-	assert.Equal(t, start, since(&lifecycle.Snapshot{State: lifecycle.Wait, Since: at}), "whatever it has been doing")
+	assert.Equal(t, start, since(&lifecycle.Snapshot{State: lifecycle.Wait, Since: at}), "the member has not been ready since the start")
 	left := lifecycle.Transition{At: at, From: lifecycle.Serving, To: lifecycle.Terminating}
 	assert.Equal(t, at, since(&lifecycle.Snapshot{State: lifecycle.Terminating, Since: at, History: []lifecycle.Transition{left}}))
-	assert.WithinDuration(t, time.Now(), since(&lifecycle.Snapshot{State: lifecycle.Serving, Since: at}), 10*time.Second, "since the monitor is there")
+	assert.WithinDuration(t, time.Now(), since(&lifecycle.Snapshot{State: lifecycle.Serving, Since: at}), 10*time.Second, "the member has not been ready since the monitor was created")
 }
 
 func TestPhase_progressOfTheStart(t *testing.T) {
 	run := &lifecycle.Snapshot{State: lifecycle.StartEtcd, Reason: "starting etcd"}
-	there := &fakeRuntime{}
-	about := New(newFakeLifecycle(run), there, "v1", "etcd-main-0")
-	assert.Equal(t, "starting etcd", about.Phase().Reason, "nothing is opened yet")
-	there.progress = "opening the data"
-	assert.Equal(t, "starting etcd; etcd is opening the data", about.Phase().Reason)
-	assert.Equal(t, "starting etcd; etcd is opening the data", about.Document().Reason)
+	runtime := &fakeRuntime{}
+	report := New(newFakeLifecycle(run), runtime, "v1", "etcd-main-0")
+	assert.Equal(t, "starting etcd", report.Phase().Reason, "etcd reports no progress yet")
+	runtime.progress = "opening the data"
+	assert.Equal(t, "starting etcd; etcd is opening the data", report.Phase().Reason)
+	assert.Equal(t, "starting etcd; etcd is opening the data", report.Document().Reason)
 	run.State = lifecycle.Serving
-	assert.Equal(t, "starting etcd", about.Phase().Reason)
-	assert.True(t, about.Phase().Serving)
+	assert.Equal(t, "starting etcd", report.Phase().Reason)
+	assert.True(t, report.Phase().Serving)
 }
 
 func TestHeadline_servingButNotReady(t *testing.T) {
@@ -123,32 +123,32 @@ func TestHeadline_servingButNotReady(t *testing.T) {
 }
 
 func TestTerminationMessage_noRepetition(t *testing.T) {
-	run := full()
+	run := completeSnapshot()
 	run.Condition.Text = "etcd did not start: port taken"
-	words := New(newFakeLifecycle(run), &fakeRuntime{}, "v1", "etcd-main-0").TerminationMessage(lifecycle.Outcome{Reason: run.Condition.Text + "; look there"})
-	assert.Equal(t, 1, strings.Count(words, "port taken"), words)
+	message := New(newFakeLifecycle(run), &fakeRuntime{}, "v1", "etcd-main-0").TerminationMessage(lifecycle.Outcome{Reason: run.Condition.Text + "; look there"})
+	assert.Equal(t, 1, strings.Count(message, "port taken"), message)
 }
 
 func TestTerminationMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		run := full()
+		run := completeSnapshot()
 		run.Condition.At = time.Now().Add(-3 * time.Second)
-		there := &fakeRuntime{began: time.Now().Add(-time.Hour), record: exitcode.Terminated}
-		about := New(newFakeLifecycle(run), there, "v1", "etcd-main-0")
+		runtime := &fakeRuntime{started: time.Now().Add(-time.Hour), record: exitcode.Terminated}
+		report := New(newFakeLifecycle(run), runtime, "v1", "etcd-main-0")
 		assert.Equal(t, `clean stop: stop requested (terminated)
 state before the stop: Serving, for 1m0s
 exit record: terminated, so the next start runs a sanity validation
 durations: run 1h0m0s, etcd start 2s, etcd stop 2s (draining 70ms)
 last problem: etcd, 3s ago, resolved since: etcd stopped
-`, about.TerminationMessage(lifecycle.Outcome{Reason: "stop requested (terminated)\nand a trace"}))
-		there.flushError = errors.New("revisions 8 to 9 are not in the store: store unavailable")
-		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "\nbackups: revisions 8 to 9 are not in the store: store unavailable; the next start resumes the upload\n")
-		there.record = ""
-		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "exit record: none, so the next start runs a full validation\n")
+`, report.TerminationMessage(lifecycle.Outcome{Reason: "stop requested (terminated)\nand a trace"}))
+		runtime.flushError = errors.New("revisions 8 to 9 are not in the store: store unavailable")
+		assert.Contains(t, report.TerminationMessage(lifecycle.Outcome{}), "\nbackups: revisions 8 to 9 are not in the store: store unavailable; the next start resumes the upload\n")
+		runtime.record = ""
+		assert.Contains(t, report.TerminationMessage(lifecycle.Outcome{}), "exit record: none, so the next start runs a full validation\n")
 	})
 }
 
-// hungRuntime is a runtime with a hung volume.
+// hungRuntime is a Runtime whose Record method blocks until forever is closed, as on a hung volume.
 type hungRuntime struct {
 	fakeRuntime
 	forever chan struct{}
@@ -163,15 +163,15 @@ func TestTerminationMessage_hungVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &hungRuntime{forever: make(chan struct{})}
 		start := time.Now()
-		words := New(newFakeLifecycle(full()), runtime, "v1", "etcd-main-0").TerminationMessage(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
+		message := New(newFakeLifecycle(completeSnapshot()), runtime, "v1", "etcd-main-0").TerminationMessage(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
 		assert.LessOrEqual(t, time.Since(start), 200*time.Millisecond)
-		assert.Contains(t, words, "the disk hangs")
-		assert.Contains(t, words, "exit record: unknown: the volume is not responding")
+		assert.Contains(t, message, "the disk hangs")
+		assert.Contains(t, message, "exit record: unknown: the volume is not responding")
 		close(runtime.forever)
 	})
 }
 
-// fakeLifecycle is a lifecycle that remains in one state.
+// fakeLifecycle is a Lifecycle whose snapshot is set by the test.
 type fakeLifecycle struct {
 	now atomic.Pointer[lifecycle.Snapshot]
 }
@@ -184,14 +184,14 @@ func newFakeLifecycle(now *lifecycle.Snapshot) *fakeLifecycle {
 
 func (m *fakeLifecycle) Snapshot() *lifecycle.Snapshot { return m.now.Load() }
 
-// fakeRuntime is a runtime that sets every field of the document.
+// fakeRuntime is a Runtime whose Document method sets every field of the document that a Runtime must set.
 type fakeRuntime struct {
 	standalone bool
-	began      time.Time
+	started    time.Time
 	progress   string
 	awaits     string
-	recovery   *status.Recovery       // nil if no recovery is running
-	later      atomic.Pointer[string] // replaces progress if set
+	recovery   *status.Recovery       // replaces the default recovery if not nil
+	later      atomic.Pointer[string] // replaces progress if set; may be changed while the report is in use
 	record     exitcode.Word
 	flushError error
 }
@@ -199,7 +199,7 @@ type fakeRuntime struct {
 func (p *fakeRuntime) Document() status.Document {
 	at := time.Unix(1.7e9, 0)
 	document := status.Document{
-		Standalone: p.standalone, Started: p.began, LastExit: "crash", LastExitReason: "panic: by the test", MemberID: "8e9e05c52164694d",
+		Standalone: p.standalone, Started: p.started, LastExit: "crash", LastExitReason: "panic: by the test", MemberID: "8e9e05c52164694d",
 		Versions: status.Versions{Etcd: "3.6.16", Go: "go1.26.8"},
 		Member: state.Member{
 			Name: "etcd-main-0", ClusterID: "1", Leader: "2", Term: 3, Revision: 9, DBSize: 4, DBInUse: 5, Quota: 6, VolumeFree: 7, VolumeSize: 8, NewCluster: true,
@@ -223,16 +223,16 @@ func (p *fakeRuntime) Document() status.Document {
 			Windows:             []facts.GenerationWindow{{Generation: 1, Window: facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at}, FullSnapshots: []facts.SnapshotMark{{Revision: 1, At: at, RestoreTest: "passed"}}}},
 			LastFullSnapshot:    &facts.FullSnapshot{Revision: 1, At: at, Bytes: 1, Reason: "schedule"},
 			RunningFullSnapshot: &facts.SnapshotProgress{Reason: "schedule", Since: at, Step: "uploading", SentBytes: 1, TotalBytes: 2, RemainingSeconds: 1},
-			LastVerification:    &facts.Verification{Revision: 1, At: at, Passed: true, Reason: "its hash matches etcd's"},
-			Problem:             &facts.Problem{Since: at, Count: 1, Message: "the store is away", NextRetry: at},
+			LastVerification:    &facts.Verification{Revision: 1, At: at, Passed: true, Reason: "the hash matches"},
+			Problem:             &facts.Problem{Since: at, Count: 1, Message: "the store is unreachable", NextRetry: at},
 		},
-		DataVersion:    &state.DataVersion{Wanted: "3.5", Cluster: "3.5", Storage: "3.5", Phase: "kept", Reason: "all is well", Readable: true},
-		ConfigWarnings: []string{"quota is no key that etcd knows; it is ignored"},
+		DataVersion:    &state.DataVersion{Wanted: "3.5", Cluster: "3.5", Storage: "3.5", Phase: "kept", Reason: "the cluster is at version 3.5", Readable: true},
+		ConfigWarnings: []string{"quota: unknown key, ignored"},
 		Certificates:   []status.Certificate{{Name: "etcd_server", Path: "/tls.crt", NotBefore: time.Unix(1, 0), NotAfter: time.Unix(4e9, 0)}},
 	}
 	if p.recovery == nil {
 		document.Recovery = &status.Recovery{
-			State: "Build", Since: time.Now(), Reason: "there is room", Loss: "1 revision is lost", RestoredBytes: 1, TotalBytes: 2, BytesPerSecond: 1, RemainingSeconds: 1,
+			State: "Build", Since: time.Now(), Reason: "the volume has enough space", Loss: "1 revision is lost", RestoredBytes: 1, TotalBytes: 2, BytesPerSecond: 1, RemainingSeconds: 1,
 		}
 	}
 	return document
@@ -266,7 +266,7 @@ func (p *fakeRuntime) Record() (exitcode.Word, error) {
 	return p.record, nil
 }
 
-func full() *lifecycle.Snapshot {
+func completeSnapshot() *lifecycle.Snapshot {
 	at := time.Unix(1.8e9, 0)
 	return &lifecycle.Snapshot{
 		State: lifecycle.Terminating, Since: at, PhaseSince: at.Add(-time.Hour), Reason: "stop requested", Attempt: 3, NextRetry: at,

@@ -15,7 +15,8 @@ const (
 	// as readiness. Healthy members are polled less often, to save CPU time.
 	pollInterval    = 250 * time.Millisecond
 	healthyInterval = time.Second
-	// logDelay is the minimum wait of etcd that is logged.
+	// logDelay is the delay before Watch logs a slow step of starting or stopping etcd, or that a member in state
+	// Serving is not ready.
 	logDelay = time.Second
 	// firstReminder and lastReminder are the shortest and longest intervals between reminders of a persistent
 	// problem. The interval doubles after each reminder.
@@ -23,9 +24,9 @@ const (
 	lastReminder  = 5 * time.Minute
 )
 
-// Watch observes the run until ctx is done. Watch logs changes of readiness and reminders of persistent problems, and
-// updates the timeline. Watch calls lost when the termination message for a killed process changes, and calls
-// happened for each event on the timeline. Neither callback may block.
+// Watch observes the run until ctx is done. Watch logs readiness changes and reminders of persistent problems, and
+// updates the timeline. Watch calls lost when the result of KilledMessage changes, and calls happened for each event
+// on the timeline. Neither callback may block.
 func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), happened func(status.TimelineEvent)) {
 	w := &watcher{Report: r, log: log, lost: lost, happened: happened, pause: firstReminder}
 	for ctx.Err() == nil {
@@ -48,64 +49,64 @@ type watcher struct {
 	lost     func()
 	happened func(status.TimelineEvent)
 
-	latest   string // termination message at the last call of lost
+	latest   string // state, health and reason at the last call of lost
 	health   string // last logged health
 	warned   bool   // the reason why the member is not ready has been logged
-	waits    string // what etcd is waiting for
+	waits    string // what etcd is waiting for; "" if it is neither starting nor stopping
 	since    time.Time
-	logged   bool      // etcd's wait has been logged
+	logged   bool      // waits has been logged
 	degraded time.Time // time at which the member became degraded
-	subject  time.Time // start of the condition that the reminders are about
+	subject  time.Time // start of the problem that the reminders are about
 	reminded time.Time
 	pause    time.Duration // interval until the next reminder
 }
 
 func (w *watcher) check(now time.Time) {
 	run := w.run.Snapshot()
-	is := w.snapshot()
-	headline := is.Headline
-	w.noteReadiness(run, is, now)
-	for _, h := range w.history.Record(is, now, w.runtime.Requests) {
+	document := w.snapshot()
+	headline := document.Headline
+	w.noteReadiness(run, document, now)
+	for _, h := range w.history.Record(document, now, w.runtime.Requests) {
 		w.happened(h)
 	}
 	w.noteHealth(headline, now)
 	w.noteProgress(run, now)
-	w.logCondition(run, is, now)
+	w.logCondition(run, document, now)
 	if now := string(run.State) + headline.Health + w.reason(run); now != w.latest {
 		w.latest = now
 		w.lost()
 	}
 }
 
-func (w *watcher) noteReadiness(run *lifecycle.Snapshot, is status.Document, now time.Time) {
+func (w *watcher) noteReadiness(run *lifecycle.Snapshot, document status.Document, now time.Time) {
 	reason := ""
-	if !is.Ready {
-		reason = notReadyReason(run, is)
+	if !document.Ready {
+		reason = notReadyReason(run, document)
 	}
-	changed := w.readiness.note(is.Ready, reason, run.State, is.ReadySince)
+	changed := w.readiness.note(document.Ready, reason, run.State, document.ReadySince)
 	switch {
-	case is.Ready && changed:
+	case document.Ready && changed:
 		w.warned = false
 		w.log.Info().Msg("ready")
-	case !is.Ready && run.State == lifecycle.Serving && !w.warned && (changed || now.Sub(run.Since) >= logDelay):
+	case !document.Ready && run.State == lifecycle.Serving && !w.warned && (changed || now.Sub(run.Since) >= logDelay):
 		w.warned = true
 		w.log.Warn().Msg("not ready: " + reason)
 	}
 }
 
 // noteHealth logs when a ready member becomes degraded and when it recovers.
-func (w *watcher) noteHealth(is status.Headline, now time.Time) {
-	was := w.health
-	if is.Health == was {
+func (w *watcher) noteHealth(headline status.Headline, now time.Time) {
+	previous := w.health
+	if headline.Health == previous {
 		return
 	}
-	w.health = is.Health
+	w.health = headline.Health
 	switch {
-	case is.Health == status.HealthDegraded:
+	case headline.Health == status.HealthDegraded:
 		w.degraded = now
-		w.log.Warn().Msg(is.Summary)
-	case is.Health == status.HealthOK && was == status.HealthDegraded:
-		w.log.Info().Msg(is.Summary)
+		w.log.Warn().Msg(headline.Summary)
+	case headline.Health == status.HealthOK && previous == status.HealthDegraded:
+		w.log.Info().Msg(headline.Summary)
 	}
 }
 
@@ -126,8 +127,8 @@ func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 }
 
 // logCondition logs reminders of a persistent problem at increasing intervals.
-func (w *watcher) logCondition(run *lifecycle.Snapshot, is status.Document, now time.Time) {
-	subject, quiet := w.conditionSince(run, is)
+func (w *watcher) logCondition(run *lifecycle.Snapshot, document status.Document, now time.Time) {
+	subject, quiet := w.conditionSince(run, document)
 	if subject != w.subject {
 		w.subject, w.reminded, w.pause = subject, subject, firstReminder
 	}
@@ -135,23 +136,24 @@ func (w *watcher) logCondition(run *lifecycle.Snapshot, is status.Document, now 
 		return
 	}
 	w.reminded, w.pause = now, min(2*w.pause, lastReminder)
-	w.log.WithLevel(conditionLevel(run, is.Recovery)).Str("state", string(run.State)).Time("since", subject.UTC()).
-		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.describeCondition(run, is))
+	w.log.WithLevel(conditionLevel(run, document.Recovery)).Str("state", string(run.State)).Time("since", subject.UTC()).
+		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.describeCondition(run, document))
 }
 
 // conditionSince returns the time at which the current problem started. quiet is true if there is none.
-func (w *watcher) conditionSince(run *lifecycle.Snapshot, is status.Document) (since time.Time, quiet bool) {
-	if is.Headline.Health == status.HealthDegraded {
+func (w *watcher) conditionSince(run *lifecycle.Snapshot, document status.Document) (since time.Time, quiet bool) {
+	if document.Headline.Health == status.HealthDegraded {
 		return w.degraded, false
 	}
 	if run.State == lifecycle.Serving {
-		return is.ReadySince, is.Ready
+		return document.ReadySince, document.Ready
 	}
 	return run.PhaseSince, false
 }
 
-// conditionLevel returns the warn level if something is wrong, and otherwise info. A slow start usually means that
-// there is no quorum, and a slow recovery that a response is missing, but a slow validation is normal.
+// conditionLevel returns the warn level if a reminder is about a problem, and otherwise info. Slowly starting etcd
+// usually means that there is no quorum, and a slow recovery that a peer or the store does not respond, but a slow
+// validation is normal.
 func conditionLevel(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
 	waits := recovery != nil && (recovery.State == "AskPeers" || recovery.State == "AskStore")
 	if isActive(run.Condition) || waits || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {
@@ -160,17 +162,17 @@ func conditionLevel(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.
 	return zerolog.InfoLevel
 }
 
-func (w *watcher) describeCondition(run *lifecycle.Snapshot, is status.Document) string {
-	if is.Headline.Health == status.HealthDegraded {
-		return is.Headline.Summary
+func (w *watcher) describeCondition(run *lifecycle.Snapshot, document status.Document) string {
+	if document.Headline.Health == status.HealthDegraded {
+		return document.Headline.Summary
 	}
 	if run.State == lifecycle.Serving {
-		return "not ready: " + notReadyReason(run, is)
+		return "not ready: " + notReadyReason(run, document)
 	}
 	if isActive(run.Condition) && w.runtime.RecoveryProgress() == "" {
-		return string(run.State) + ": " + run.Condition.Message // without the reason for the state, which changes with each attempt
+		return string(run.State) + ": " + run.Condition.Message // omit w.reason, which changes with each attempt
 	}
 	return string(run.State) + ": " + w.reason(run)
 }
 
-func isActive(trouble lifecycle.Condition) bool { return trouble.Class != "" && trouble.Ended.IsZero() }
+func isActive(c lifecycle.Condition) bool { return c.Class != "" && c.Ended.IsZero() }

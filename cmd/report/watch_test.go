@@ -19,17 +19,17 @@ import (
 )
 
 // runWatch calls do while Watch is running, then returns the logged lines and how often lost was called.
-func runWatch(t *testing.T, now *lifecycle.Snapshot, there *fakeRuntime, do func(*fakeLifecycle)) (lines []map[string]any, calls int) {
+func runWatch(t *testing.T, now *lifecycle.Snapshot, runtime *fakeRuntime, do func(*fakeLifecycle)) (lines []map[string]any, calls int) {
 	t.Helper()
 	var mu sync.Mutex
 	var log bytes.Buffer
 	run := newFakeLifecycle(now)
-	about := New(run, there, "v1", "etcd-main-0")
+	report := New(run, runtime, "v1", "etcd-main-0")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		about.Watch(ctx, zerolog.New(&log), func() {
+		report.Watch(ctx, zerolog.New(&log), func() {
 			mu.Lock()
 			defer mu.Unlock()
 			calls++
@@ -56,7 +56,7 @@ func snapshotIn(state lifecycle.State) *lifecycle.Snapshot {
 func TestWatch_remindersBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := snapshotIn(lifecycle.Wait)
-		now.Reason = "the initialization is in progress" // the reminders include this reason
+		now.Reason = "the initialization is in progress" // the reminders contain the condition instead of this reason
 		now.Condition = lifecycle.Condition{Class: lifecycle.ClassSidecar, At: time.Now(), Since: time.Now(), Message: "the sidecar is silent; look at its log"}
 		lines, _ := runWatch(t, now, &fakeRuntime{}, func(*fakeLifecycle) { time.Sleep(time.Hour) })
 		// The reminders are expected after 0.5, 1.5, 3.5, 7.5 and 12.5 min, and then every 5 min.
@@ -85,14 +85,14 @@ func TestWatch_reminderOfARecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := snapshotIn(lifecycle.Wait)
 		now.Reason = "the initialization is in progress"
-		there := &fakeRuntime{awaits: "recovery has been reading the store since noon: s3://bucket: store unavailable; the next try is within 5s"}
-		there.recovery = &status.Recovery{State: "AskStore"}
-		lines, calls := runWatch(t, now, there, func(*fakeLifecycle) { time.Sleep(31 * time.Second) })
+		runtime := &fakeRuntime{awaits: "recovery has been reading the store since noon: s3://bucket: store unavailable; the next try is within 5s"}
+		runtime.recovery = &status.Recovery{State: "AskStore"}
+		lines, calls := runWatch(t, now, runtime, func(*fakeLifecycle) { time.Sleep(31 * time.Second) })
 		require.Len(t, lines, 1)
-		assert.Equal(t, "still Wait: "+there.awaits, lines[0]["message"])
-		assert.Equal(t, "warn", lines[0]["level"], "etcd is not running meanwhile")
+		assert.Equal(t, "still Wait: "+runtime.awaits, lines[0]["message"])
+		assert.Equal(t, "warn", lines[0]["level"], "a recovery that waits for the store is a problem")
 		assert.Equal(t, 1, calls)
-		assert.Equal(t, there.awaits, New(newFakeLifecycle(now), there, "v1", "etcd-main-0").Phase().Reason, "whoever asks hears it, too, and first")
+		assert.Equal(t, runtime.awaits, New(newFakeLifecycle(now), runtime, "v1", "etcd-main-0").Phase().Reason, "the progress of the recovery replaces the state's reason")
 	})
 }
 
@@ -109,12 +109,12 @@ func TestWatch_eachPhaseHasItsOwnReminders(t *testing.T) {
 
 func TestWatch_logsWhatEtcdWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		there := &fakeRuntime{progress: "opening the data"}
-		lines, _ := runWatch(t, snapshotIn(lifecycle.StartEtcd), there, func(*fakeLifecycle) {
+		runtime := &fakeRuntime{progress: "opening the data"}
+		lines, _ := runWatch(t, snapshotIn(lifecycle.StartEtcd), runtime, func(*fakeLifecycle) {
 			time.Sleep(500 * time.Millisecond)
-			there.later.Store(new("waiting for a leader"))
+			runtime.later.Store(new("waiting for a leader"))
 			time.Sleep(20 * time.Second)
-			there.later.Store(new(""))
+			runtime.later.Store(new(""))
 			time.Sleep(5 * time.Second)
 		})
 		require.Len(t, lines, 1)
@@ -126,10 +126,10 @@ func TestWatch_warnsOfServingButNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := snapshotIn(lifecycle.Serving)
 		now.Since = time.Now()
-		lines, _ := runWatch(t, now, &fakeRuntime{began: time.Now()}, func(*fakeLifecycle) { time.Sleep(20 * time.Second) })
-		require.Len(t, lines, 1, "and only once")
+		lines, _ := runWatch(t, now, &fakeRuntime{started: time.Now()}, func(*fakeLifecycle) { time.Sleep(20 * time.Second) })
+		require.Len(t, lines, 1, "the reason is logged only once")
 		assert.Equal(t, "warn", lines[0]["level"])
-		assert.Equal(t, "not ready: quorum: etcd is not running", lines[0]["message"], "a reason that checks share is said once")
+		assert.Equal(t, "not ready: quorum: etcd is not running", lines[0]["message"], "a reason shared by several checks is not repeated")
 	})
 }
 
@@ -180,13 +180,13 @@ func TestKilledMessage(t *testing.T) {
 			run.now.Store(snapshotIn(lifecycle.Trigger))
 			time.Sleep(10 * time.Second)
 		})
-		assert.Equal(t, 2, calls, "once for each state, and not each time somebody looks")
+		assert.Equal(t, 2, calls, "once for each state, and not for each check")
 		run := snapshotIn(lifecycle.Wait)
-		words := New(newFakeLifecycle(run), &fakeRuntime{}, "v1", "etcd-main-0").KilledMessage("/v/exit_code.crash")
-		assert.Contains(t, words, "did not record how it ended")
-		assert.Contains(t, words, "and the stack trace of a crash in /v/exit_code.crash on the volume, if there is one\n", "a kill leaves none")
-		assert.Contains(t, words, "; since 2000-01-01T00:00:20Z: the sidecar is silent\n")
-		assert.Contains(t, words, "\nlast status: Recovery: restoring, ", "the headline")
+		message := New(newFakeLifecycle(run), &fakeRuntime{}, "v1", "etcd-main-0").KilledMessage("/v/exit_code.crash")
+		assert.Contains(t, message, "did not record how it ended")
+		assert.Contains(t, message, "and the stack trace of a crash in /v/exit_code.crash on the volume, if there is one\n", "a killed process leaves no stack trace")
+		assert.Contains(t, message, "; since 2000-01-01T00:00:20Z: the sidecar is silent\n")
+		assert.Contains(t, message, "\nlast status: Recovery: restoring, ", "the headline")
 	})
 }
 
@@ -208,25 +208,25 @@ func TestDocument_readinessChangesInTransitions(t *testing.T) {
 	for i := range int64(1000) {
 		h.note(i%2 == 0, "", lifecycle.Serving, at(100+i))
 	}
-	assert.Len(t, h.mergeInto(make([]status.Transition, 64)), 64, "a member that comes and goes does not fill a document")
+	assert.Len(t, h.mergeInto(make([]status.Transition, 64)), 64, "the document does not grow with each readiness change")
 	assert.Len(t, h.mergeInto(nil), maxChanges)
 }
 
 func TestWatch_keepsHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		about := New(newFakeLifecycle(full()), &fakeRuntime{began: time.Now()}, "v1", "etcd-main-0")
+		report := New(newFakeLifecycle(completeSnapshot()), &fakeRuntime{started: time.Now()}, "v1", "etcd-main-0")
 		ctx, cancel := context.WithCancel(t.Context())
 		var calls []status.TimelineEvent
-		go about.Watch(ctx, zerolog.Nop(), func() {}, func(h status.TimelineEvent) { calls = append(calls, h) })
+		go report.Watch(ctx, zerolog.Nop(), func() {}, func(h status.TimelineEvent) { calls = append(calls, h) })
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
-		doc := about.Document()
+		doc := report.Document()
 		cancel()
 		synctest.Wait()
 		require.NotNil(t, doc.Trends)
 		assert.Len(t, doc.Trends.Write, 2)
 		require.NotEmpty(t, doc.Timeline)
 		assert.Equal(t, "start", doc.Timeline[0].Kind)
-		assert.Equal(t, doc.Timeline, calls, "each is told once")
+		assert.Equal(t, doc.Timeline, calls, "each event is reported once")
 	})
 }
