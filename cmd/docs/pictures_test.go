@@ -146,24 +146,24 @@ var charts = []struct {
 	bars       []bar
 }{
 	{"chart-waits", "ms that clients wait, or a stop takes; less is better", true, []bar{
-		{"SIGTERM → exit, 1000 watches over plain, ms", "stop with 1,000 watches"},
-		{"rolling restart of three members: longest gap of 16 writers, ms", "rolling restart of three"},
-		{"three times `MoveLeader`: longest gap of 16 writers, ms", "leadership moved three times"},
-		{"three members with 200 MB in use defragmented", "defragmentation of three"},
+		{"SIGTERM → exit, 1000 watches without TLS, ms", "stop with 1,000 watches"},
+		{"rolling restart of three members: longest write gap of 16 clients, ms", "rolling restart of three"},
+		{"three `MoveLeader` requests: longest write gap of 16 clients, ms", "leadership moved three times"},
+		{"defragmentation of three members with 200 MB in use", "defragmentation of three"},
 	}},
 	{"chart-starts", "ms until etcd is ready, or serves again; less is better", true, []bar{
-		{"start → ready, beside a sidecar, ms", "start beside a sidecar"},
+		{"start → ready, with a sidecar, ms", "start with a sidecar"},
 		{"start → ready, without a sidecar, ms", "start without a sidecar"},
-		{"restart of a single member: longest gap of 16 writers", "gap of a restart"},
-		{"three members wake together → all are ready", "three wake together"},
+		{"restart of a single member: longest write gap of 16 clients", "write gap of a restart"},
+		{"three stopped members start together → all ready, ms", "three start together"},
 		{"start → ready, database of 0.1 GB, ms", "start, database of 0.1 GB"},
 	}},
 	{"chart-costs", "wrapper ÷ plain etcd, or with backups ÷ without; 1 is the same", false, []bar{
-		{"put, 100 clients, a second", "puts a second (more is better)"},
-		{"linearizable get, 100 clients, a second", "gets a second (more is better)"},
-		{"put of 1 KB: without backups, and with them, a second", "puts with backups (more is better)"},
-		{"put of 1 KB at 1,000 a second: without backups, and with them, median, ms", "time of a put with backups"},
-		{"put of 1 KB at 1,000 a second: without backups, and with them, CPU time, µs", "CPU time of a put with backups"},
+		{"puts per second, 100 clients", "puts per second (more is better)"},
+		{"linearizable gets per second, 100 clients", "gets per second (more is better)"},
+		{"1 KB puts per second: without and with backups", "puts with backups (more is better)"},
+		{"1 KB puts at 1,000 per second, without and with backups: median, ms", "latency of a put with backups"},
+		{"1 KB puts at 1,000 per second, without and with backups: CPU time, µs", "CPU time of a put with backups"},
 		{"idle RSS, MiB", "memory, idle"},
 		{"binary, MB", "binary"},
 	}},
@@ -223,11 +223,11 @@ func TestReadmeFigures_matchTheBenchmarks(t *testing.T) {
 		column    int
 		unit      float64
 	}{
-		{"**Ready in %.0f ms.**", "start → ready, beside a sidecar, ms", 2, 1},
-		{"Plain etcd takes %.0f ms", "start → ready, beside a sidecar, ms", 1, 1},
-		{"**Stops in %.0f ms**", "SIGTERM → exit, 1000 watches over plain, ms", 2, 1},
-		{"Plain etcd takes %.0f s", "SIGTERM → exit, 1000 watches over plain, ms", 1, 1000},
-		{"within %.2f s", "put acknowledged → in the store under that load, p99, ms", 2, 1000},
+		{"**Ready in %.0f ms.**", "start → ready, with a sidecar, ms", 2, 1},
+		{"Plain etcd takes %.0f ms", "start → ready, with a sidecar, ms", 1, 1},
+		{"**Stops in %.0f ms**", "SIGTERM → exit, 1000 watches without TLS, ms", 2, 1},
+		{"Plain etcd takes %.0f s", "SIGTERM → exit, 1000 watches without TLS, ms", 1, 1000},
+		{"within %.2f s", "put acknowledged → in the store, under the same load, p99, ms", 2, 1000},
 	} {
 		assert.Contains(t, readme, fmt.Sprintf(figure.said, number(t, rowOf(t, rows, figure.row)[figure.column])/figure.unit))
 	}

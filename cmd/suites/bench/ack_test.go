@@ -20,13 +20,14 @@ import (
 
 const (
 	ackLatency = 5 * time.Millisecond
-	ackPuts    = 300 // number of puts by a single client, and number of direct uploads to the store
+	ackPuts    = 300 // number of puts by a single client, and of direct uploads to compare them with
 	ackRounds  = 20
 )
 
-// acknowledgement compares --backup-ack=stored with --backup-ack=local on an S3 server with latency.
+// acknowledgement compares --backup-ack=stored with --backup-ack=local. The backups are stored on an S3 server that
+// responds with latency.
 func acknowledgement(t *testing.T) []row {
-	require.NoError(t, flag.Set("servers", "true"), "the topic needs the S3 server")
+	require.NoError(t, flag.Set("servers", "true"), "this topic requires an S3 server, which -servers enables")
 	t.Setenv("AWS_ACCESS_KEY_ID", servers.S3Access)
 	t.Setenv("AWS_SECRET_ACCESS_KEY", servers.S3Secret)
 	server := servers.S3(t)
@@ -68,12 +69,12 @@ func acknowledgement(t *testing.T) []row {
 	measure(&puts, put)
 	median, highest := uploads.median(), uploads.rank(0.99)
 	return []row{
-		{what: "a PUT to the store, 5 ms away, median, ms", wrapper: uploads},
+		{what: "direct upload to a store with 5 ms of added latency, median, ms", wrapper: uploads},
 		row{what: "put with `--backup-ack=stored`, one client, median, ms", wrapper: series{alone.median()}}.atMost(1.5*median+3, "ms"),
 		row{what: "put with `--backup-ack=stored`, one client, p99, ms", wrapper: series{alone.rank(0.99)}}.atMost(2.5*highest+10, "ms"),
-		row{what: "put, 100 clients: with `local`, and with `stored`, a second", plain: puts[0].rate, wrapper: puts[1].rate}.shareAtLeast(0.8),
-		row{what: "get in a quiet cluster: with `local`, and with `stored`, a second", plain: gets[0].rate, wrapper: gets[1].rate}.shareAtLeast(0.98),
-		{what: "get in a quiet cluster: with `local`, and with `stored`, CPU time, µs", plain: gets[0].work, wrapper: gets[1].work},
+		row{what: "puts per second with `local` and with `stored`, 100 clients", plain: puts[0].rate, wrapper: puts[1].rate}.shareAtLeast(0.8),
+		row{what: "gets per second with `local` and with `stored`, without writes", plain: gets[0].rate, wrapper: gets[1].rate}.shareAtLeast(0.98),
+		{what: "get with `local` and with `stored`, without writes, CPU time, µs", plain: gets[0].work, wrapper: gets[1].work},
 	}
 }
 

@@ -24,18 +24,18 @@ import (
 const (
 	backupPairs = 8
 	sampleEvery = 50 * time.Millisecond
-	lookEvery   = 10 * time.Millisecond
+	statusPoll  = 10 * time.Millisecond
 )
 
-// backedUp and apart run the wrapper without a sidecar: backedUp stores backups in a directory next to its volume,
-// and apart makes no backups.
+// backedUp and notBackedUp run the wrapper without a sidecar. backedUp stores backups in a directory next to the
+// member's volume, and notBackedUp makes no backups.
 var (
 	backedUp = standaloneSide(func(p *harness.Pod) []string {
 		store := filepath.Join(p.Dir, "backups")
 		require.NoError(p.T, os.MkdirAll(store, 0o700))
 		return []string{"--backup-store=file://" + store}
 	})
-	apart = standaloneSide(func(*harness.Pod) []string { return nil })
+	notBackedUp = standaloneSide(func(*harness.Pod) []string { return nil })
 )
 
 func standaloneSide(flags func(p *harness.Pod) []string) *side {
@@ -45,20 +45,20 @@ func standaloneSide(flags func(p *harness.Pod) []string) *side {
 	}
 }
 
-// backupsUnderLoad measures plain etcd, the wrapper, and the wrapper with backups, one after another under load, and
-// also measures how far the store lags behind.
+// backupsUnderLoad loads plain etcd, the wrapper without backups, and the wrapper with backups, one after another. It
+// also measures the time from a put's acknowledgement until the put is in the backup store.
 func backupsUnderLoad(t *testing.T) []row {
 	var puts, gets [3]cost
-	var behind series
+	var lag series
 	for pair := range backupPairs {
 		t.Run(fmt.Sprint("pair ", pair), func(t *testing.T) {
 			runs, clients := startThree(t)
 			for round := range loadRounds {
-				order := turns(len(runs), pair, round)
+				order := measurementOrder(len(runs), pair, round)
 				for _, i := range order {
-					end := watchStore(t, runs[i], i == 2) // poll every side, so that all bear the CPU cost of polling
+					end := measureLag(t, runs[i], i == 2) // poll every side, because polling costs CPU time
 					puts[i].measure(t, runs[i], clients[i], putKilobyte)
-					behind = append(behind, end()...)
+					lag = append(lag, end()...)
 				}
 				for _, i := range order {
 					gets[i].measure(t, runs[i], clients[i], get)
@@ -67,16 +67,16 @@ func backupsUnderLoad(t *testing.T) []row {
 		})
 	}
 	return []row{
-		{what: "put of 1 KB with backups, 100 clients, a second", plain: puts[0].rate, wrapper: puts[2].rate},
-		row{what: "put of 1 KB: without backups, and with them, a second", plain: puts[1].rate, wrapper: puts[2].rate}.shareAtLeast(0.97),
-		row{what: "get: without backups, and with them, a second", plain: gets[1].rate, wrapper: gets[2].rate}.shareAtLeast(0.97),
-		row{what: "put acknowledged → in the store under that load, p99, ms", wrapper: series{behind.rank(0.99)}}.atMost(1200, "ms"),
+		{what: "1 KB puts per second with backups, 100 clients", plain: puts[0].rate, wrapper: puts[2].rate},
+		row{what: "1 KB puts per second: without and with backups", plain: puts[1].rate, wrapper: puts[2].rate}.shareAtLeast(0.97),
+		row{what: "gets per second: without and with backups", plain: gets[1].rate, wrapper: gets[2].rate}.shareAtLeast(0.97),
+		row{what: "put acknowledged → in the store, under the same load, p99, ms", wrapper: series{lag.rank(0.99)}}.atMost(1200, "ms"),
 	}
 }
 
-// turns returns the order in which the sides are measured in a round. The order rotates with each round and is
-// reversed for every other pair so that no side benefits from its position.
-func turns(sides, pair, round int) []int {
+// measurementOrder returns the order in which the sides are measured in a round. The order rotates with each round
+// and is reversed for every other pair so that no side benefits from its position.
+func measurementOrder(sides, pair, round int) []int {
 	order := make([]int, sides)
 	for turn := range order {
 		order[turn] = (turn + round) % sides
@@ -87,7 +87,7 @@ func turns(sides, pair, round int) []int {
 	return order
 }
 
-// startPlainAnd starts plain etcd and the other sides as single members.
+// startPlainAnd starts plain etcd and the given sides, each as a single-member cluster.
 func startPlainAnd(t *testing.T, sides ...*side) (runs []*process) {
 	t.Helper()
 	for _, s := range append([]*side{plain}, sides...) {
@@ -100,7 +100,7 @@ func startPlainAnd(t *testing.T, sides ...*side) (runs []*process) {
 
 func startThree(t *testing.T) (runs []*process, clients [][]*clientv3.Client) {
 	t.Helper()
-	runs = startPlainAnd(t, apart, backedUp)
+	runs = startPlainAnd(t, notBackedUp, backedUp)
 	for _, run := range runs {
 		connected := connect(run.pod)
 		drive(t, connected, put) // open the connections and write the keys that are read later
@@ -115,15 +115,15 @@ type sample struct {
 	at       time.Time
 }
 
-// watchStore puts a key and polls the status repeatedly until end is called. If has is set, end returns the
-// milliseconds that each put took to reach the store.
-func watchStore(t *testing.T, r *process, has bool) (end func() series) {
+// measureLag repeatedly puts a key and polls the status until end is called. If hasBackups is set, end returns how
+// long each put took to reach the backup store, in milliseconds.
+func measureLag(t *testing.T, r *process, hasBackups bool) (end func() series) {
 	t.Helper()
 	client, stop, all := r.pod.Etcd(), make(chan struct{}), make(chan series)
 	go func() {
 		var samples []sample
 		var took series
-		for next, stopped := time.Now(), false; !stopped || len(samples) > 0; <-time.After(lookEvery) {
+		for next, stopped := time.Now(), false; !stopped || len(samples) > 0; <-time.After(statusPoll) {
 			select {
 			case <-stop:
 				stopped = true
@@ -131,7 +131,7 @@ func watchStore(t *testing.T, r *process, has bool) (end func() series) {
 			}
 			if !stopped && time.Now().After(next) {
 				next = time.Now().Add(sampleEvery)
-				if reply, err := client.Put(t.Context(), "sample", ""); err == nil && has {
+				if reply, err := client.Put(t.Context(), "sample", ""); err == nil && hasBackups {
 					samples = append(samples, sample{reply.Header.Revision, time.Now()})
 				}
 			}
@@ -148,11 +148,11 @@ func watchStore(t *testing.T, r *process, has bool) (end func() series) {
 }
 
 // backup returns the backup section of the process's status.
-func (r *process) backup() (told facts.Backups) {
+func (r *process) backup() (backups facts.Backups) {
 	if document := r.document(); document.Backup != nil {
 		return *document.Backup
 	}
-	return told
+	return backups
 }
 
 // document returns the process's status document, or an empty one if it cannot be read.
@@ -161,7 +161,7 @@ func (r *process) document() (document status.Document) {
 	if err != nil {
 		return document
 	}
-	defer response.Body.Close() // read completely
+	defer response.Body.Close() // an error cannot affect the decoded document
 	_ = json.NewDecoder(response.Body).Decode(&document)
 	return document
 }

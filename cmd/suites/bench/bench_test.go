@@ -24,8 +24,8 @@ import (
 
 var (
 	strict = flag.Bool("strict", false, "fail if a target is not met")
-	growth = flag.Bool("growth", false, "measure with databases of 0.1, 1 and 4 GB, too; writes 20 GB and takes minutes")
-	only   = flag.String("only", "", "measure only the topics that have one of these words in their name; commas between them")
+	growth = flag.Bool("growth", false, "enable the topic growth, which uses databases of 0.1, 1 and 4 GB; takes minutes and writes 20 GB")
+	only   = flag.String("only", "", "measure only the topics whose names contain one of these comma-separated words")
 )
 
 type topic struct {
@@ -88,18 +88,18 @@ func chosen(t *testing.T) []topic {
 	var found []topic
 	for word := range strings.SplitSeq(*only, ",") {
 		before := len(found)
-		for _, is := range topics {
-			if slices.Contains(strings.Fields(is.name), word) {
-				found = append(found, is)
+		for _, topic := range topics {
+			if slices.Contains(strings.Fields(topic.name), word) {
+				found = append(found, topic)
 			}
 		}
-		require.Greater(t, len(found), before, "-only: %q is in none of %v", word, topics)
+		require.Greater(t, len(found), before, "-only: no topic name contains the word %q; topics: %v", word, topics)
 	}
 	return found
 }
 
 // String returns the topic's name.
-func (is topic) String() string { return is.name }
+func (topic topic) String() string { return topic.name }
 
 // machine describes the machine on which the benchmark runs.
 func machine(t *testing.T) string {
@@ -111,7 +111,7 @@ func machine(t *testing.T) string {
 		unix.ByteSliceToString(name.Release[:]), runtime.Version())
 }
 
-// field returns the first value with the given name in a file of "name: value" lines.
+// field reads a file of "name: value" lines and returns the first value with the given name.
 func field(t *testing.T, path, name string) string {
 	t.Helper()
 	file, err := os.Open(path)

@@ -18,29 +18,30 @@ const (
 	memberStops  = 5
 )
 
-// lossOfQuorum suspends and resumes two of three members, and measures how quickly the third member reports each
-// change.
+// lossOfQuorum suspends and resumes two of three members, and measures how soon the third member's /readyz reports
+// that it is unready and then that it is ready again.
 func lossOfQuorum(t *testing.T) []row {
 	members := launchThree(t, wrapped)
 	seen, others := members[0], members[1:]
 	var lost, regained series
 	for range quorumRounds {
-		frozen := time.Now()
+		suspended := time.Now()
 		signalAll(t, others, syscall.SIGSTOP)
 		seen.await(http.StatusServiceUnavailable)
-		lost = append(lost, milliseconds(time.Since(frozen)))
-		thawed := time.Now()
+		lost = append(lost, milliseconds(time.Since(suspended)))
+		resumed := time.Now()
 		signalAll(t, others, syscall.SIGCONT)
 		seen.await(http.StatusOK)
-		regained = append(regained, seen.sinceElection(thawed))
+		regained = append(regained, seen.sinceElection(resumed))
 	}
 	return []row{
-		row{what: "quorum lost → 503, ms", wrapper: lost}.neverMoreThan(1500, "ms"),
-		row{what: "quorum regained → 200, beyond etcd's own election, ms", wrapper: regained}.neverMoreThan(500, "ms"),
+		row{what: "quorum lost → `/readyz` returns 503, ms", wrapper: lost}.neverMoreThan(1500, "ms"),
+		row{what: "quorum regained → `/readyz` returns 200, excluding etcd's election, ms", wrapper: regained}.neverMoreThan(500, "ms"),
 	}
 }
 
-// memberOfThree measures how long a member of a cluster takes to stop. A leader also has to transfer leadership.
+// memberOfThree measures how long one of three members takes to stop. If it is the leader, this includes the
+// leadership transfer.
 func memberOfThree(t *testing.T) []row {
 	var stop [2]series
 	for range memberStops {
@@ -75,11 +76,11 @@ func signalAll(t *testing.T, members []*process, s syscall.Signal) {
 
 // sinceElection returns the milliseconds since the last election, or since the members were resumed if no election
 // was needed.
-func (r *process) sinceElection(thawed time.Time) float64 {
+func (r *process) sinceElection(resumed time.Time) float64 {
 	r.t.Helper()
 	now := time.Now()
-	if elected := r.logged("elected leader"); elected.After(thawed) {
+	if elected := r.logged("elected leader"); elected.After(resumed) {
 		return milliseconds(now.Sub(elected))
 	}
-	return milliseconds(now.Sub(thawed))
+	return milliseconds(now.Sub(resumed))
 }

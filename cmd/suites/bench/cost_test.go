@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-var window = flag.Duration("window", 5*time.Minute, "how long the topics cost and footprint run; an hour has everything that comes hourly, once")
+var window = flag.Duration("window", 5*time.Minute, "how long the topics cost and footprint run; at least 1h is required to count hourly requests")
 
 // S3 Standard prices in us-east-1, in dollars, and the number of hours in an average month.
 const (
@@ -31,12 +31,12 @@ const (
 	month      = 730 * time.Hour
 )
 
-// payer is a member configuration whose store requests are counted.
+// payer is a cluster configuration for which the monthly cost of its requests to the store is estimated.
 type payer struct {
-	what    string
+	what    string // title in the table
 	members int
 	flags   []string
-	busy    bool    // a client writes continuously
+	busy    bool    // a client puts ten keys per second
 	most    float64 // maximum cost in dollars per month, or 0 for no limit
 }
 
@@ -50,10 +50,10 @@ var payers = []payer{
 	{what: "one member, busy, --backup-interval=60s", members: 1, flags: []string{"--backup-interval=60s"}, busy: true},
 }
 
-// requestCosts counts the requests that members send to an S3 server. All configurations run at the same time,
-// because the counts do not depend on speed.
+// requestCosts counts the requests that members send to an S3 server, and estimates their monthly cost. All
+// configurations run at the same time, because the counts do not depend on speed.
 func requestCosts(t *testing.T) (rows []row) {
-	require.NoError(t, flag.Set("servers", "true"), "the topic needs the S3 server")
+	require.NoError(t, flag.Set("servers", "true"), "this topic requires an S3 server, which -servers enables")
 	server, counted := servers.S3(t), make([]*counter, len(payers))
 	for i, each := range payers {
 		counted[i] = &counter{server: server}
@@ -107,12 +107,12 @@ func (c *counter) count(r *http.Request) {
 // requests returns the number of writes and reads so far.
 func (c *counter) requests() [2]int64 { return [2]int64{c.writes.Load(), c.reads.Load()} }
 
-// start starts the members and waits until one of them reports that a full snapshot has passed its restore test,
-// because that test's requests must not be counted. The backup writer reports the test immediately, and the other
-// members report it after their next listing, an hour later.
+// start starts the members and waits until one of them reports that a full snapshot has passed its test restore,
+// because the requests of that test must not be counted. It does not wait for all members: the backup writer reports
+// the test immediately, but the other members only learn of it when they list the store an hour later.
 func (p payer) start(t *testing.T, store string) {
 	t.Helper()
-	keeping := &side{
+	withStore := &side{
 		command: func(pod *harness.Pod) *exec.Cmd {
 			return exec.Command(harness.Program, pod.Arguments(append(p.flags, "--backup-store="+store)...)...)
 		},
@@ -122,13 +122,13 @@ func (p payer) start(t *testing.T, store string) {
 	var runs []*process
 	for _, pod := range pods {
 		pod.Env = servers.S3Env()
-		runs = append(runs, keeping.launch(t, pod))
+		runs = append(runs, withStore.launch(t, pod))
 	}
 	for _, run := range runs {
 		run.await(http.StatusOK)
 	}
-	restored := func(run *process) bool { return run.backup().LastVerification != nil }
-	require.Eventually(t, func() bool { return slices.ContainsFunc(runs, restored) }, 3*harness.Patience, 100*time.Millisecond)
+	verified := func(run *process) bool { return run.backup().LastVerification != nil }
+	require.Eventually(t, func() bool { return slices.ContainsFunc(runs, verified) }, 3*harness.Patience, 100*time.Millisecond)
 	if p.busy {
 		go p.write(t.Context(), pods[0])
 	}
@@ -151,7 +151,7 @@ func (p payer) row(before, after [2]int64) row {
 	months := float64(month) / float64(*window)
 	writes, reads := float64(after[0]-before[0])*months, float64(after[1]-before[1])*months
 	cost := row{
-		what:    fmt.Sprintf("requests a month, %s: %.0f writes and listings, %.0f reads, $", p.what, writes, reads),
+		what:    fmt.Sprintf("requests per month, %s: %.0f writes and listings, %.0f reads, $", p.what, writes, reads),
 		wrapper: series{writes*writePrice + reads*readPrice},
 	}
 	if p.most > 0 {

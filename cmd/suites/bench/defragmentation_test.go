@@ -16,12 +16,12 @@ import (
 )
 
 var (
-	defragMB     = flag.Int("defrag-mb", 200, "megabytes in use of each member's database when it is defragmented")
-	defragRounds = flag.Int("defrags", 3, "how often three members are defragmented one after the other, by each side")
+	defragMB     = flag.Int("defrag-mb", 200, "size of the data in each member's database, in MB, when it is defragmented")
+	defragRounds = flag.Int("defrags", 3, "number of defragmentations of three members, for plain etcd and for the wrapper")
 )
 
-// defragmentation compares the longest time that a writer waits while three members are defragmented one at a time,
-// with the leader last. Plain etcd is defragmented by a client, and the wrapper by its own command.
+// defragmentation measures the longest gap between a client's writes while three members are defragmented one at a
+// time, with the leader last. A client defragments plain etcd, and each wrapper defragments its own etcd on request.
 func defragmentation(t *testing.T) []row {
 	var gaps, refused [2]series
 	for round := range *defragRounds {
@@ -34,10 +34,10 @@ func defragmentation(t *testing.T) []row {
 			})
 		}
 	}
-	what := fmt.Sprintf("three members with %d MB in use defragmented one after the other, leader last: ", *defragMB)
+	what := fmt.Sprintf("defragmentation of three members with %d MB in use, leader last: ", *defragMB)
 	return []row{
-		row{what: what + "longest gap of 16 writers, ms", plain: gaps[0], wrapper: gaps[1]}.neverMoreThan(1500, "ms"),
-		row{what: what + "writes that failed", plain: refused[0], wrapper: refused[1]}.neverMoreThan(0, "writes"),
+		row{what: what + "longest write gap of 16 clients, ms", plain: gaps[0], wrapper: gaps[1]}.neverMoreThan(1500, "ms"),
+		row{what: what + "failed writes", plain: refused[0], wrapper: refused[1]}.neverMoreThan(0, "writes"),
 	}
 }
 
@@ -57,7 +57,7 @@ func fragment(t *testing.T, r *process) {
 
 func defragmentAll(t *testing.T, s *side, members []*process) {
 	t.Helper()
-	leader, _ := leads(t, members)
+	leader, _ := findLeader(t, members)
 	inOrder := slices.Clone(members)
 	inOrder[leader], inOrder[len(inOrder)-1] = inOrder[len(inOrder)-1], inOrder[leader]
 	for _, r := range inOrder {
@@ -70,18 +70,19 @@ func defragmentAll(t *testing.T, s *side, members []*process) {
 	}
 }
 
-// defragment retries until it is this member's turn, and returns once the defragmentation has finished.
+// defragment requests a defragmentation, which waits while another member is being defragmented, and returns once it
+// has finished.
 func (r *process) defragment() {
 	r.t.Helper()
 	own := strings.TrimSuffix(r.health, "/readyz")
 	deadline := time.Now().Add(5 * time.Minute)
-	for asked := false; ; <-time.After(lookEvery) {
-		require.True(r.t, time.Now().Before(deadline), "the member is not defragmented")
-		if !asked {
+	for requested := false; ; <-time.After(statusPoll) {
+		require.True(r.t, time.Now().Before(deadline), "the defragmentation did not finish")
+		if !requested {
 			response, err := r.client.Post(own+"/defrag", "", nil)
 			require.NoError(r.t, err)
 			_ = response.Body.Close()
-			asked = response.StatusCode == http.StatusAccepted
+			requested = response.StatusCode == http.StatusAccepted
 		}
 		maintenance := r.document().Maintenance
 		if maintenance == nil {
@@ -90,7 +91,7 @@ func (r *process) defragment() {
 		if maintenance.LastDefragmentation != nil && maintenance.LastDefragmentation.Error == "" && !maintenance.Busy() {
 			return
 		}
-		// The request may have timed out while queued.
-		asked = asked && (maintenance.LastDefragmentation == nil || maintenance.LastDefragmentation.Error == "")
+		// Repeat the request if it timed out while it was waiting for another member.
+		requested = requested && (maintenance.LastDefragmentation == nil || maintenance.LastDefragmentation.Error == "")
 	}
 }

@@ -13,16 +13,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// The load of a small cluster's member: 3.5 puts per second, or 6,000 puts in the window.
+// The load on a member of a small cluster.
 const (
-	smallGap  = time.Second * 2 / 7
-	smallPuts = 6000
+	smallGap  = time.Second * 2 / 7 // between two puts: 3.5 puts per second
+	smallPuts = 6000                // total; puts that exceed the window are sent at full speed
 )
 
 // footprint measures the memory and CPU time of members under low load. All members run at the same time, because
 // neither measurement depends on speed. With -window=10m, each member receives 2,100 puts.
 func footprint(t *testing.T) []row {
-	idle, watched, busy := startPlainAnd(t, apart, backedUp), startPlainAnd(t, apart), startPlainAnd(t, apart, backedUp)
+	idle, watched, busy := startPlainAnd(t, notBackedUp, backedUp), startPlainAnd(t, notBackedUp), startPlainAnd(t, notBackedUp, backedUp)
 	for _, run := range watched {
 		watch(run.pod, t)
 	}
@@ -32,7 +32,7 @@ func footprint(t *testing.T) []row {
 	for _, run := range busy {
 		putMany(t, run.pod.Etcd(), puts, smallPuts)
 	}
-	<-time.After(3 * time.Second) // until the last segment has been stored
+	<-time.After(3 * time.Second) // wait until the last segment has been stored
 	full := memoryOf(busy)
 	idleRSS, watchedRSS := memoryOf(idle), memoryOf(watched)
 	minutes := fmt.Sprintf("%.0f min", window.Minutes())

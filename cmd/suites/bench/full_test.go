@@ -23,57 +23,58 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-var backupMB = flag.Int("backup-mb", 2048, "size of the database that a full backup is made of")
+var backupMB = flag.Int("backup-mb", 2048, "size of the database, in MiB, for the topics backup full and restore")
 
 const (
 	fullPairs = 5               // number of measurements, both with and without a full snapshot
-	fullCalms = 40              // rounds of puts (16 s) after a compaction, because compactions slow down puts
+	fullCalms = 40              // rounds of puts (16 s) before a measurement, because a compaction slows down puts
 	fullLimit = 5 * time.Minute // timeout for a full snapshot and its test restore
 
-	fillValue = 8000 // value size in bytes; two rows fill four pages
+	fillValue = 8000 // value size in bytes; two rows fill four pages of the database
 	fillOnce  = 10   // values per transaction
 
-	calm        = 130 * time.Second // longer than the 2 minutes between forced garbage collections
-	calmAtLast  = 6 * time.Minute
-	fallsEnough = 1.0 // MiB
+	stableTime    = 130 * time.Second // without a decrease; Go forces a garbage collection every 2 minutes
+	stableTimeout = 6 * time.Minute   // then, the memory is measured even if it is not stable
+	stableChange  = 1.0               // MiB; smaller decreases do not count
 )
 
-// fullBackup fills a database and takes full snapshots of it, first without writers and then with many.
+// fullBackup fills a database and takes full snapshots of it. It measures the process's memory without writers, and
+// then the duration of puts by many clients.
 func fullBackup(t *testing.T) []row {
 	p := harness.NewStandalonePod(t, nil)
 	idle := series{filled(t, p)}
 	r := backedUp.start(t, p)
-	r.awaitProof(t, 1)
-	r.calm()
-	made := r.askForFull(t)
-	peak := series{r.peak(t, made)}
-	r.awaitProof(t, 2)
+	r.awaitVerified(t, 1)
+	r.stableMemory()
+	finished := r.requestFull(t)
+	peak := series{r.peak(t, finished)}
+	r.awaitVerified(t, 2)
 	clients := connect(p)
 	drive(t, clients, put) // opens the connections
-	var with, proving, without series
+	var with, verifying, without series
 	for n := range fullPairs {
 		compact(t, clients[0])
 		for range fullCalms {
 			drive(t, clients, put)
 		}
-		longest, rounds := longestPut(t, clients, r.askForFull(t), 0)
+		longest, rounds := longestPut(t, clients, r.requestFull(t), 0)
 		with = append(with, longest)
-		proven := func() bool { return len(r.held()) >= 3+n && r.proven() }
-		longest, _ = longestPut(t, clients, proven, 0)
-		proving = append(proving, longest)
+		verified := func() bool { return len(r.readTimes()) >= 3+n && r.isVerified() }
+		longest, _ = longestPut(t, clients, verified, 0)
+		verifying = append(verifying, longest)
 		longest, _ = longestPut(t, clients, func() bool { return true }, rounds)
 		without = append(without, longest)
 	}
 	size := fmt.Sprintf("%.1f GB", float64(*backupMB)/1024)
 	return []row{
-		row{what: "full of " + size + ": read transaction held, ms", wrapper: r.held()}.neverMoreThan(2000, "ms"),
-		row{what: "longest put: without a full, and during one of " + size + ", ms", plain: without, wrapper: with}.timesAtMost(1.5, "without"),
-		row{what: "longest put: without, and during its test restore, ms", plain: without, wrapper: proving}.timesAtMost(2, "without"),
-		row{what: "anonymous memory, database of " + size + ": idle without backups, and most with a full, MiB", plain: idle, wrapper: peak}.costsAtMost(32, "MiB"),
+		row{what: "full snapshot of " + size + ": duration of the read transaction, ms", wrapper: r.readTimes()}.neverMoreThan(2000, "ms"),
+		row{what: "longest put: without and during a full snapshot of " + size + ", ms", plain: without, wrapper: with}.timesAtMost(1.5, "without"),
+		row{what: "longest put: without and during the snapshot's test restore, ms", plain: without, wrapper: verifying}.timesAtMost(2, "without"),
+		row{what: "anonymous memory, database of " + size + ": idle without backups, and maximum during a full snapshot, MiB", plain: idle, wrapper: peak}.costsAtMost(32, "MiB"),
 	}
 }
 
-// compact frees the space used by previous puts to keep the database at the same size.
+// compact frees the space used by previous puts, so that the database always has the same size.
 func compact(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	reply, err := client.Get(t.Context(), "any")
@@ -82,20 +83,20 @@ func compact(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// filled fills a pod's database with random content and returns the anonymous memory, in MiB, of an idle process that
-// serves it.
+// filled fills a pod's database with random content, and returns the anonymous memory, in MiB, of an idle process that
+// serves the database without backups.
 func filled(t *testing.T, p *harness.Pod) float64 {
 	t.Helper()
 	// Keep the raft log short, because etcd would otherwise hold the latest values in memory twice.
 	p.Config["snapshot-count"], p.Config["snapshot-catchup-entries"] = 50, 10
-	r := apart.start(t, p)
+	r := notBackedUp.start(t, p)
 	fillRows(t, connect(p), *backupMB<<20)
 	r.stop()
 	delete(p.Config, "snapshot-count")
 	delete(p.Config, "snapshot-catchup-entries")
-	r = apart.start(t, p)
+	r = notBackedUp.start(t, p)
 	defer r.stop()
-	return r.calm()
+	return r.stableMemory()
 }
 
 func fillRows(t *testing.T, clients []*clientv3.Client, bytes int) {
@@ -123,49 +124,50 @@ func randomPuts(writer, n int) []clientv3.Op {
 	return puts
 }
 
-// calm waits until the process has stopped returning memory to the system, and then returns its anonymous memory in
-// MiB.
-func (r *process) calm() float64 {
+// stableMemory waits until the process has stopped returning memory to the system, and then returns its anonymous
+// memory in MiB.
+func (r *process) stableMemory() float64 {
 	least, since := r.memory("RssAnon"), time.Now()
-	for began := time.Now(); time.Since(since) < calm && time.Since(began) < calmAtLast; <-time.After(time.Second) {
-		if now := r.memory("RssAnon"); now < least-fallsEnough {
+	for start := time.Now(); time.Since(since) < stableTime && time.Since(start) < stableTimeout; <-time.After(time.Second) {
+		if now := r.memory("RssAnon"); now < least-stableChange {
 			least, since = now, time.Now()
 		}
 	}
 	return least
 }
 
-// peak samples the anonymous memory until over returns true, and returns the maximum in MiB.
-func (r *process) peak(t *testing.T, over func() bool) (most float64) {
+// peak samples the process's anonymous memory until finished returns true, and returns the maximum in MiB.
+func (r *process) peak(t *testing.T, finished func() bool) (most float64) {
 	t.Helper()
-	for deadline := time.Now().Add(fullLimit); !over(); <-time.After(lookEvery) {
+	for deadline := time.Now().Add(fullLimit); !finished(); <-time.After(statusPoll) {
 		most = max(most, r.memory("RssAnon"))
 		require.True(t, time.Now().Before(deadline), "no full snapshot was created")
 	}
 	return most
 }
 
-// awaitProof waits until the given number of full snapshots exist and the latest one has passed its restore test, so
-// that nothing but puts is running.
-func (r *process) awaitProof(t *testing.T, fulls int) {
+// awaitVerified waits until the given number of full snapshots exist and the latest one has passed its test restore.
+// Afterwards, no snapshot and no test restore is running.
+func (r *process) awaitVerified(t *testing.T, fulls int) {
 	t.Helper()
-	for deadline := time.Now().Add(fullLimit); len(r.held()) < fulls || !r.proven(); <-time.After(lookEvery) {
+	for deadline := time.Now().Add(fullLimit); len(r.readTimes()) < fulls || !r.isVerified(); <-time.After(statusPoll) {
 		require.True(t, time.Now().Before(deadline), "no full snapshot passed its test restore")
 	}
 }
 
-func (r *process) proven() bool {
+// isVerified reports whether the latest full snapshot has passed its test restore.
+func (r *process) isVerified() bool {
 	backup := r.backup()
-	full, proof := backup.LastFullSnapshot, backup.LastVerification
-	return full != nil && proof != nil && proof.Revision == full.Revision && proof.At.After(full.At)
+	full, verification := backup.LastFullSnapshot, backup.LastVerification
+	return full != nil && verification != nil && verification.Revision == full.Revision && verification.At.After(full.At)
 }
 
-// longestPut runs rounds of puts until over returns true, but at least the given number, and returns the duration of
-// the slowest put in milliseconds.
-func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, least int) (milliseconds float64, rounds int) {
+// longestPut runs rounds of puts until finished returns true, but at least minRounds, and returns the duration of the
+// slowest put in milliseconds.
+func longestPut(t *testing.T, clients []*clientv3.Client, finished func() bool, minRounds int) (milliseconds float64, rounds int) {
 	t.Helper()
 	var longest atomic.Int64
-	for ; rounds < least || !over(); rounds++ {
+	for ; rounds < minRounds || !finished(); rounds++ {
 		drive(t, clients, func(ctx context.Context, client *clientv3.Client, n int) error {
 			start := time.Now()
 			err := put(ctx, client, n)
@@ -177,17 +179,17 @@ func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, leas
 	return float64(longest.Load()) / float64(time.Millisecond), rounds
 }
 
-// askForFull requests a full snapshot and returns a function that reports whether it has finished.
-func (r *process) askForFull(t *testing.T) (made func() bool) {
+// requestFull requests a full snapshot and returns a function that reports whether the snapshot has been stored.
+func (r *process) requestFull(t *testing.T) (finished func() bool) {
 	t.Helper()
 	var done atomic.Bool
-	finished := make(chan struct{})
+	returned := make(chan struct{})
 	go func() {
-		defer close(finished)
+		defer close(returned)
 		defer done.Store(true)
 		assert.NoError(t, r.makeFull())
 	}()
-	t.Cleanup(func() { <-finished })
+	t.Cleanup(func() { <-returned })
 	return done.Load
 }
 
@@ -204,14 +206,14 @@ func (r *process) makeFull() error {
 	var last struct{ Error string }
 	for lines := json.NewDecoder(response.Body); lines.More(); {
 		if err := lines.Decode(&last); err != nil || last.Error != "" {
-			return fmt.Errorf("no full was made: %s %w", last.Error, err)
+			return fmt.Errorf("full snapshot failed: %s %w", last.Error, err)
 		}
 	}
 	return nil
 }
 
-// held returns, in milliseconds, how long each full snapshot's read transaction was open according to the log.
-func (r *process) held() (all series) {
+// readTimes returns, in milliseconds, how long each full snapshot's read transaction was open according to the log.
+func (r *process) readTimes() (all series) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.log)
 	require.NoError(r.t, err)
@@ -224,6 +226,6 @@ func (r *process) held() (all series) {
 			all = append(all, line.Held)
 		}
 	}
-	require.NotContains(r.t, all, 0.0, "each line says how long the transaction was open")
+	require.NotContains(r.t, all, 0.0, "each log line contains the duration of the read transaction")
 	return all
 }

@@ -29,13 +29,13 @@ const (
 	roundTime   = 400 * time.Millisecond
 
 	probers  = 20
-	probeGap = probers * time.Second / 2000 // between a prober's probes; the total is 2,000 probes per second
+	probeGap = probers * time.Second / 2000 // between two probes of a prober; in total, 2,000 probes per second
 )
 
-// An operation sends the n-th request of a client.
+// An operation sends a request. n is the number of the request, from which the operation derives the key.
 type operation func(ctx context.Context, client *clientv3.Client, n int) error
 
-// put, putSmall and putKilobyte put one of 1,000 keys with a value of 256, 500 and 1,024 bytes.
+// put, putSmall and putKilobyte put one of 1,000 keys. The value has 256 bytes, 500 bytes or 1 KiB, respectively.
 var put, putSmall, putKilobyte = putBytes(256), putBytes(500), putBytes(1 << 10)
 
 func putBytes(size int) operation {
@@ -106,7 +106,7 @@ func underLoad(t *testing.T) (rows []row) {
 	for i, load := range loads {
 		plain, wrapper := costs[i][0], costs[i][1]
 		rows = append(rows,
-			row{what: load.name + ", 100 clients, a second", plain: plain.rate, wrapper: wrapper.rate}.shareAtLeast(0.98),
+			row{what: load.name + "s per second, 100 clients", plain: plain.rate, wrapper: wrapper.rate}.shareAtLeast(0.98),
 			row{what: load.name + ", 100 clients, p99, ms", plain: plain.p99, wrapper: wrapper.p99}.shareAtMost(0.98),
 			row{what: load.name + ", CPU time, µs", plain: plain.work, wrapper: wrapper.work}.shareAtMost(0.98))
 	}
@@ -138,13 +138,13 @@ func (c *cost) measure(t *testing.T, r *process, clients []*clientv3.Client, do 
 	c.rate, c.p99 = append(c.rate, rate), append(c.p99, p99)
 }
 
-// underProbes compares puts with and without 2,000 /readyz requests per second. Because the probes compete with
-// clients and servers for CPU time, a third series sends the same probes to a different process.
+// underProbes compares the rate of puts with and without 2,000 /readyz requests per second. Because the probes also
+// compete with clients and servers for CPU time, a third series sends the same probes to another process.
 func underProbes(t *testing.T) []row {
 	r := wrapped.start(t, harness.NewPod(t))
 	clients := connect(r.pod)
 	drive(t, clients, put)
-	elsewhere := listenElsewhere(t)
+	elsewhere := startWithoutEtcd(t)
 	var quiet, foreign, probed, late series
 	for range probeRounds {
 		rate, _ := drive(t, clients, put)
@@ -162,14 +162,15 @@ func underProbes(t *testing.T) []row {
 		late = append(late, end())
 	}
 	return []row{
-		row{what: "`/readyz` at 2,000 a second, p99, ms", wrapper: late}.atMost(2, "ms"),
-		row{what: "put a second: without probes, and with 2,000 a second", plain: quiet, wrapper: probed}.shareAtLeast(0.98),
-		row{what: "put a second: probes of another process, and of the wrapper", plain: foreign, wrapper: probed}.shareAtLeast(0.98),
+		row{what: "`/readyz` at 2,000 requests per second, p99, ms", wrapper: late}.atMost(2, "ms"),
+		row{what: "puts per second: without and with 2,000 probes per second", plain: quiet, wrapper: probed}.shareAtLeast(0.98),
+		row{what: "puts per second: with probes of another process and of the wrapper", plain: foreign, wrapper: probed}.shareAtLeast(0.98),
 	}
 }
 
-// listenElsewhere starts the wrapper in a second process that never opens etcd, and returns its port.
-func listenElsewhere(t *testing.T) (port int) {
+// startWithoutEtcd starts a wrapper that never starts etcd, because its sidecar's validation does not end, and returns
+// the wrapper's port.
+func startWithoutEtcd(t *testing.T) (port int) {
 	t.Helper()
 	p := harness.NewPod(t)
 	p.Sidecar.Takes = harness.Forever
@@ -178,7 +179,8 @@ func listenElsewhere(t *testing.T) (port int) {
 	return p.Port
 }
 
-// probe sends probes until end is called, which returns their 99th percentile latency in milliseconds.
+// probe sends probes from several probers until end is called, which returns the probes' 99th percentile latency in
+// milliseconds.
 func probe(t *testing.T, port int, path string) (end func() float64) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -187,7 +189,7 @@ func probe(t *testing.T, port int, path string) (end func() float64) {
 	var working sync.WaitGroup
 	for range probers {
 		working.Go(func() {
-			own := probeInTurn(ctx, t, port, path)
+			own := sendProbes(ctx, t, port, path)
 			mu.Lock()
 			defer mu.Unlock()
 			took = append(took, own...)
@@ -201,8 +203,9 @@ func probe(t *testing.T, port int, path string) (end func() float64) {
 	}
 }
 
-// probeInTurn writes the HTTP requests itself, because a net/http client would use more CPU time than the server.
-func probeInTurn(ctx context.Context, t *testing.T, port int, path string) (took series) {
+// sendProbes sends one probe after another until ctx is done, and returns their latencies in milliseconds. It writes
+// the HTTP requests itself, because a net/http client would use more CPU time than the server.
+func sendProbes(ctx context.Context, t *testing.T, port int, path string) (took series) {
 	connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if !assert.NoError(t, err) {
 		return nil

@@ -44,11 +44,11 @@ func inspection(t *testing.T) []row {
 			require.NoError(t, os.RemoveAll(p.DataDir()))
 		}
 	}
-	what := "start → ready outside etcd's own, log of " + size(t, filepath.Join(kept.DataDir(), "member", "wal")) + " behind no snapshot, ms"
+	what := "start → ready, log of " + size(t, filepath.Join(kept.DataDir(), "member", "wal")) + " without a raft snapshot, excluding etcd's own start, ms"
 	return []row{row{what: what, plain: outside[0], wrapper: outside[1]}.costsAtMost(50, "ms")}
 }
 
-// fillLog repeatedly writes values of 1 kB to the same keys.
+// fillLog writes logEntries values of 1 kB.
 func fillLog(p *harness.Pod, t *testing.T) {
 	t.Helper()
 	clients, content := connect(p), strings.Repeat("v", 1000)

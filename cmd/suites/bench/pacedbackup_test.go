@@ -19,14 +19,14 @@ const (
 	pacedTime  = 2 * time.Second
 )
 
-// backupsAtPace measures puts at the rate of a busy cluster that does not saturate the machine.
+// backupsAtPace measures puts at a fixed rate, which is that of a busy cluster but does not saturate the machine.
 func backupsAtPace(t *testing.T) []row {
 	var rates, medians, highest, work [3]series
 	for pair := range pacedPairs {
 		t.Run(fmt.Sprint("pair ", pair), func(t *testing.T) {
 			runs, clients := startThree(t)
 			for round := range loadRounds {
-				for _, i := range turns(len(runs), pair, round) {
+				for _, i := range measurementOrder(len(runs), pair, round) {
 					before := runs[i].cpu()
 					rate, took := paced(t, clients[i][:pacers])
 					work[i] = append(work[i], (runs[i].cpu()-before)/(rate*pacedTime.Seconds()))
@@ -35,12 +35,12 @@ func backupsAtPace(t *testing.T) []row {
 			}
 		})
 	}
-	const what = "put of 1 KB at 1,000 a second: "
+	const what = "1 KB puts at 1,000 per second, without and with backups: "
 	return []row{
-		row{what: what + "without backups, and with them, a second", plain: rates[1], wrapper: rates[2]}.shareAtLeast(0.99),
-		row{what: what + "without backups, and with them, median, ms", plain: medians[1], wrapper: medians[2]}.timesAtMost(1.05, "without"),
-		{what: what + "without backups, and with them, p99, ms", plain: highest[1], wrapper: highest[2]},
-		{what: what + "without backups, and with them, CPU time, µs", plain: work[1], wrapper: work[2]},
+		row{what: what + "achieved rate per second", plain: rates[1], wrapper: rates[2]}.shareAtLeast(0.99),
+		row{what: what + "median, ms", plain: medians[1], wrapper: medians[2]}.timesAtMost(1.05, "without"),
+		{what: what + "p99, ms", plain: highest[1], wrapper: highest[2]},
+		{what: what + "CPU time, µs", plain: work[1], wrapper: work[2]},
 	}
 }
 

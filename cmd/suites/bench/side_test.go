@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A side is one of the programs being compared.
+// A side is one of the programs that are compared: plain etcd, or the wrapper with certain flags.
 type side struct {
 	command func(p *harness.Pod) *exec.Cmd
 	healthy func(p *harness.Pod) string // URL that returns status 200 once etcd is ready
@@ -42,7 +42,7 @@ var wrapped = &side{
 	},
 }
 
-// both lists the two sides in measurement order.
+// both lists the sides in the order of the table's columns.
 var both = []*side{plain, wrapped}
 
 func goTool(args ...string) (string, error) {
@@ -70,15 +70,15 @@ func writeConfig(p *harness.Pod) string {
 // A process is a running side. Its log is written to a file, because reading a pipe would take time during a
 // measurement.
 type process struct {
-	t      *testing.T
-	pod    *harness.Pod
-	cmd    *exec.Cmd
-	health string
-	client *http.Client
-	log    string
-	began  time.Time
-	ready  time.Time
-	ended  chan struct{}
+	t       *testing.T
+	pod     *harness.Pod
+	cmd     *exec.Cmd
+	health  string
+	client  *http.Client
+	log     string
+	started time.Time
+	ready   time.Time
+	ended   chan struct{}
 }
 
 // start starts the side in a pod and waits until it is ready.
@@ -103,7 +103,7 @@ func (s *side) launch(t *testing.T, p *harness.Pod) *process {
 	defer file.Close()
 	r.log, r.cmd.Stderr = file.Name(), file
 	r.cmd.Env = append(append(os.Environ(), "HOME="+p.Dir), p.Env...)
-	r.began = time.Now()
+	r.started = time.Now()
 	require.NoError(t, r.cmd.Start())
 	go func() {
 		defer close(r.ended)
@@ -137,7 +137,7 @@ func (r *process) awaitWithin(limit time.Duration, code int) {
 			text, _ := os.ReadFile(r.log)
 			require.FailNow(r.t, "the process ended", "%s", text)
 		case <-deadline:
-			require.FailNow(r.t, "no such answer", "%s: %d", r.health, code)
+			require.FailNow(r.t, "timed out", "%s did not return status code %d", r.health, code)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func (r *process) stop() float64 {
 	case <-r.ended:
 		return milliseconds(time.Since(asked))
 	case <-time.After(harness.Patience):
-		require.FailNow(r.t, "the process does not end")
+		require.FailNow(r.t, "the process did not exit after SIGTERM")
 		return 0
 	}
 }
@@ -179,17 +179,17 @@ func (r *process) logged(message string) (at time.Time) {
 	return at
 }
 
-// timestamp returns the time of a log line. Plain etcd uses the field ts.
+// timestamp returns the time of a log line, which plain etcd logs in the field ts and the wrapper in the field time.
 func timestamp(raw string) time.Time {
-	var of struct{ Time, TS time.Time }
-	_ = json.Unmarshal([]byte(raw), &of) // on error, at remains zero
-	if of.Time.IsZero() {
-		return of.TS
+	var line struct{ Time, TS time.Time }
+	_ = json.Unmarshal([]byte(raw), &line) // both times remain zero if the line is not JSON
+	if line.Time.IsZero() {
+		return line.TS
 	}
-	return of.Time
+	return line.Time
 }
 
-// memory returns a value from /proc/<pid>/status in MiB.
+// memory returns the named value from /proc/<pid>/status, such as VmRSS, in MiB.
 func (r *process) memory(name string) float64 {
 	r.t.Helper()
 	text := field(r.t, fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid), name)

@@ -13,52 +13,52 @@ import (
 )
 
 const (
-	startPairs  = 40 // because of etcd's election timer, the minimum of only 20 starts varies by 50 ms
+	startPairs  = 40 // with only 20, plain etcd's minimum varies by 50 ms because of its random election timeout
 	memoryPairs = 5
 	// settled is the idle time before a process's memory is measured.
 	settled = 5 * time.Second
 )
 
-// startAndStop alternately starts and stops both sides, each time on a new volume.
+// startAndStop starts and stops both sides alternately, each time with a new volume, and measures the durations.
 func startAndStop(t *testing.T) []row {
 	var start, outside, stop [2]series
 	var alone series
 	for range startPairs {
 		for i, s := range both {
 			r := s.start(t, harness.NewPod(t))
-			start[i] = append(start[i], milliseconds(r.ready.Sub(r.began)))
+			start[i] = append(start[i], milliseconds(r.ready.Sub(r.started)))
 			outside[i] = append(outside[i], r.outsideEtcd())
 			stop[i] = append(stop[i], r.stop())
 		}
 		r := wrapped.start(t, harness.NewStandalonePod(t, nil))
-		alone = append(alone, milliseconds(r.ready.Sub(r.began)))
+		alone = append(alone, milliseconds(r.ready.Sub(r.started)))
 		r.stop()
 	}
 	return []row{
-		atOnce(row{what: "start → ready, beside a sidecar, ms", plain: start[0], wrapper: start[1]}),
-		atOnce(row{what: "start → ready, without a sidecar, ms", plain: start[0], wrapper: alone}),
-		row{what: "of the first, outside etcd's own start → ready, ms", plain: outside[0], wrapper: outside[1]}.costsAtMost(50, "ms"),
+		immediateStart(row{what: "start → ready, with a sidecar, ms", plain: start[0], wrapper: start[1]}),
+		immediateStart(row{what: "start → ready, without a sidecar, ms", plain: start[0], wrapper: alone}),
+		row{what: "start → ready, with a sidecar, excluding etcd's own start, ms", plain: outside[0], wrapper: outside[1]}.costsAtMost(50, "ms"),
 		row{what: "SIGTERM → exit, idle, ms", plain: stop[0], wrapper: stop[1]}.costsAtMost(30, "ms"),
 	}
 }
 
-// atOnce is the target for a start without an election. Plain etcd waits for an election even if there is only one
-// member.
-func atOnce(r row) row {
+// immediateStart sets the target for a start in which etcd does not wait for an election timeout. Plain etcd waits for
+// the timeout even if the cluster has only one member.
+func immediateStart(r row) row {
 	quick, part := r.atMost(80, "ms"), r.timesAtMost(0.15, "plain")
 	quick.target += ", " + part.target
 	quick.met = quick.met && part.met
 	return quick
 }
 
-// outsideEtcd returns the time until etcd's first step plus the time after etcd reported that it was ready, in
-// milliseconds.
+// outsideEtcd returns the part of the start that is not spent in etcd, in milliseconds: the time until etcd's first
+// step, and the time from etcd's log message that it is ready until the health check succeeds.
 func (r *process) outsideEtcd() float64 {
 	r.t.Helper()
 	begin := r.logged("configuring peer listeners")
 	// The health check may succeed before the log line has been written.
 	end := max(r.ready.Sub(r.logged("ready to serve client requests")), 0)
-	return milliseconds(begin.Sub(r.began) + end)
+	return milliseconds(begin.Sub(r.started) + end)
 }
 
 // reaction measures the time from the validation result to the configuration request. The member is one of three, so
@@ -84,7 +84,7 @@ func reaction(t *testing.T) (rows []row) {
 			late = append(late, milliseconds(asked.Sub(concluded)))
 			require.NoError(t, r.cmd.Process.Kill())
 		}
-		what := fmt.Sprintf("`Successful` available → config asked for, validation of %s, ms", takes)
+		what := fmt.Sprintf("validation result available → configuration requested, validation of %s, ms", takes)
 		rows = append(rows, row{what: what, wrapper: late}.atMost(100, "ms"))
 	}
 	return rows
@@ -114,6 +114,6 @@ func idleMemory(t *testing.T) []row {
 	}
 	return []row{
 		row{what: "idle RSS, MiB", plain: all[0], wrapper: all[1]}.costsAtMost(6, "MiB"),
-		{what: "of that anonymous (heap, stacks), MiB", plain: own[0], wrapper: own[1]},
+		{what: "idle anonymous memory (heap, stacks), MiB", plain: own[0], wrapper: own[1]},
 	}
 }

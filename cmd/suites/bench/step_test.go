@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// resultLine matches a result of `go test -bench` with allocations.
+// resultLine matches a line of `go test -bench -benchmem` and captures the benchmark's name, the nanoseconds per
+// operation and the allocations per operation.
 var resultLine = regexp.MustCompile(`Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op\s+\d+ B/op\s+(\d+) allocs/op`)
 
 // machineStep runs the benchmarks of package lifecycle, which measure single steps of the state machine.
@@ -26,7 +27,7 @@ func machineStep(t *testing.T) []row {
 		require.NoError(t, err)
 		took[name], allocations[name] = append(took[name], nanoseconds/1000), result[3]
 	}
-	step := fmt.Sprintf("one machine step, %s allocations, µs", allocations["Step"])
-	turn := fmt.Sprintf("the same with the goroutine, timer and snapshot it asks for, %s allocations, µs", allocations["Turn"])
+	step := fmt.Sprintf("one step of the state machine, %s allocations, µs", allocations["Step"])
+	turn := fmt.Sprintf("one step including the goroutine, timer and snapshot that it requests, %s allocations, µs", allocations["Turn"])
 	return []row{row{what: step, wrapper: took["Step"]}.atMost(2, "µs"), {what: turn, wrapper: took["Turn"]}}
 }

@@ -22,12 +22,12 @@ const (
 
 // stopWithWatches stops both sides while every watch has its own stream, which is the worst case.
 func stopWithWatches(t *testing.T) (rows []row) {
-	for _, over := range []string{"plain", "TLS"} {
+	for _, connection := range []string{"without TLS", "with TLS"} {
 		var stop [2]series
 		for range watchPairs {
 			for i, s := range both {
 				p := harness.NewPod(t)
-				if over == "TLS" {
+				if connection == "with TLS" {
 					p.RequireClientCerts(certificates.NewAuthority(t, "ca"))
 				}
 				r := s.start(t, p)
@@ -35,7 +35,7 @@ func stopWithWatches(t *testing.T) (rows []row) {
 				stop[i] = append(stop[i], r.stop())
 			}
 		}
-		what := fmt.Sprintf("SIGTERM → exit, %d watches over %s, ms", watches, over)
+		what := fmt.Sprintf("SIGTERM → exit, %d watches %s, ms", watches, connection)
 		rows = append(rows, row{what: what, plain: stop[0], wrapper: stop[1]}.atMost(300, "ms"))
 	}
 	return rows
@@ -56,7 +56,7 @@ func watch(p *harness.Pod, t *testing.T) {
 		}
 	}
 	for _, watch := range opened {
-		reply, ok := harness.Receive(t, "a watch is confirmed", watch)
-		require.True(t, ok && reply.Created, "a watch was confirmed")
+		reply, ok := harness.Receive(t, "etcd confirms a watch", watch)
+		require.True(t, ok && reply.Created, "etcd confirmed the watch")
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A series contains the values measured for one side.
+// A series contains the repeated measurements of one value.
 type series []float64
 
 func (s series) rank(share float64) float64 {
@@ -24,7 +24,8 @@ func (s series) median() float64 { return s.rank(0.5) }
 
 func (s series) least() float64 { return s.rank(0) }
 
-// A row is a row of the table. plain is empty if plain etcd has no corresponding value.
+// A row is a row of the results table. plain contains the values of plain etcd or of another reference that the title
+// names, and is empty if there is nothing to compare the wrapper with.
 type row struct {
 	what    string
 	plain   series
@@ -35,10 +36,10 @@ type row struct {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
-// table returns the README table in Markdown.
+// table returns the results as a Markdown table, as in docs/benchmarks.md.
 func table(rows []row) string {
 	var b strings.Builder
-	b.WriteString("| what | plain etcd, median (min) | wrapper, median (min) | ratio | target | met |\n|---|---|---|---|---|---|\n")
+	b.WriteString("| measurement | plain etcd, median (min) | wrapper, median (min) | ratio | target | met |\n|---|---|---|---|---|---|\n")
 	for _, r := range rows {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.what, r.plain, r.wrapper, r.ratio(), r.target, r.result())
 	}
@@ -70,7 +71,8 @@ func (r row) ratio() string {
 	return fmt.Sprintf("%.2f", r.paired())
 }
 
-// paired returns the median ratio of all pairs. The two values of a pair are measured back to back.
+// paired returns the median of the ratios of wrapper to plain, each calculated from two values that were measured one
+// after the other.
 func (r row) paired() float64 {
 	ratios := make(series, len(r.plain))
 	for i := range ratios {
@@ -90,10 +92,10 @@ func (r row) result() string {
 	}
 }
 
-// costsAtMost limits the additional cost compared to plain etcd. The limit applies to the lowest values, because they
-// are least affected by other load on the machine.
+// costsAtMost limits how much the wrapper's lowest value may exceed plain etcd's lowest value. The lowest values are
+// compared because other load on the machine affects them least.
 func (r row) costsAtMost(extra float64, unit string) row {
-	r.target = fmt.Sprintf("plain's min + %s %s", short(extra), unit)
+	r.target = fmt.Sprintf("min ≤ plain's min + %s %s", short(extra), unit)
 	r.met = r.wrapper.least()-r.plain.least() <= extra
 	return r
 }
@@ -107,7 +109,7 @@ func (r row) atMost(limit float64, unit string) row {
 
 // neverMoreThan limits the wrapper's maximum.
 func (r row) neverMoreThan(limit float64, unit string) row {
-	r.target = fmt.Sprintf("never > %s %s", short(limit), unit)
+	r.target = fmt.Sprintf("max ≤ %s %s", short(limit), unit)
 	r.met = r.wrapper.rank(1) <= limit
 	return r
 }
@@ -119,8 +121,7 @@ func (r row) shareAtLeast(share float64) row {
 	return r
 }
 
-// timesAtMost limits the ratio to a reference value other than plain etcd, which the row shows in plain etcd's
-// column.
+// timesAtMost limits the ratio to the value in plain etcd's column, which other names.
 func (r row) timesAtMost(factor float64, other string) row {
 	r.target = fmt.Sprintf("≤ %s × %s", short(factor), other)
 	r.met = r.paired() <= factor

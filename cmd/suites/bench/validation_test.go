@@ -25,18 +25,18 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-var revisions = flag.Int64("revisions", 1_000_000, "how many revisions of 1.3 kB the database holds that is validated")
+var revisions = flag.Int64("revisions", 1_000_000, "number of 1.3 kB revisions in the database that is validated")
 
 const (
-	validations     = 5    // the files are in the page cache
-	coldValidations = 3    // the files are only on disk
-	revisionBytes   = 1100 // value size; three rows fit on a page
+	validations     = 5    // number of validations with the files in the page cache
+	coldValidations = 3    // number of validations with the files only on disk
+	revisionBytes   = 1100 // value size; three rows fit on a database page
 	revisionsAtOnce = 20_000
 	firstRevision   = 1_000_000 // higher than any revision stored by etcd itself
 )
 
-// fullValidation compares how long three operations take: the --standalone validation after a crash, etcd's own tool,
-// which reads every revision once, and a plain read of the files.
+// fullValidation compares the validation that --standalone performs after a crash with "etcdutl hashkv", which reads
+// every revision once, and with reading the files without checking them.
 func fullValidation(t *testing.T) []row {
 	p := harness.NewPod(t)
 	plain.start(t, p).stop()
@@ -44,14 +44,14 @@ func fullValidation(t *testing.T) []row {
 	full := func() { run(t, harness.Program, "verify-data", "-o", "json", "--data-dir", p.DataDir()) }
 	hash := func() { run(t, harness.Program, "etcdutl", "hashkv", p.DBPath()) }
 	read := func() { readFiles(t, p.DataDir()) }
-	read() // fills the page cache
-	warm := inTurns(validations, func() {}, hash, full)
-	cold := inTurns(coldValidations, func() { forget(t, p.DataDir()) }, hash, read, full)
-	what := fmt.Sprintf("`etcdutl hashkv`, and `full` validation, of %s in the page cache, ms", size(t, p.DBPath()))
+	read() // fill the page cache
+	warm := alternate(validations, func() {}, hash, full)
+	cold := alternate(coldValidations, func() { evict(t, p.DataDir()) }, hash, read, full)
+	what := fmt.Sprintf("`etcdutl hashkv` and `full` validation of %s in the page cache, ms", size(t, p.DBPath()))
 	return []row{
 		row{what: what, plain: warm[0], wrapper: warm[1]}.timesAtMost(1, "hashkv"),
-		row{what: "`etcdutl hashkv`, and `full` validation, from the disk, ms", plain: cold[0], wrapper: cold[2]}.timesAtMost(1, "hashkv"),
-		row{what: "only reading the files, and `full` validation, from the disk, ms", plain: cold[1], wrapper: cold[2]}.timesAtMost(1.2, "reading"),
+		row{what: "`etcdutl hashkv` and `full` validation from disk, ms", plain: cold[0], wrapper: cold[2]}.timesAtMost(1, "hashkv"),
+		row{what: "plain read of the files and `full` validation from disk, ms", plain: cold[1], wrapper: cold[2]}.timesAtMost(1.2, "reading"),
 	}
 }
 
@@ -86,8 +86,9 @@ func revision(main int64, content []byte) (key, value []byte) {
 	return key, value
 }
 
-// inTurns calls prepare before each function, and returns how long each function took in milliseconds.
-func inTurns(rounds int, prepare func(), each ...func()) []series {
+// alternate calls each function once per round, and calls prepare before each call. It returns the durations of the
+// functions' calls in milliseconds.
+func alternate(rounds int, prepare func(), each ...func()) []series {
 	took := make([]series, len(each))
 	for range rounds {
 		for i, do := range each {
@@ -106,8 +107,8 @@ func run(t *testing.T, program string, args ...string) {
 	require.NoError(t, err, "%s", output)
 }
 
-// forget evicts the files from the kernel's page cache.
-func forget(t *testing.T, dir string) {
+// evict evicts the files from the kernel's page cache.
+func evict(t *testing.T, dir string) {
 	t.Helper()
 	eachFile(t, dir, func(file *os.File) error {
 		return errors.Join(file.Sync(), unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED))

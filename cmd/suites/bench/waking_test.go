@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The delays are a tenth of those of real sidecars, which query a cluster that cannot answer yet when three
-// hibernated members wake up.
+// The delays of the sidecars are a tenth of those measured when three hibernated members wake up: real sidecars then
+// query a cluster that cannot respond yet.
 const (
 	wakingInitialization = 3500 * time.Millisecond
 	wakingConfig         = 3700 * time.Millisecond
@@ -23,9 +23,10 @@ const (
 	wakings = 7
 )
 
-// wakeThree starts three gracefully stopped members with slow sidecars.
+// wakeThree starts three gracefully stopped members, whose sidecars are slow, and measures how long they need in
+// addition to the sidecars' delays.
 func wakeThree(t *testing.T) []row {
-	var beyond series
+	var excess series
 	for range 3 {
 		pods, runs := harness.Cluster(t, 3)
 		for _, run := range runs {
@@ -37,17 +38,16 @@ func wakeThree(t *testing.T) []row {
 		}
 		start := time.Now()
 		runs = harness.StartAll(pods)
-		beyond = append(beyond, milliseconds(time.Since(start)-max(wakingInitialization, wakingConfig)))
+		excess = append(excess, milliseconds(time.Since(start)-max(wakingInitialization, wakingConfig)))
 		for _, run := range runs {
 			run.Kill()
 		}
 	}
-	what := fmt.Sprintf("three members wake → ready, beyond their sidecars' own time (initialization %s, configuration %s), ms", wakingInitialization, wakingConfig)
-	return []row{row{what: what, wrapper: beyond}.atMost(3000, "ms"), wakeTogether(t)}
+	what := fmt.Sprintf("three stopped members start → all ready, excluding the sidecars' delays (initialization %s, configuration %s), ms", wakingInitialization, wakingConfig)
+	return []row{row{what: what, wrapper: excess}.atMost(3000, "ms"), wakeTogether(t)}
 }
 
-// wakeTogether starts three stopped members at the same time. There is no leader at first, so all members wait for
-// one.
+// wakeTogether starts three stopped members at the same time. None of them is ready before they have elected a leader.
 func wakeTogether(t *testing.T) row {
 	var ready [2]series
 	for range wakings {
@@ -68,5 +68,5 @@ func wakeTogether(t *testing.T) row {
 			})
 		}
 	}
-	return row{what: "three members wake together → all are ready, ms", plain: ready[0], wrapper: ready[1]}
+	return row{what: "three stopped members start together → all ready, ms", plain: ready[0], wrapper: ready[1]}
 }
