@@ -159,7 +159,7 @@ var sentences = []sentence{
 // suite tests single steps.
 var suite = func() statemachinetest.Suite[Facts, Payload] {
 	all := statemachinetest.Suite[Facts, Payload]{
-		Machine: tested, Final: Terminated, Rest: answerWithoutRow, Given: begunByTerm, Told: Payload{Err: assert.AnError},
+		Machine: tested, Final: Terminated, Rest: answerWithoutRow, Given: begunByTerm, Payload: Payload{Err: assert.AnError},
 	}
 	for _, s := range sentences {
 		all.Sentences = append(all.Sentences, statemachinetest.Sentence[Facts, Payload](s))

@@ -14,7 +14,7 @@ func TestChecker_refusesTwoRowsUnderOneName(t *testing.T) {
 	table := []statemachine.Row{{From: "closed", On: "knocked", To: "open"}, {From: "closed", On: "knocked", To: "locked"}}
 	assert.ErrorContains(t, statemachine.NewChecker(table, "closed").Take(&table[0]), "two rows with the same name")
 	assert.NoError(t, statemachine.NewChecker(table, "closed").Take(&table[1]))
-	assert.Error(t, statemachine.NewChecker(table, "open").Take(&table[1]), "it starts from another state")
+	assert.Error(t, statemachine.NewChecker(table, "open").Take(&table[1]), "the machine is not in the row's From state")
 }
 
 func TestConditions_unknownGuardNeverHolds(t *testing.T) {

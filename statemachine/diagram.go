@@ -15,8 +15,8 @@ type Diagram struct {
 	States   []StateInfo
 	Initial  State
 	Final    State
-	Shapes   map[State]string // Graphviz attributes of states that look special
-	Aside    State            // state that leads away from the goal, so its incoming edges are drawn in a lighter color
+	Shapes   map[State]string // Graphviz attributes of states that differ from the default style
+	Aside    State            // state that is not on the path to success; its incoming edges have a muted color
 	Defaults []Default
 	// Picture is the SVG that Graphviz generated from DOT. The first line of the SVG identifies the DOT, so a test
 	// can detect an outdated picture. The picture is embedded because no small library can produce a comparable
@@ -28,7 +28,7 @@ type Diagram struct {
 type StateInfo struct {
 	Name     State  `json:"name"`
 	Meaning  string `json:"meaning"`
-	Bound    Bound  `json:"-"`        // limit on the time in the state, which tests verify for every visit
+	Bound    Bound  `json:"-"`        // what limits the time in the state
 	Deadline string `json:"deadline"` // Bound in words, for users
 }
 
@@ -43,7 +43,7 @@ const (
 	AtEnd   Bound = "end"   // the final state
 )
 
-// Elapsed is the event that a state's timer has fired. All machines use it.
+// Elapsed is the event that occurs when the timer of a state fires. All machines use it.
 const Elapsed Event = "elapsed"
 
 // edge collects all rows between the same two states, which are drawn as a single arrow.
@@ -139,7 +139,7 @@ func dotState(state StateInfo, folded []*edge) string {
 	return label
 }
 
-// dotAttributes returns the Graphviz attributes of an edge. Edges to Aside are paler.
+// dotAttributes returns the Graphviz attributes of an edge. Edges to the Aside state have a muted color.
 func (d *Diagram) dotAttributes(a *edge) string {
 	if a.to == d.Aside {
 		return `color="#c09090", fontcolor="#804040", `

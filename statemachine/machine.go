@@ -35,8 +35,8 @@ const (
 	Reject Answer = "reject" // log a bug, because the event is impossible in this state
 )
 
-// Row is a transition: in state From, if event On occurs and guard When holds, go to state To and perform actions
-// Do. Why is the reason to show to users. Rows contain only names, so they can be compared, drawn and mutated.
+// Row is a transition: in state From, if event On occurs and guard When holds, go to state To and perform actions Do.
+// Why is the reason shown to users. Rows contain only names, so they can be compared, drawn and mutated.
 type Row struct {
 	From State    `json:"from"`
 	On   Event    `json:"on"`
@@ -58,7 +58,7 @@ func (row *Row) Edge() string {
 // Moves reports whether the row leads to another state.
 func (row *Row) Moves() bool { return row.From != row.To }
 
-// Transition is an entry of the history in the status document: a row that was taken or a change of readiness.
+// Transition is a history entry in the status document: either a row that was taken or a readiness change.
 type Transition struct {
 	At           time.Time `json:"at"`
 	From         State     `json:"from"`
@@ -66,8 +66,8 @@ type Transition struct {
 	Guard        Guard     `json:"guard,omitempty"`
 	To           State     `json:"to"`
 	Reason       string    `json:"reason"`        // reason of the row with details of the event
-	Count        int       `json:"count"`         // number of occurrences; alternating transitions are listed only once
-	AfterSeconds float64   `json:"after_seconds"` // time spent in From
+	Count        int       `json:"count"`         // number of occurrences in one phase, such as polling; they share an entry
+	AfterSeconds float64   `json:"after_seconds"` // since From was entered; for a readiness change, since the previous one
 }
 
 // TransitionCount counts how often a row was taken since the process started.
@@ -78,7 +78,7 @@ type TransitionCount struct {
 	To      State     `json:"to"`
 	Count   int       `json:"count"`
 	Last    time.Time `json:"last"`
-	Seconds float64   `json:"seconds"` // total time spent in From before this transition; 0 if From is To
+	Seconds float64   `json:"seconds"` // total time spent in From before these transitions; 0 if From is To
 }
 
 // Default is the answer to an event in every state that has no row for it.
@@ -88,14 +88,14 @@ type Default struct {
 	Why    string `json:"why"`
 }
 
-// LateEvents are events to ignore in states that have no row for them. Why is the reason.
+// LateEvents lists events to ignore in states that have no row for them. Why is the reason.
 type LateEvents struct {
 	Why string
 	On  []Event
 }
 
-// RejectByDefault returns the defaults of a machine whose events end the work of a state. An event without a row in
-// the current state is rejected, unless it is listed as late.
+// RejectByDefault returns a default for every event in a table. A state without a row for the event rejects the event
+// as a bug, or ignores it if the event is listed as late.
 func RejectByDefault(table []Row, late ...LateEvents) (answers []Default) {
 	awaits := map[Event][]string{}
 	for _, row := range table {
@@ -123,14 +123,14 @@ type Source interface{ States() []State }
 // Group is a set of states that share a row.
 type Group []State
 
-// States returns the states of the group, in the order of a run.
+// States returns the states of the group.
 func (g Group) States() []State { return g }
 
-// Stays is the To of rows in Entries that do not change the state. Stays itself is not a state.
+// Stays as the To of an entry means that the state does not change. Expand replaces Stays with the state in From.
 const Stays = State("")
 
-// Entries are the rows of a table as written in the source, where the From of a row may be a group of states. The row
-// type is unnamed so that tables can omit the field names.
+// Entries lists the rows of a table as written in the source, where the From of a row may be a group of states. The
+// row type is unnamed so that tables can omit the field names.
 type Entries []struct {
 	From Source
 	On   Event
@@ -159,9 +159,10 @@ func Expand(entries Entries) (table []Row) {
 type Facts[F, P any] interface {
 	// Holds reports whether a guard is true. The guard Always is always true, and an unknown guard is never true.
 	Holds(guard Guard) bool
-	// Learn returns the facts updated with the payload of an event. The machine calls Learn before it looks up a row.
+	// Learn returns the facts updated with the payload of an event. The machine calls Learn before it looks up a row,
+	// and discards the result if no row matches.
 	Learn(event Event, payload P) F
-	// Conclude returns the facts updated after a transition.
+	// Conclude returns the facts updated after a row was taken, even if the row does not change the state.
 	Conclude(from State, event Event, to State, payload P) F
 }
 
@@ -189,11 +190,11 @@ type Decision struct {
 	Why    string
 }
 
-// Rules is a table prepared for lookups. Rules are immutable and safe for concurrent use.
+// Rules is a table prepared for lookups. It is immutable and safe for concurrent use.
 type Rules[F Facts[F, P], P any] struct {
 	rows     []Row
 	final    State
-	byKey    map[key][]int // indices of rows
+	byKey    map[key][]int // row indices by state and event, in table order
 	defaults map[Event]Default
 	events   []Event // all events, in the order of the defaults
 }
@@ -204,8 +205,8 @@ type key struct {
 	event Event
 }
 
-// NewRules builds rules from a table and the default answers for events without a row. The final state ignores every
-// event.
+// NewRules builds rules from a table and the default answers to events without a row. The final state ignores every
+// event that has no row.
 func NewRules[F Facts[F, P], P any](table []Row, elsewhere []Default, final State) *Rules[F, P] {
 	rules := &Rules[F, P]{rows: table, final: final, byKey: map[key][]int{}, defaults: map[Event]Default{}}
 	for i, row := range table {
@@ -222,7 +223,7 @@ func NewRules[F Facts[F, P], P any](table []Row, elsewhere []Default, final Stat
 // Row returns the row with the given index, such as the one in a Decision.
 func (r *Rules[F, P]) Row(index int) *Row { return &r.rows[index] }
 
-// Step returns the machine after an event, and the decision that was made.
+// Step returns the machine after an event, and the decision. If no row matches, Step returns the machine unchanged.
 func (r *Rules[F, P]) Step(c Core[F], event Event, payload P) (Core[F], Decision) {
 	facts := c.Facts.Learn(event, payload)
 	decision := r.match(c.State, event, facts)

@@ -18,15 +18,15 @@ import (
 const (
 	maxOutput = 64 << 10 // maximum number of bytes kept of each output stream
 	maxCrash  = 256      // maximum number of characters quoted from a crash
-	// wait is the time limit for reading the output of a child that has exited, because another process may still
-	// hold the pipe open. The limit is generous because reading can be slow on a busy machine.
+	// wait limits how long Run reads output after the child has exited, because another process that inherited the
+	// pipe may hold it open. The limit is generous, because reading can be slow on a busy machine.
 	wait = 10 * time.Second
 )
 
 // Ended describes how a child has exited.
 type Ended struct {
 	Status int    // exit status, or -1 if a signal killed the child
-	Crash  string // first line of the panic or of stderr, or the status in words; "" if Status is 0
+	Crash  string // panic message, first error or line on stderr, or the status in words; "" if Status is 0
 	stdout []byte
 }
 
@@ -65,7 +65,9 @@ func (e Ended) Decode(into any) bool {
 	return json.Unmarshal(line, into) == nil
 }
 
-// crashReason returns the line in which the Go runtime reports a panic or fatal error.
+// crashReason returns the line in which the Go runtime reports a panic or fatal error. Without such a line, it
+// returns the first line of stderr, or only the error if that line is a log line of this program. If stderr is empty,
+// crashReason returns the exit status in words.
 func crashReason(stderr []byte, exited *exec.ExitError) string {
 	for line := range strings.Lines(string(stderr)) {
 		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
@@ -73,7 +75,7 @@ func crashReason(stderr []byte, exited *exec.ExitError) string {
 		}
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(string(stderr)), "\n")
-	var logged struct{ Error string } // a log line of this program
+	var logged struct{ Error string }
 	if json.Unmarshal([]byte(first), &logged) == nil && logged.Error != "" {
 		return logged.Error
 	}

@@ -18,11 +18,11 @@ func shell(t *testing.T, script string) Ended {
 }
 
 func TestDecode_lastLine(t *testing.T) {
-	var said struct{ Good bool }
-	require.True(t, shell(t, `echo noise; echo '{"good":true}'`).Decode(&said))
-	require.True(t, said.Good)
-	require.False(t, shell(t, `echo '{"good":true}'; echo noise`).Decode(&said))
-	require.False(t, shell(t, ``).Decode(&said))
+	var result struct{ Good bool }
+	require.True(t, shell(t, `echo noise; echo '{"good":true}'`).Decode(&result))
+	require.True(t, result.Good)
+	require.False(t, shell(t, `echo '{"good":true}'; echo noise`).Decode(&result))
+	require.False(t, shell(t, ``).Decode(&result))
 }
 
 func TestCrash_isDescribedInOneLine(t *testing.T) {
@@ -44,8 +44,8 @@ func TestCrash_isDescribedInOneLine(t *testing.T) {
 
 // Run must return the output even if another process keeps the pipe open after the child has exited.
 func TestRun_outputIsOpenAfterTheEnd(t *testing.T) {
-	var said struct{ Good bool }
-	require.True(t, shell(t, `sleep 1 & echo '{"good":true}'`).Decode(&said))
+	var result struct{ Good bool }
+	require.True(t, shell(t, `sleep 1 & echo '{"good":true}'`).Decode(&result))
 }
 
 func TestChild_endsWithItsContext(t *testing.T) {

@@ -41,15 +41,15 @@ func TestCopies_emptyPath(t *testing.T) {
 // PreservedCopies must list the copies in order of creation even if the clock was set back.
 func TestCopies_clockSetBack(t *testing.T) {
 	path, noon := filepath.Join(t.TempDir(), "data"), time.Now()
-	var given []string
+	var created []string
 	for _, at := range []time.Time{noon, noon.Add(-time.Hour), noon, noon.Add(time.Microsecond)} {
 		name := PreservedName(path, at)
 		require.NoError(t, os.Mkdir(name, 0o700))
-		given = append(given, name)
+		created = append(created, name)
 	}
 	var found []string
-	for _, one := range PreservedCopies(path) {
-		found = append(found, one.Path)
+	for _, preserved := range PreservedCopies(path) {
+		found = append(found, preserved.Path)
 	}
-	assert.Equal(t, given, found)
+	assert.Equal(t, created, found)
 }

@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience limits a read. The time limit is generous because callers continue without the content after a timeout,
-// and reading from a healthy volume can take more than a second on a busy machine.
-const patience = 3 * time.Second
+// readTimeout limits how long Read waits. The limit is generous, because callers continue without the content after a
+// timeout, and reading from a healthy volume can take more than a second on a busy machine.
+const readTimeout = 3 * time.Second
 
 // ErrHangs means that reading the file has timed out.
 var ErrHangs = errors.New("the read timed out; the volume may be hanging")
 
-// A reading is a read in progress. Concurrent reads of the same path share one reading, so a hanging mount blocks
-// only one thread.
+// A reading is a read in progress. Concurrent reads of the same path share one reading, so a hanging mount blocks at
+// most one thread per path.
 type reading struct {
-	began   time.Time
+	started time.Time
 	done    chan struct{}
 	content []byte
 	err     error
@@ -45,10 +45,10 @@ func Read(path string, limit int64) ([]byte, error) {
 // that operating systems ship.
 const maxBundle = 1 << 20
 
-// ReadCertificates reads a PEM file like Read.
+// ReadCertificates is like Read, for a PEM file of at most 1 MiB.
 func ReadCertificates(path string) ([]byte, error) { return Read(path, maxBundle) }
 
-// ReadRoots reads the certificates in a CA bundle like Read.
+// ReadRoots is like ReadCertificates, but returns the certificates in a pool. Errors name the file.
 func ReadRoots(path string) (*x509.CertPool, error) {
 	bundle, err := ReadCertificates(path)
 	if err != nil {
@@ -67,7 +67,7 @@ func ReadHere(path string, limit int64) ([]byte, error) { return read(path, limi
 
 func readWithin(path string, read func() ([]byte, error)) ([]byte, error) {
 	r := join(path, read)
-	left := time.NewTimer(patience - time.Since(r.began))
+	left := time.NewTimer(readTimeout - time.Since(r.started))
 	defer left.Stop()
 	select {
 	case <-r.done:
@@ -84,7 +84,7 @@ func join(path string, read func() ([]byte, error)) *reading {
 	if r := current[path]; r != nil {
 		return r
 	}
-	r := &reading{began: time.Now(), done: make(chan struct{})}
+	r := &reading{started: time.Now(), done: make(chan struct{})}
 	current[path] = r
 	go func() {
 		r.content, r.err = read()

@@ -2,7 +2,8 @@
 // power. Reads never block forever on a pipe or a hanging mount. A change is durable once the function returns nil.
 // PreservedCopies lists the files and directories that were moved to a PreservedName.
 //
-// Renames and removals that affect the next start are followed by SyncDirectory.
+// Callers that rename or remove a file by other means must call SyncDirectory if the next start depends on the
+// change.
 package disk
 
 import (
@@ -40,7 +41,7 @@ func Rename(from, to string) error {
 
 // Replace atomically and durably replaces the file at path with a file that has the given content and mode 0600.
 // Replace writes and syncs a temporary file, renames it and syncs the directory. Errors name the file and the cause.
-// Concurrent changes of the same path are not allowed.
+// Replace must not be called concurrently for the same path.
 func Replace(path string, content []byte) error {
 	temporary := path + ".tmp"
 	// A file may already exist at this path if a write was interrupted. O_EXCL guarantees that the file is new and
@@ -69,8 +70,8 @@ func writeSynced(path string, content []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// Remove durably removes the file at path, if any. A directory that is not empty is moved to PreservedName instead:
-// it would prevent the record from being written, but users may need its contents.
+// Remove durably removes the file at path, if any. A directory that is not empty is moved to PreservedName instead of
+// being removed: Replace cannot write to a path that is a directory, but users may need its contents.
 func Remove(path string) error {
 	if err := clearPath(path); err != nil {
 		return err
@@ -101,8 +102,8 @@ type PreservedCopy struct {
 	At   time.Time
 }
 
-// PreservedName returns the name to which the file or directory at path is moved. If the clock was set back, the
-// name contains a time one millisecond after the newest copy, so the names always sort by age.
+// PreservedName returns the new name for a file or directory at path that must be preserved. If the clock was set
+// back, the name contains a time one millisecond after the newest copy, so the names always sort by age.
 func PreservedName(path string, at time.Time) string {
 	if all := PreservedCopies(path); len(all) > 0 {
 		if newest := all[len(all)-1].At; !at.Truncate(time.Millisecond).After(newest) {

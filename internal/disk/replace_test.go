@@ -24,7 +24,7 @@ func TestSyncDir_missing(t *testing.T) {
 
 func TestSyncDir_errorNamesIt(t *testing.T) {
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
-		t.Skip("there is no /proc, whose directories cannot be synced")
+		t.Skip("the test requires /proc, whose directories cannot be synced")
 	}
 	assert.ErrorContains(t, disk.SyncDirectory("/proc/self/fd"), "cannot sync directory /proc/self/fd: ")
 }
@@ -44,7 +44,7 @@ func TestReplace_permissionsAndLeftovers(t *testing.T) {
 
 func TestReplace_failureKeepsTheContent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
-	require.NoError(t, os.MkdirAll(filepath.Join(path, "held"), 0o700)) // no file can replace a directory that is not empty
+	require.NoError(t, os.MkdirAll(filepath.Join(path, "held"), 0o700)) // a file cannot replace a directory that is not empty
 	require.Error(t, disk.Replace(path, []byte("new")))
 	assert.DirExists(t, filepath.Join(path, "held"))
 	assert.Equal(t, []string{"record"}, names(t, filepath.Dir(path)))
@@ -52,16 +52,16 @@ func TestReplace_failureKeepsTheContent(t *testing.T) {
 
 func TestRemove_fileOrDirectory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
-	require.NoError(t, disk.Remove(path), "nothing was there")
+	require.NoError(t, disk.Remove(path), "removing a missing file must succeed")
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.NoError(t, disk.Remove(path))
 	assert.Empty(t, names(t, filepath.Dir(path)))
 	require.NoError(t, os.MkdirAll(filepath.Join(path, "held"), 0o700))
 	require.NoError(t, disk.Remove(path))
 	assert.NoFileExists(t, path)
-	aside, err := filepath.Glob(path + ".aside-*/held")
+	preserved, err := filepath.Glob(path + ".aside-*/held")
 	require.NoError(t, err)
-	assert.Len(t, aside, 1)
+	assert.Len(t, preserved, 1)
 }
 
 func TestRemove_failedSync(t *testing.T) {

@@ -48,8 +48,8 @@ func TestURLPasswords_areHidden(t *testing.T) {
 }
 
 func TestLog_escapesControlCharacters(t *testing.T) {
-	const evil = "C1 \u009b31m, turned \u202e, a tag \U000e0041, ok ü"
-	line, err := json.Marshal(evil)
+	const text = "C1 \u009b31m, turned \u202e, a tag \U000e0041, ok ü"
+	line, err := json.Marshal(text)
 	require.NoError(t, err)
 	var out strings.Builder
 	_, err = printable.Log(&out).Write(line)
@@ -58,13 +58,13 @@ func TestLog_escapesControlCharacters(t *testing.T) {
 	assert.Contains(t, out.String(), "ok ü")
 	var read string
 	require.NoError(t, json.Unmarshal([]byte(out.String()), &read))
-	assert.Equal(t, evil, read)
+	assert.Equal(t, text, read)
 }
 
 func TestJSON_isTheSameDocumentWithPrintableTexts(t *testing.T) {
 	document := []byte(`{"a": ["\u001b[2J \"x\\", 1.50, null], "b\n": {"c": "http://u:p@h two\nlines"}}`)
 	assert.Equal(t, `{"a": ["\\x1b[2J \"x\\", 1.50, null], "b": {"c": "http://redacted@h two lines"}}`, string(printable.JSON(document)))
-	assert.Equal(t, `{"a": "\q"}`, string(printable.JSON([]byte(`{"a": "\q"}`))), "a text that nothing can decode")
+	assert.Equal(t, `{"a": "\q"}`, string(printable.JSON([]byte(`{"a": "\q"}`))), "an invalid string must not change")
 }
 
 // JSON must allocate almost nothing for plain text, because every open status page requests the document four times
@@ -86,12 +86,11 @@ func FuzzJSON(f *testing.F) {
 			Next []string
 		}
 		require.NoError(t, json.Unmarshal(printable.JSON(encoded), &shown))
-		valid := strings.ToValidUTF8(text, "\ufffd") // JSON returns the same result, except for repeated invalid bytes
-		if valid == text {
+		if valid := strings.ToValidUTF8(text, "\ufffd"); valid == text { // json.Marshal has replaced invalid bytes
 			require.Equal(t, printable.Line(text), shown.K)
 		}
 		require.Equal(t, []string{shown.K, "x"}, shown.Next)
-		require.Equal(t, printable.Line(shown.K), shown.K, "nothing is left to escape")
+		require.Equal(t, printable.Line(shown.K), shown.K, "no character may be left to escape")
 	})
 }
 
@@ -105,6 +104,6 @@ func FuzzLine(f *testing.F) {
 		line := printable.Line(text)
 		assert.True(t, utf8.ValidString(line))
 		assert.False(t, strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }), "%q", line)
-		assert.Equal(t, line, printable.Line(line), "it is done once")
+		assert.Equal(t, line, printable.Line(line), "Line must be idempotent")
 	})
 }

@@ -14,14 +14,15 @@ import (
 // piece is the number of bytes to flush or free at a time.
 const piece = 4 << 20
 
-// A Writer writes a file sequentially and waits for the disk every few megabytes. Writing does not make the file
+// A Writer writes a file sequentially and flushes it to the disk every few megabytes. Writing does not make the file
 // durable. Call Sync at the end.
 type Writer struct {
 	File *os.File
 	// Drop removes flushed pages from the page cache to leave memory for etcd's database. Set Drop for files that
-	// will not be read soon.
+	// will not be read soon. Drop has no effect if Ahead is set.
 	Drop bool
-	// Ahead starts writing to the disk in the background. Set Ahead for files that will be synced soon.
+	// Ahead makes Write start writing to the disk in the background instead of waiting for the disk. Set Ahead for
+	// files that will be synced soon.
 	Ahead bool
 
 	written, flushed int64 // bytes
@@ -50,8 +51,8 @@ func Remove(ctx context.Context, path string) error {
 	return os.Remove(path)
 }
 
-// shrink truncates a file to zero bytes piece by piece and syncs it after each piece, because no other file may be
-// synced for a while.
+// shrink truncates a file to zero bytes piece by piece. It syncs the file after each piece so that the kernel frees
+// the blocks of the piece now. Otherwise, the next sync of any file would have to free the blocks of all pieces.
 func shrink(ctx context.Context, path string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

@@ -24,7 +24,7 @@ func TestWriter_writesEverything(t *testing.T) {
 }
 
 func TestRemoveLeavesNothing(t *testing.T) {
-	for name, ctx := range map[string]context.Context{"in time": t.Context(), "in a hurry": ended(t)} {
+	for name, ctx := range map[string]context.Context{"context active": t.Context(), "context canceled": canceled(t)} {
 		t.Run(name, func(t *testing.T) {
 			path := written(t, make([]byte, size))
 			require.NoError(t, steady.Remove(ctx, path))
@@ -41,7 +41,7 @@ func TestRemove_unwritableDirectory(t *testing.T) {
 	require.NoDirExists(t, path)
 }
 
-func ended(t *testing.T) context.Context {
+func canceled(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	return ctx

@@ -31,11 +31,11 @@ func AssertGenerated(t *testing.T, path, want string) {
 	is, err := os.ReadFile(path)
 	require.NoError(t, err)
 	if want != string(is) {
-		assert.Fail(t, path+" is outdated; run make dot", firstDifference(string(is), want))
+		assert.Fail(t, path+` is outdated; run "make dot"`, firstDifference(string(is), want))
 	}
 }
 
-// firstDifference describes the first line that differs.
+// firstDifference describes the first line that differs, or the numbers of lines.
 func firstDifference(is, want string) string {
 	old, now := strings.Split(is, "\n"), strings.Split(want, "\n")
 	for i := range min(len(old), len(now)) {
@@ -46,7 +46,7 @@ func firstDifference(is, want string) string {
 	return fmt.Sprintf("got %d lines, want %d", len(old), len(now))
 }
 
-// headerFor returns the first line of a graph's picture.
+// headerFor returns the first line of the picture of a graph, which contains the graph's SHA-256.
 func headerFor(dot string) string {
 	return fmt.Sprintf("<!-- made by \"make dot\" of %x -->", sha256.Sum256([]byte(dot)))
 }
@@ -70,7 +70,7 @@ func (m Machine) AssertDiagram(t *testing.T, path, dot string, restyle func(svg 
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	source, svg, _ := strings.Cut(string(content), "\n")
-	assert.Equal(t, headerFor(dot), source, "%s is outdated; run make dot", path)
+	assert.Equal(t, headerFor(dot), source, `%s is outdated; run "make dot"`, path)
 	for _, state := range m.StateNames() {
 		assert.True(t, strings.Contains(svg, `id="state_`+string(state)+`"`), "%s is missing in %s", state, path)
 	}
@@ -82,7 +82,7 @@ func graphviz(t *testing.T, dot string) string {
 	layout := exec.CommandContext(t.Context(), "dot", "-Tsvg")
 	layout.Stdin = strings.NewReader(dot)
 	svg, err := layout.Output()
-	require.NoError(t, err, "make dot requires Graphviz")
+	require.NoError(t, err, `"make dot" requires Graphviz`)
 	_, element, found := strings.Cut(string(svg), "<svg")
 	require.True(t, found)
 	return "<svg" + element

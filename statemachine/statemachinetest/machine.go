@@ -14,9 +14,9 @@ import (
 // Machine is a table with its states, events and guards.
 type Machine struct {
 	Table     []statemachine.Row
-	Elsewhere []statemachine.Default // must handle every event
+	Elsewhere []statemachine.Default // default answers, one for every event
 	States    []statemachine.StateInfo
-	Guards    []statemachine.Guard // must be exactly the guards used in the table
+	Guards    []statemachine.Guard // all guards of the table, except Always
 }
 
 // StateNames returns the names of all states, in order.
