@@ -24,7 +24,7 @@ type Code int
 // Exit statuses of start-etcd. Zero is reserved for a clean stop that was requested.
 const (
 	Clean       Code = 0   // stopped cleanly on request
-	Crashed     Code = 2   // a panic, for which Go uses the same status, or a fatal etcd error
+	Crashed     Code = 2   // a panic (Go uses the same status) or a fatal etcd error
 	Usage       Code = 64  // invalid flag or environment variable
 	ServerTaken Code = 69  // the wrapper's own server failed or could not start
 	EtcdFailed  Code = 70  // etcd failed to start or stopped unexpectedly
@@ -32,13 +32,13 @@ const (
 	NotReady    Code = 75  // etcd did not become ready within --etcd-ready-timeout
 	BadConfig   Code = 78  // the etcd configuration is invalid, or the requested operation is not possible
 	OutOfTime   Code = 124 // the shutdown timed out
-	forcedBase  Code = 128 // plus the number of the second signal, like in a shell
+	forcedBase  Code = 128 // base for a second signal: 128 plus the signal number, as in a shell
 )
 
 // Exit statuses of the other commands, in addition to Usage. These statuses never appear in logs or termination
 // messages. Some of the numbers are also used by start-etcd.
 const (
-	ToolFailed     Code = 1  // etcdctl, etcdutl or defrag failed; etcdctl and etcdutl choose the number
+	ToolFailed     Code = 1  // any other failure; etcdctl and etcdutl may also return statuses of their own
 	NoAnswer       Code = 69 // status, defrag: no wrapper responds on the port
 	NotTold        Code = 70 // status, defrag, --dump-fsm: the result cannot be read or printed
 	MemberNotReady Code = 75 // status: the member is not ready
@@ -54,7 +54,7 @@ const (
 // SecondSignal returns the exit status for a stop that a second signal interrupted.
 func SecondSignal(second syscall.Signal) Code { return forcedBase + Code(second) }
 
-// String returns a short description for log lines.
+// String returns a short description of the status for log lines and messages.
 func (c Code) String() string {
 	if c > forcedBase {
 		return fmt.Sprintf("forced by a second signal (%s)", syscall.Signal(c-forcedBase))

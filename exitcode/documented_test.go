@@ -26,7 +26,7 @@ func constants(t *testing.T) map[string]Code {
 	require.NoError(t, err)
 	found := map[string]Code{}
 	for _, name := range checked.Scope().Names() {
-		if c, is := checked.Scope().Lookup(name).(*types.Const); is && c.Exported() && c.Type().String() == "exitcode.Code" {
+		if c, ok := checked.Scope().Lookup(name).(*types.Const); ok && c.Exported() && c.Type().String() == "exitcode.Code" {
 			number, exact := constant.Int64Val(c.Val())
 			require.True(t, exact)
 			found[name] = Code(number)
@@ -35,8 +35,8 @@ func constants(t *testing.T) map[string]Code {
 	return found
 }
 
-// visitors maps the statuses of the other commands to their descriptions in the docs.
-var visitors = map[string]string{
+// otherCommands maps the statuses of the other commands to their descriptions in the docs.
+var otherCommands = map[string]string{
 	"ToolFailed": "", "NotTold": "", // codes that are not documented
 	"NoAnswer": "69 if nothing responds", "MemberNotReady": "75 if the member is not ready",
 	"StoreAway": "69 if the store cannot be used", "BackupFailed": "70 if", "ChecksFailed": "75 if a check failed", "NotKept": "78 if",
@@ -50,15 +50,15 @@ func TestStatuses_areDocumented(t *testing.T) {
 	all, runs := constants(t), map[string]bool{"128+n": true}
 	require.Equal(t, OutOfTime, all["OutOfTime"])
 	for name, code := range all {
-		if promise, is := visitors[name]; is {
-			assert.Contains(t, docs.Text(t), promise)
+		if description, ok := otherCommands[name]; ok {
+			assert.Contains(t, docs.Text(t), description)
 			continue
 		}
 		number := strconv.Itoa(int(code))
 		runs[number] = true
 		assert.False(t, strings.HasPrefix(code.String(), "status "), "give %s a description in code.go", name)
-		assert.True(t, documented[number], "put %s (%s) into the table of exit statuses of README.md or docs/*.md", number, name)
+		assert.True(t, documented[number], "add %s (%s) to the table of exit statuses in README.md or docs/*.md", number, name)
 	}
-	assert.Equal(t, runs, documented, "the documentation names a status that no run ends with")
-	assert.Len(t, runs, 1+len(all)-len(visitors), "two meanings have one number: no reader of a pod's status can tell them apart")
+	assert.Equal(t, runs, documented, "the documentation lists a status that start-etcd never returns")
+	assert.Len(t, runs, 1+len(all)-len(otherCommands), "two statuses of start-etcd have the same number")
 }

@@ -19,14 +19,14 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// A CrashNote is a file on the volume that tells users the reason for a crash. The note does not affect the
-// validation mode, because there is no clean exit record after a crash.
+// A CrashNote is a file on the volume that contains the reason for a crash. The note is only shown to users: after a
+// crash, there is no clean exit record, so the next start performs a full validation with or without a note.
 type CrashNote struct {
 	path string
-	file atomic.Pointer[os.File] // nil unless armed; an abandoned start may arm the note while the process is exiting
+	file atomic.Pointer[os.File] // nil unless armed; atomic because a start may still call Arm while the process exits
 }
 
-// Suffixes of the notes on earlier crashes.
+// Suffixes that Arm appends to the names of notes on earlier crashes.
 const (
 	firstCrash  = ".first"  // first crash since a run served requests
 	latestCrash = ".latest" // latest crash since then, if there has been more than one
@@ -38,7 +38,8 @@ func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 // PreviousReason returns the reason for the crash of the last run on one line, or "". Call PreviousReason before Arm.
 func (n *CrashNote) PreviousReason() string { return firstLineOf(n.path) }
 
-// FirstReason returns the reason for the first crash in a crash loop, or "" if it happened before since.
+// FirstReason returns the reason for the first crash in a crash loop, or "" if there was none or it happened before
+// since.
 func (n *CrashNote) FirstReason(since time.Time) string {
 	info, err := os.Lstat(n.path + firstCrash)
 	if err != nil || info.ModTime().Before(since) {
@@ -61,10 +62,11 @@ func firstLineOf(path string) string {
 	return printable.Line(string(line))
 }
 
-// Arm makes the Go runtime write the stack trace of a panic in any goroutine to the note. Arm keeps the note on the
-// last crash as either the first or the latest note of a crash loop. loops reports whether no run has served
-// requests since the first crash. Call Arm only while the volume is locked, because a second process could
-// otherwise overwrite the note. If the note is already armed, Arm does nothing.
+// Arm makes the Go runtime write the stack trace of a panic in any goroutine to the note. If there is a note on a
+// previous crash, Arm first renames the note, so that it is not overwritten. loops must be true if no run has served
+// requests since the first crash: the note is then kept as the latest one of the crash loop, unless it is the first.
+// Call Arm only while the volume is locked, because a second process could otherwise overwrite the note. If the note
+// is already armed, Arm does nothing.
 func (n *CrashNote) Arm(loops bool) error {
 	if n.file.Load() != nil {
 		return nil
@@ -85,7 +87,7 @@ func (n *CrashNote) Arm(loops bool) error {
 	return nil
 }
 
-// keep renames the note on a crash so that the next crash does not overwrite it.
+// keep renames the note on the previous crash, so that the next crash does not overwrite it.
 func (n *CrashNote) keep(loops bool) error {
 	if n.PreviousReason() == "" {
 		return nil
@@ -99,7 +101,8 @@ func (n *CrashNote) keep(loops bool) error {
 	return os.Rename(n.path, n.path+firstCrash)
 }
 
-// Leave writes the reason for a crash that is not a Go panic, such as a fatal etcd error, to an armed note.
+// Leave writes the reason for a crash that is not a Go panic, such as a fatal etcd error. If the note is not armed,
+// Leave does nothing.
 func (n *CrashNote) Leave(reason string) error {
 	file := n.file.Load()
 	if file == nil {
@@ -109,7 +112,7 @@ func (n *CrashNote) Leave(reason string) error {
 	return errors.Join(err, file.Sync())
 }
 
-// Discard removes an armed note after a run that has not crashed.
+// Discard removes an armed note after a run that did not crash.
 func (n *CrashNote) Discard() error {
 	file := n.file.Swap(nil)
 	if file == nil {
@@ -119,8 +122,8 @@ func (n *CrashNote) Discard() error {
 	return errors.Join(err, file.Close(), os.Remove(n.path))
 }
 
-// A LastRun is a note that tells users of the next run about this one. The note does not affect the validation
-// mode. The zero value means that there is no note.
+// A LastRun is a note on the volume that describes a run, so that the next run can report to users how the run ended.
+// The note does not affect the validation mode. The zero value means that there is no note.
 type LastRun struct {
 	Began  time.Time `json:"began"`
 	Ended  time.Time `json:"ended,omitzero"` // zero while the run is in progress, or if the process was killed
@@ -132,15 +135,16 @@ type LastRun struct {
 	DataDir string `json:"data_dir,omitempty"`
 }
 
-// Lost reports whether a run served data from a directory that, according to isEmpty, is now missing or empty.
+// Lost reports whether the latest run that served requests used dataDir, but dataDir is now missing or empty
+// according to isEmpty, so the data has been lost.
 func (r LastRun) Lost(dataDir string, isEmpty func(dataDir string) bool) bool {
 	return r.DataDir != "" && r.DataDir == dataDir && isEmpty(dataDir)
 }
 
-// Maximum sizes in bytes: maxLastRun of a note, and maxLastReason of the reason in it.
+// Maximum sizes in bytes.
 const (
-	maxLastRun    = 8 << 10
-	maxLastReason = 1 << 10
+	maxLastRun    = 8 << 10 // note about the last run
+	maxLastReason = 1 << 10 // LastRun.Reason in the note
 )
 
 // ReadLastRun returns the note at path, or fs.ErrNotExist if there is none.
@@ -201,8 +205,8 @@ func (m *Message) write(text string, final bool) error {
 	return WriteMessage(m.path, text)
 }
 
-// WriteMessage writes a termination message. If the file does not exist, WriteMessage returns nil, because no message
-// is expected.
+// WriteMessage writes a termination message. If the file does not exist, WriteMessage does nothing: Kubernetes
+// creates the file before it starts a container, so the process is not running in a pod.
 func WriteMessage(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -27,26 +27,26 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		done := make(chan struct{})
-		go func() { panic("the reason of the crash") }()
+		go func() { panic("reason for the crash") }()
 		<-done
 	}
 	os.Exit(m.Run())
 }
 
-func TestPanic_leavesItsReason(t *testing.T) {
+func TestCrashNote_recordsAPanic(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "note")
 	child := exec.CommandContext(t.Context(), os.Args[0])
 	child.Env = append(os.Environ(), crashEnv+"="+path)
 	assert.Error(t, child.Run())
-	assert.Equal(t, int(exitcode.Crashed), child.ProcessState.ExitCode(), "Go's own status is the one that is documented")
-	assert.Contains(t, exitcode.NewCrashNote(path).PreviousReason(), "the reason of the crash")
+	assert.Equal(t, int(exitcode.Crashed), child.ProcessState.ExitCode(), "Go exits with the documented status")
+	assert.Contains(t, exitcode.NewCrashNote(path).PreviousReason(), "reason for the crash")
 }
 
-func TestCrashNote_keepsAReason(t *testing.T) {
+func TestCrashNote_recordsAReason(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "note")
 	note := exitcode.NewCrashNote(path)
 	assert.Empty(t, note.PreviousReason())
-	require.NoError(t, note.Leave("nobody armed it"), "which is no error")
+	require.NoError(t, note.Leave("not armed"), "Leave does nothing before Arm")
 	require.NoError(t, note.Arm(false))
 	require.NoError(t, note.Leave("etcd: failed to save\nwith a second line"))
 	assert.Equal(t, "etcd: failed to save", exitcode.NewCrashNote(path).PreviousReason())
@@ -54,16 +54,16 @@ func TestCrashNote_keepsAReason(t *testing.T) {
 
 func TestCrashNote_onAFullVolume(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("no room can be set aside here")
+		t.Skip("space can only be reserved on Linux")
 	}
 	path := filepath.Join(t.TempDir(), "note")
 	require.NoError(t, exitcode.NewCrashNote(path).Arm(false))
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	assert.Zero(t, info.Size(), "an armed note is empty")
-	stat, is := info.Sys().(*syscall.Stat_t)
-	require.True(t, is)
-	assert.GreaterOrEqual(t, stat.Blocks*512, int64(16<<10), "blocks are allocated for it")
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	require.True(t, ok)
+	assert.GreaterOrEqual(t, stat.Blocks*512, int64(16<<10), "space is reserved for the reason")
 }
 
 // Discard must remove the note even while a start is still arming it, because a second signal may make the program
@@ -87,16 +87,16 @@ func TestCrashNote_isRemovedWithoutACrash(t *testing.T) {
 	assert.NoFileExists(t, path)
 }
 
-func TestTerminationMessage_path(t *testing.T) {
+func TestWriteMessage_replacesAnExistingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
-	require.NoError(t, exitcode.WriteMessage(path, "nobody asks"))
+	require.NoError(t, exitcode.WriteMessage(path, "not in a pod"))
 	assert.NoFileExists(t, path)
 
 	write(t, path, strings.Repeat("an older message", 100))
 	require.NoError(t, exitcode.WriteMessage(path, strings.Repeat("x", 5000)))
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
-	assert.Equal(t, strings.Repeat("x", 4096), string(content), "what Kubernetes keeps")
+	assert.Equal(t, strings.Repeat("x", 4096), string(content), "Kubernetes keeps at most 4,096 bytes")
 }
 
 // Control characters must be escaped, because the text may come from the certificate of another machine.
@@ -116,7 +116,7 @@ func TestTerminationMessage_controlCharacters(t *testing.T) {
 	require.NoError(t, note.Leave("bad name \x1b[2J"))
 	content, err = os.ReadFile(path)
 	require.NoError(t, err)
-	assert.Equal(t, "bad name \\x1b[2J\n", string(content), "also for those who look at the file")
+	assert.Equal(t, "bad name \\x1b[2J\n", string(content), "control characters are escaped in the file too")
 }
 
 func TestTerminationMessage_truncation(t *testing.T) {
@@ -138,14 +138,14 @@ func TestStatuses_haveMeanings(t *testing.T) {
 	} {
 		assert.Equal(t, want, status.String())
 	}
-	assert.Equal(t, exitcode.Code(143), exitcode.SecondSignal(syscall.SIGTERM), "as shells do it")
+	assert.Equal(t, exitcode.Code(143), exitcode.SecondSignal(syscall.SIGTERM), "128 plus the signal number, as in a shell")
 }
 
 func TestCrashLoop_keepsFirstAndLatest(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "note")
-	crash := func(reason string, goesOn bool) {
+	crash := func(reason string, loops bool) {
 		note := exitcode.NewCrashNote(path)
-		require.NoError(t, note.Arm(goesOn))
+		require.NoError(t, note.Arm(loops))
 		require.NoError(t, note.Leave(reason))
 	}
 	crash("one", true)
@@ -158,13 +158,13 @@ func TestCrashLoop_keepsFirstAndLatest(t *testing.T) {
 	assert.Equal(t, "four", exitcode.NewCrashNote(path).PreviousReason())
 
 	crash("five", false)
-	assert.Equal(t, "four", exitcode.NewCrashNote(path).FirstReason(time.Time{}), "a run has served, so a new loop began with it")
+	assert.Equal(t, "four", exitcode.NewCrashNote(path).FirstReason(time.Time{}), "a run served requests, so a new loop started")
 	assert.NoFileExists(t, path+".latest")
 }
 
 func TestTerminationMessage_preparedUntilWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
-	write(t, path, "of the last container, which had much more to say")
+	write(t, path, "a longer message of the previous container")
 	message := exitcode.NewMessage(path)
 	require.NoError(t, message.Prepare("killed in Query"))
 	require.NoError(t, message.Prepare("killed"))
@@ -174,7 +174,7 @@ func TestTerminationMessage_preparedUntilWritten(t *testing.T) {
 	assert.Equal(t, "clean stop", read(t, path))
 }
 
-func TestOutcome_isKeptForTheNextRun(t *testing.T) {
+func TestLastRun_isReadByTheNextRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last")
 	_, err := exitcode.ReadLastRun(path)
 	require.ErrorIs(t, err, fs.ErrNotExist)
@@ -184,7 +184,7 @@ func TestOutcome_isKeptForTheNextRun(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, exitcode.EtcdFailed, run.Status)
 	assert.Equal(t, began, run.Began)
-	assert.True(t, strings.HasPrefix(run.Reason, "no\\x1b xxx"), "nothing that a terminal obeys: %.20s", run.Reason)
+	assert.True(t, strings.HasPrefix(run.Reason, "no\\x1b xxx"), "control characters are escaped: %.20s", run.Reason)
 
 	write(t, path, "{")
 	run, err = exitcode.ReadLastRun(path)
@@ -199,7 +199,7 @@ func read(t *testing.T, path string) string {
 	return string(content)
 }
 
-func TestLostData_isRemembered(t *testing.T) {
+func TestLastRun_detectsLostData(t *testing.T) {
 	t.Parallel()
 	empty, full := func(string) bool { return true }, func(string) bool { return false }
 	path := filepath.Join(t.TempDir(), "exit_code.last")
@@ -207,7 +207,7 @@ func TestLostData_isRemembered(t *testing.T) {
 	run, err := exitcode.ReadLastRun(path)
 	require.NoError(t, err)
 	assert.True(t, run.Lost("/volume/new.etcd", empty))
-	assert.False(t, run.Lost("/volume/new.etcd", full), "the data are there")
-	assert.False(t, run.Lost("/volume/other.etcd", empty), "no run has served there")
+	assert.False(t, run.Lost("/volume/new.etcd", full), "the directory is not empty")
+	assert.False(t, run.Lost("/volume/other.etcd", empty), "no run has served requests from this directory")
 	assert.False(t, exitcode.LastRun{}.Lost("", empty))
 }

@@ -83,7 +83,7 @@ func (r *Record) Remove() error {
 	if unclean == nil && (unknown == nil || errors.Is(unknown, fs.ErrNotExist)) {
 		r.removed, r.removedNote = word, note
 	}
-	_ = os.Remove(r.notePath()) // useless without a record
+	_ = os.Remove(r.notePath()) // ignored without a record
 	return nil
 }
 
@@ -98,9 +98,9 @@ func (r *Record) Restore() error {
 	return r.put(r.removed, r.removedNote)
 }
 
-// Invalidate permanently removes the record. After Invalidate, Restore and Write never write a record, even if the
-// removal failed. Call Invalidate as soon as another process is found to have the data open for writing, because it
-// is impossible to find out how that process ends.
+// Invalidate permanently removes the record. After Invalidate, Restore and Write never write a record, but retry the
+// removal in case it failed. Call Invalidate as soon as another process is found to have the data open for writing,
+// because this process cannot know whether the other one closes the data cleanly.
 func (r *Record) Invalidate() error {
 	r.forfeited = true
 	return r.Remove()
@@ -109,8 +109,8 @@ func (r *Record) Invalidate() error {
 // Invalid reports whether Invalidate has been called.
 func (r *Record) Invalid() bool { return r.forfeited }
 
-// Write durably writes the word and a note about the data files. Call Write only after closing etcd has returned.
-// After Invalidate, Write does nothing and returns nil.
+// Write durably writes the word and a note about the data files. Call Write only after etcd has been closed. After
+// Invalidate, Write does not write a record and retries the removal instead.
 func (r *Record) Write(word Word) error {
 	if r.forfeited {
 		return r.Remove()
@@ -122,7 +122,7 @@ func (r *Record) Write(word Word) error {
 	return r.put(word, note)
 }
 
-// put writes the note before the word, so that a word never exists without a note, even after a crash.
+// put writes the note before the word, so that a word never exists without its note, even after a crash.
 func (r *Record) put(word Word, note []byte) error {
 	if note != nil {
 		if err := disk.Replace(r.notePath(), note); err != nil {

@@ -33,7 +33,7 @@ func TestRecord_cleanWords(t *testing.T) {
 		assert.Equal(t, word, read)
 		info, err := os.Lstat(path)
 		require.NoError(t, err)
-		assert.Equal(t, os.FileMode(0o600), info.Mode(), "a regular file, its owner's only")
+		assert.Equal(t, os.FileMode(0o600), info.Mode(), "a regular file that only its owner can access")
 	}
 }
 
@@ -41,7 +41,7 @@ func TestRecord_cleanWords(t *testing.T) {
 // prevent a clean record from being written later.
 func TestRead_unclean(t *testing.T) {
 	for name, put := range map[string]func(t *testing.T, path string){
-		"nothing":              func(*testing.T, string) {},
+		"no file":              func(*testing.T, string) {},
 		"an empty file":        func(t *testing.T, path string) { write(t, path, "") },
 		"a part of a word":     func(t *testing.T, path string) { write(t, path, "termin") },
 		"a word and a newline": func(t *testing.T, path string) { write(t, path, "terminated\n") },
@@ -104,7 +104,7 @@ func TestRemove_keepsTheTargetOfALink(t *testing.T) {
 }
 
 func TestRestore(t *testing.T) {
-	t.Run("a clean word", func(t *testing.T) {
+	t.Run("a record without a note", func(t *testing.T) {
 		record, _ := recordIn(t)
 		require.NoError(t, record.Write(exitcode.Interrupted))
 		require.NoError(t, record.Remove())
@@ -113,11 +113,11 @@ func TestRestore(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, exitcode.Interrupted, word)
 	})
-	t.Run("a clean word and what was noted with it", func(t *testing.T) {
+	t.Run("a record with a note", func(t *testing.T) {
 		record, path := recordIn(t)
 		record.Describe(func() []byte { return []byte("at the close") })
 		require.NoError(t, record.Write(exitcode.Terminated))
-		record.Describe(func() []byte { return []byte("now") })
+		record.Describe(func() []byte { return []byte("after the restart") })
 		require.NoError(t, record.Remove())
 		assert.NoFileExists(t, path+".data")
 		require.NoError(t, record.Restore())
@@ -126,7 +126,7 @@ func TestRestore(t *testing.T) {
 		assert.Equal(t, "at the close", string(note))
 		assert.FileExists(t, path)
 	})
-	t.Run("not a word whose note cannot be read", func(t *testing.T) {
+	t.Run("not a record whose note cannot be read", func(t *testing.T) {
 		record, path := recordIn(t)
 		require.NoError(t, record.Write(exitcode.Terminated))
 		require.NoError(t, os.Mkdir(path+".data", 0o700))
@@ -134,7 +134,7 @@ func TestRestore(t *testing.T) {
 		require.NoError(t, record.Restore())
 		assert.NoFileExists(t, path)
 	})
-	t.Run("nothing", func(t *testing.T) {
+	t.Run("not an unclean record", func(t *testing.T) {
 		record, path := recordIn(t)
 		write(t, path, "garbage")
 		require.NoError(t, record.Remove())
@@ -160,7 +160,7 @@ func TestInvalidate(t *testing.T) {
 			assert.NoFileExists(t, path)
 			require.NoError(t, record.Restore())
 			assert.NoFileExists(t, path)
-			require.NoError(t, record.Write(exitcode.Terminated), "the end is in order all the same")
+			require.NoError(t, record.Write(exitcode.Terminated), "a clean shutdown after Invalidate is no error")
 			assert.NoFileExists(t, path)
 		})
 	}
@@ -168,21 +168,21 @@ func TestInvalidate(t *testing.T) {
 
 func TestInvalidate_failedRemovalIsRepeatedByWrite(t *testing.T) {
 	record, path := recordIn(t)
-	aside := filepath.Dir(path) + ".away"
+	moved := filepath.Dir(path) + ".moved"
 	require.NoError(t, record.Write(exitcode.Terminated))
-	require.NoError(t, os.Rename(filepath.Dir(path), aside))
+	require.NoError(t, os.Rename(filepath.Dir(path), moved))
 	require.ErrorContains(t, record.Invalidate(), "cannot remove exit record")
 	assert.True(t, record.Invalid())
 	require.Error(t, record.Restore())
 	require.Error(t, record.Write(exitcode.Terminated))
-	require.NoError(t, os.Rename(aside, filepath.Dir(path)))
+	require.NoError(t, os.Rename(moved, filepath.Dir(path)))
 	require.NoError(t, record.Write(exitcode.Terminated))
 	assert.NoFileExists(t, path)
 }
 
 func TestRemove_missingDirectory(t *testing.T) {
 	record := exitcode.NewRecord(filepath.Join(t.TempDir(), "missing", "exit_code"))
-	assert.ErrorContains(t, record.Remove(), "cannot remove exit record", "its removal could not be made durable")
+	assert.ErrorContains(t, record.Remove(), "cannot remove exit record", "the removal may not be durable")
 	assert.ErrorContains(t, record.Write(exitcode.Terminated), "cannot write exit record")
 }
 
@@ -196,7 +196,8 @@ func TestWrite_leftoverOfAnInterruptedWrite(t *testing.T) {
 	assert.NoFileExists(t, path+".tmp")
 }
 
-// If the note is lost, the word must not be mistaken for a record that was written without a note.
+// Write must not write the word if the note cannot be written, because the record would look like one that never had
+// a note.
 func TestRecord_requiresItsNote(t *testing.T) {
 	record, path := recordIn(t)
 	record.Describe(func() []byte { return []byte("at the close") })

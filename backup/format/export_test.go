@@ -1,6 +1,6 @@
 package format
 
-// Forge returns an object with unchecked records and a manifest with matching digests.
+// Forge returns an object with the given records, which may be invalid. The body in the manifest matches the records.
 func Forge(keys *Keys, manifest Manifest, records []byte) (Object, error) {
 	var data chunkBuffer
 	sealed, err := keys.Seal(&data)

@@ -48,25 +48,25 @@ func record(kind string, numbers ...uint64) string {
 func TestSegmentReader_rejectsForgedRecords(t *testing.T) {
 	key := string(Row(7, 0, "").Key)
 	for name, records := range map[string]string{
-		"nothing":                         "",
-		"no end":                          record("M", 7, 1),
-		"a wrong count":                   record("Z", 1),
-		"something behind the end":        record("Z", 0) + record("Z", 0),
-		"an unknown type":                 record("X", 0) + record("Z", 1),
-		"a row that no manifest promised": record("R", 17) + key + record("", 0) + record("Z", 1),
-		"a bucket that nobody promised":   record("B", 1) + "a" + record("", 0, 0) + record("Z", 1),
-		"a marker that nobody promised":   record("M", 7, 1) + record("Z", 1),
-		"a key that is too long":          record("R", 19) + key + "tt" + record("", 0) + record("Z", 1),
-		"a value that is not there":       record("R", 17) + key + record("", 1<<27),
-		"a value beyond all bounds":       record("R", 17) + key + record("", 1<<62),
-		"a bucket beyond all bounds":      record("B", 1) + "a" + record("", 1, 1<<40),
-		"a bucket with a long name":       record("B", 1<<20),
-		"a bucket of other entries":       record("B", 1) + "a" + record("", 2, 2) + record("", 0, 0) + record("Z", 1),
-		"a bucket that is cut":            record("B", 1) + "a" + record("", 1, 2) + record("", 0, 9) + record("Z", 1),
-		"a number without end":            "M" + strings.Repeat("\xff", 30),
-		"a negative number":               record("M", 1<<63, 1) + record("Z", 1),
-		"a hash of 33 bits":               record("H", 1, 1, 1<<32) + record("Z", 1),
-		"too many hashes":                 strings.Repeat(record("H", 1, 1, 1), 5000) + record("Z", 5000),
+		"no records":                           "",
+		"no end record":                        record("M", 7, 1),
+		"an end record with a wrong count":     record("Z", 1),
+		"data after the end record":            record("Z", 0) + record("Z", 0),
+		"an unknown record type":               record("X", 0) + record("Z", 1),
+		"a row that is not in the manifest":    record("R", 17) + key + record("", 0) + record("Z", 1),
+		"a bucket that is not in the manifest": record("B", 1) + "a" + record("", 0, 0) + record("Z", 1),
+		"a marker that is not in the manifest": record("M", 7, 1) + record("Z", 1),
+		"a key that is too long":               record("R", 19) + key + "tt" + record("", 0) + record("Z", 1),
+		"a missing value":                      record("R", 17) + key + record("", 1<<27),
+		"a value length above the limit":       record("R", 17) + key + record("", 1<<62),
+		"a bucket length above the limit":      record("B", 1) + "a" + record("", 1, 1<<40),
+		"a bucket name length above the limit": record("B", 1<<20),
+		"a bucket with a wrong entry count":    record("B", 1) + "a" + record("", 2, 2) + record("", 0, 0) + record("Z", 1),
+		"a bucket with a truncated entry":      record("B", 1) + "a" + record("", 1, 2) + record("", 0, 9) + record("Z", 1),
+		"an endless number":                    "M" + strings.Repeat("\xff", 30),
+		"a number of 64 bits":                  record("M", 1<<63, 1) + record("Z", 1),
+		"a hash of 33 bits":                    record("H", 1, 1, 1<<32) + record("Z", 1),
+		"too many hashes":                      strings.Repeat(record("H", 1, 1, 1), 5000) + record("Z", 5000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := readAll(forged(t, empty(), records), &format.Keys{})
@@ -75,18 +75,18 @@ func TestSegmentReader_rejectsForgedRecords(t *testing.T) {
 		})
 	}
 	_, err := readAll(forged(t, empty(), record("Z", 0)), &format.Keys{})
-	assert.NoError(t, err, "that's what it takes")
-	_, err = readAll(forgedOf(t, 100, record("Z", 0)), &format.Keys{})
-	assert.ErrorIs(t, err, format.ErrDamaged, "fewer bytes than promised")
+	assert.NoError(t, err, "an end record alone is valid")
+	_, err = readAll(forgedWithSize(t, 100, record("Z", 0)), &format.Keys{})
+	assert.ErrorIs(t, err, format.ErrDamaged, "fewer bytes than the manifest states")
 }
 
 func TestSegmentReader_limitsMemoryForForgedLengths(t *testing.T) {
 	zeros := strings.Repeat("\x00", 64<<20)
 	for name, object := range map[string]io.Reader{
-		"a value":                forged(t, empty(), record("R", 17)+string(Row(7, 0, "").Key)+record("", 200<<20)),
-		"a bucket":               forged(t, empty(), record("B", 1)+"a"+record("", 1, 200<<20)),
-		"a bucket's name":        forged(t, empty(), record("B", 60<<20)+zeros),
-		"more than was promised": forgedOf(t, 100, record("B", 1)+"a"+record("", 1, 60<<20)+zeros),
+		"a value":                             forged(t, empty(), record("R", 17)+string(Row(7, 0, "").Key)+record("", 200<<20)),
+		"a bucket":                            forged(t, empty(), record("B", 1)+"a"+record("", 1, 200<<20)),
+		"a bucket's name":                     forged(t, empty(), record("B", 60<<20)+zeros),
+		"more bytes than the manifest states": forgedWithSize(t, 100, record("B", 1)+"a"+record("", 1, 60<<20)+zeros),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
@@ -99,24 +99,24 @@ func TestSegmentReader_limitsMemoryForForgedLengths(t *testing.T) {
 	}
 }
 
-// forgedOf is like forged, but the manifest claims the given number of record bytes.
-func forgedOf(t testing.TB, raw int64, records string) io.Reader {
+// forgedWithSize is like forged, but the manifest states that the records are raw bytes long.
+func forgedWithSize(t testing.TB, raw int64, records string) io.Reader {
 	manifest := empty()
 	manifest.RawBytes = raw
 	return forged(t, manifest, records)
 }
 
-func TestManifest_contradictionsAreDamage(t *testing.T) {
+func TestManifest_inconsistentFieldsAreDamage(t *testing.T) {
 	for name, change := range map[string]func(*format.Manifest){
-		"no cluster":             func(m *format.Manifest) { m.Cluster = "" },
-		"no generation":          func(m *format.Manifest) { m.Generation = 0 },
-		"no position":            func(m *format.Manifest) { m.Position = format.Position{} },
-		"negative rows":          func(m *format.Manifest) { m.Rows = -1 },
-		"rows without revision":  func(m *format.Manifest) { m.Rows = 1 },
-		"revision without rows":  func(m *format.Manifest) { m.End = 9 },
-		"a digest that moved":    func(m *format.Manifest) { m.After = format.Digest{} },
-		"records beyond measure": func(m *format.Manifest) { m.RawBytes = 1 << 60 },
-		"records less than none": func(m *format.Manifest) { m.RawBytes = -1 },
+		"no cluster":                func(m *format.Manifest) { m.Cluster = "" },
+		"no generation":             func(m *format.Manifest) { m.Generation = 0 },
+		"no position":               func(m *format.Manifest) { m.Position = format.Position{} },
+		"negative rows":             func(m *format.Manifest) { m.Rows = -1 },
+		"rows without revision":     func(m *format.Manifest) { m.Rows = 1 },
+		"revision without rows":     func(m *format.Manifest) { m.End = 9 },
+		"other digest without rows": func(m *format.Manifest) { m.After = format.Digest{} },
+		"size above the limit":      func(m *format.Manifest) { m.RawBytes = 1 << 60 },
+		"negative size":             func(m *format.Manifest) { m.RawBytes = -1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			manifest := empty()
@@ -127,25 +127,25 @@ func TestManifest_contradictionsAreDamage(t *testing.T) {
 	}
 }
 
-func TestManifest_ofOtherRecordsIsDamage(t *testing.T) {
+func TestManifest_mustMatchTheRecords(t *testing.T) {
 	right := example(t, &format.Keys{})
 	records := recordsOf(t, right)
 	for name, change := range map[string]func(*format.Manifest){
-		"another digest":         func(m *format.Manifest) { m.After[0]++ },
-		"another chain":          func(m *format.Manifest) { m.Before[0]++ },
-		"another last revision":  func(m *format.Manifest) { m.Last[0]++ },
-		"another end":            func(m *format.Manifest) { m.End++ },
-		"more rows":              func(m *format.Manifest) { m.Rows++ },
-		"no buckets":             func(m *format.Manifest) { m.Buckets = nil },
-		"another first time":     func(m *format.Manifest) { m.From = TimeAt(1) },
-		"another last time":      func(m *format.Manifest) { m.To = TimeAt(100) },
-		"another position":       func(m *format.Manifest) { m.Position.Revision = 8 },
-		"none, for all is right": func(*format.Manifest) {},
+		"other digest":        func(m *format.Manifest) { m.After[0]++ },
+		"other chain":         func(m *format.Manifest) { m.Before[0]++ },
+		"other last revision": func(m *format.Manifest) { m.Last[0]++ },
+		"other end":           func(m *format.Manifest) { m.End++ },
+		"more rows":           func(m *format.Manifest) { m.Rows++ },
+		"no buckets":          func(m *format.Manifest) { m.Buckets = nil },
+		"other first time":    func(m *format.Manifest) { m.From = TimeAt(1) },
+		"other last time":     func(m *format.Manifest) { m.To = TimeAt(100) },
+		"other position":      func(m *format.Manifest) { m.Position.Revision = 8 },
+		"unchanged":           func(*format.Manifest) {},
 	} {
 		manifest := right.Manifest
 		change(&manifest)
 		_, err := readAll(forged(t, manifest, records), &format.Keys{})
-		if name == "none, for all is right" {
+		if name == "unchanged" {
 			assert.NoError(t, err)
 		} else {
 			assert.ErrorIs(t, err, format.ErrDamaged, name)
@@ -192,7 +192,7 @@ func FuzzSegment(f *testing.F) {
 	f.Add([]byte("{}\n"))
 	f.Fuzz(func(t *testing.T, object []byte) {
 		_, err := readAll(bytes.NewReader(object), &format.Keys{})
-		known(t, err)
+		requireDocumented(t, err)
 	})
 }
 
@@ -205,7 +205,7 @@ func FuzzRecords(f *testing.F) {
 		for _, manifest := range []format.Manifest{empty(), seed.Manifest} {
 			manifest.RawBytes = 0
 			read, err := readAll(forged(t, manifest, string(records)), &format.Keys{})
-			known(t, err)
+			requireDocumented(t, err)
 			if err == nil && manifest.Rows > 0 {
 				assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), tombstone(9, 0, "pear")}, read[0].rows)
 			}
@@ -213,18 +213,18 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// known asserts that err is nil or a documented error.
-func known(t *testing.T, err error) {
+// requireDocumented fails the test unless err is nil or one of the documented errors.
+func requireDocumented(t *testing.T, err error) {
 	t.Helper()
 	if err == nil {
 		return
 	}
-	for _, word := range []error{format.ErrDamaged, format.ErrNewer, format.ErrNoIdentity} {
-		if errors.Is(err, word) {
+	for _, documented := range []error{format.ErrDamaged, format.ErrNewer, format.ErrNoIdentity} {
+		if errors.Is(err, documented) {
 			return
 		}
 	}
-	assert.NoError(t, err)
+	require.NoError(t, err)
 }
 
 func TestSegmentReader_findsEveryFlippedBit(t *testing.T) {

@@ -78,25 +78,25 @@ func parseSigningKey(content []byte) (ed25519.PrivateKey, error) {
 	block, _ := pem.Decode(content)
 	if block != nil && block.Type == "PRIVATE KEY" {
 		parsed, _ := x509.ParsePKCS8PrivateKey(block.Bytes) // the error may contain parts of the key
-		if key, is := parsed.(ed25519.PrivateKey); is {
+		if key, ok := parsed.(ed25519.PrivateKey); ok {
 			return key, nil
 		}
 	}
-	return nil, errors.New("is not an ed25519 private key in PEM format (PKCS#8); create one with openssl genpkey -algorithm ed25519")
+	return nil, errors.New(`is not an ed25519 private key in PEM format (PKCS#8); create one with "openssl genpkey -algorithm ed25519"`)
 }
 
 func parseTrustedKeys(content []byte) (map[string]ed25519.PublicKey, error) {
 	keys := map[string]ed25519.PublicKey{}
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
-		key, is := parsed.(ed25519.PublicKey)
-		if err != nil || !is || block.Type != "PUBLIC KEY" {
-			return nil, fmt.Errorf("contains a %s block that is not an ed25519 public key; export the key with openssl pkey -pubout", block.Type)
+		key, ok := parsed.(ed25519.PublicKey)
+		if err != nil || !ok || block.Type != "PUBLIC KEY" {
+			return nil, fmt.Errorf(`contains a %s block that is not an ed25519 public key; export the key with "openssl pkey -pubout"`, block.Type)
 		}
 		keys[keyName(key)] = key
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("contains no ed25519 public key in PEM format; export the key with openssl pkey -pubout")
+		return nil, errors.New(`contains no ed25519 public key in PEM format; export the key with "openssl pkey -pubout"`)
 	}
 	return keys, nil
 }
@@ -114,8 +114,8 @@ var (
 	ErrNewer = errors.New("written by a newer etcd-wrapper")
 )
 
-// Damaged returns an ErrDamaged with the text of the cause. The error does not wrap the cause, because the cause may
-// be io.EOF, and truncates the text, because the text may quote the content.
+// Damaged returns an error that wraps ErrDamaged and contains the text of the cause. The cause itself is not wrapped,
+// so that damaged content is never mistaken for io.EOF. The text is truncated, because it may quote the content.
 func Damaged(cause error) error { return fmt.Errorf("%w: %.200s", ErrDamaged, cause.Error()) }
 
 // Ended reports whether err is io.EOF itself. An error that wraps io.EOF may be a lost connection.
@@ -129,8 +129,8 @@ type KeyFiles struct {
 	TrustedKeys string // --backup-trusted-keys: ed25519 public keys (PKIX, PEM), concatenated
 }
 
-// Keys encrypt, sign, decrypt and verify backups. The zero value neither encrypts nor signs, and ignores signatures.
-// Keys are safe for concurrent use.
+// Keys encrypts, signs, decrypts and verifies backups. The zero value neither encrypts nor signs, and ignores
+// signatures. Keys is safe for concurrent use.
 //
 // Every operation rereads the key files, so a replaced key takes effect immediately. If a file cannot be read or
 // contains no keys, operations that need the file fail with an error that starts with the flag name.
@@ -171,7 +171,7 @@ func (k *Keys) Warnings() (all []string) {
 	}
 	for _, secret := range []struct{ flag, path string }{{"--backup-identities", k.files.Identities}, {"--backup-signing-key", k.files.SigningKey}} {
 		if info, err := os.Stat(secret.path); err == nil && info.Mode().Perm()&othersRead != 0 {
-			all = append(all, fmt.Sprintf("%s: %s is world-readable; run chmod o-r, or set defaultMode to 0440 in a pod", secret.flag, secret.path))
+			all = append(all, fmt.Sprintf(`%s: %s is world-readable; run "chmod o-r", or set defaultMode to 0440 in a pod`, secret.flag, secret.path))
 		}
 	}
 	return all
@@ -204,7 +204,7 @@ const (
 // Heading contains the common fields of all statements.
 type Heading struct {
 	Format int    `json:"format"`
-	Kind   string `json:"kind"` // kind of the statement
+	Kind   string `json:"kind"` // type of the statement, such as "segment"
 }
 
 // signedLine is a statement with its signature.
@@ -227,7 +227,7 @@ func (k *Keys) Sign(statement any) ([]byte, error) {
 	}
 	if key != nil {
 		line.Signature, line.Key = ed25519.Sign(key, stated), keyName(key.Public().(ed25519.PublicKey))
-		if err := k.trust(line); err != nil { // no reader would accept the object, but its name would be taken
+		if err := k.trust(line); err != nil { // readers would reject the object, and its name could not be used again
 			return nil, fmt.Errorf("--backup-signing-key: the public key is not in --backup-trusted-keys: %.200s", err.Error())
 		}
 	}
@@ -250,7 +250,7 @@ func withChecksum(line []byte) []byte {
 // Check verifies a line and decodes its statement. Check returns an error if the statement is not of the given kind.
 func (k *Keys) Check(line []byte, kind string, into any) error {
 	if len(line) > MaxLine || len(line) < tail {
-		return fmt.Errorf("%w: invalid line length: %d bytes", ErrDamaged, len(line))
+		return fmt.Errorf("%w: invalid line length: %d bytes (must be %d to %d)", ErrDamaged, len(line), tail, MaxLine)
 	}
 	begin := line[:len(line)-tail]
 	if !bytes.Equal(withChecksum(bytes.Clone(begin)), line) {
@@ -445,7 +445,7 @@ func (k *Keys) decrypt(r *errorReader) (io.Reader, error) {
 }
 
 type openReader struct {
-	source, plain *errorReader // errors before and after decryption
+	source, plain *errorReader // sealed and decrypted data; the same reader without encryption
 	decoder       *zstd.Decoder
 }
 
@@ -473,7 +473,8 @@ func (o *openReader) Close() error {
 	return nil
 }
 
-// errorReader records the error of a reader to distinguish it from errors in higher layers.
+// errorReader records errors of the underlying reader, so that classify can distinguish them from errors in the
+// content.
 type errorReader struct {
 	io.Reader
 	limit  int64 // maximum number of bytes, to protect against decompression bombs

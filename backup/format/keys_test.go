@@ -27,29 +27,29 @@ func TestLoadKeys_namesTheFlagOfAnInvalidFile(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		files   format.KeyFiles
-		begins  string
-		message string
+		prefix  string // of the error
+		message string // part of the error
 	}{
-		{"recipients that are none", format.KeyFiles{Recipients: none}, "--backup-recipients: " + none, "does not contain valid age recipients"},
-		{"recipients of an empty file", format.KeyFiles{Recipients: empty}, "--backup-recipients: " + empty, "no recipients found"},
-		{"recipients too many", format.KeyFiles{Recipients: large}, "--backup-recipients: cannot read " + large, "larger than 1048576 bytes"},
+		{"text instead of recipients", format.KeyFiles{Recipients: none}, "--backup-recipients: " + none, "does not contain valid age recipients"},
+		{"an empty recipients file", format.KeyFiles{Recipients: empty}, "--backup-recipients: " + empty, "no recipients found"},
+		{"a recipients file above the size limit", format.KeyFiles{Recipients: large}, "--backup-recipients: cannot read " + large, "larger than 1048576 bytes"},
 		{"identities instead of recipients", format.KeyFiles{Recipients: pair.Identities}, "--backup-recipients: ", "does not contain valid age recipients"},
 		{"recipients instead of identities", format.KeyFiles{Identities: pair.Recipients}, "--backup-identities: ", "does not contain valid age identities"},
-		{"a public key that shall sign", format.KeyFiles{SigningKey: pair.TrustedKeys}, "--backup-signing-key: ", "is not an ed25519 private key"},
-		{"text that shall sign", format.KeyFiles{SigningKey: none}, "--backup-signing-key: ", "is not an ed25519 private key"},
-		{"a private key that shall be trusted", format.KeyFiles{TrustedKeys: pair.SigningKey}, "--backup-trusted-keys: ", "contains a PRIVATE KEY block that is not"},
-		{"text that shall be trusted", format.KeyFiles{TrustedKeys: none}, "--backup-trusted-keys: ", "contains no ed25519 public key"},
-		{"a file that is not there", format.KeyFiles{TrustedKeys: none + "x"}, "--backup-trusted-keys: cannot read " + none + "x", "no such file"},
+		{"a public key as the signing key", format.KeyFiles{SigningKey: pair.TrustedKeys}, "--backup-signing-key: ", "is not an ed25519 private key"},
+		{"text instead of a signing key", format.KeyFiles{SigningKey: none}, "--backup-signing-key: ", "is not an ed25519 private key"},
+		{"a private key as a trusted key", format.KeyFiles{TrustedKeys: pair.SigningKey}, "--backup-trusted-keys: ", "contains a PRIVATE KEY block that is not"},
+		{"text instead of trusted keys", format.KeyFiles{TrustedKeys: none}, "--backup-trusted-keys: ", "contains no ed25519 public key"},
+		{"a missing file", format.KeyFiles{TrustedKeys: none + "x"}, "--backup-trusted-keys: cannot read " + none + "x", "no such file"},
 		{"a directory", format.KeyFiles{Identities: t.TempDir()}, "--backup-identities: cannot read ", "not a regular file"},
-		{"a pipe into which nobody writes", format.KeyFiles{SigningKey: silentPipe(t)}, "--backup-signing-key: ", "not a regular file"},
-		{"a device without an end", format.KeyFiles{SigningKey: "/dev/zero"}, "--backup-signing-key: cannot read /dev/zero", "not a regular file"},
+		{"an empty pipe that is open for writing", format.KeyFiles{SigningKey: silentPipe(t)}, "--backup-signing-key: ", "not a regular file"},
+		{"an endless device", format.KeyFiles{SigningKey: "/dev/zero"}, "--backup-signing-key: cannot read /dev/zero", "not a regular file"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := load(t, test.files)
 			require.Error(t, err)
-			assert.True(t, strings.HasPrefix(err.Error(), test.begins), err.Error())
+			assert.True(t, strings.HasPrefix(err.Error(), test.prefix), err.Error())
 			assert.Contains(t, err.Error(), test.message)
-			assert.NotContains(t, err.Error(), "\n", "one sentence")
+			assert.NotContains(t, err.Error(), "\n", "the error is a single line")
 		})
 	}
 }
@@ -66,7 +66,7 @@ func load(t *testing.T, files format.KeyFiles) (keys *format.Keys, err error) {
 	case <-loaded:
 		return keys, err
 	case <-time.After(30 * time.Second):
-		require.Fail(t, "it waits for ever")
+		require.Fail(t, "LoadKeys did not return")
 		return nil, nil
 	}
 }
@@ -89,7 +89,7 @@ func TestLoadKeys_errorsContainNoSecret(t *testing.T) {
 	broken := strings.ReplaceAll(string(secret), "AGE-SECRET-KEY-1", "AGE-SECRET-KEY-1Q")
 	_, err = format.LoadKeys(format.KeyFiles{Identities: formattest.WriteFile(t, broken)})
 	require.Error(t, err)
-	assert.NotContains(t, err.Error(), strings.TrimSpace(string(secret))[len("# kept in the safe\nAGE-SECRET-KEY-1"):][:8])
+	assert.NotContains(t, err.Error(), strings.TrimSpace(string(secret))[len("# identity of the test\nAGE-SECRET-KEY-1"):][:8])
 }
 
 func TestKeys_withoutFiles(t *testing.T) {
@@ -133,7 +133,7 @@ func TestKeys_missingAndBrokenFiles(t *testing.T) {
 
 	require.NoError(t, os.Remove(pair.TrustedKeys))
 	err = keys.Check(line, "number", new(number))
-	assert.ErrorIs(t, err, os.ErrNotExist, "a trusted key that was withdrawn is not trusted any longer")
+	assert.ErrorIs(t, err, os.ErrNotExist, "keys in a removed file are no longer trusted")
 	require.NoError(t, os.WriteFile(pair.TrustedKeys, good[:10], 0o600))
 	assert.ErrorContains(t, keys.Check(line, "number", new(number)), "--backup-trusted-keys")
 	require.NoError(t, os.WriteFile(pair.TrustedKeys, good, 0o600))
@@ -171,7 +171,7 @@ func replace(t *testing.T, path, by string) {
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 }
 
-func TestCheckOwn(t *testing.T) {
+func TestCheckSigning(t *testing.T) {
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
 	require.NoError(t, (&format.Keys{}).CheckSigning())
 	require.NoError(t, ours.Load(t).CheckSigning())
@@ -181,13 +181,13 @@ func TestCheckOwn(t *testing.T) {
 
 	unsigned := formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: ours.TrustedKeys}).CheckSigning()
 	require.ErrorContains(t, unsigned, "--backup-trusted-keys: ")
-	strange := formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: theirs.TrustedKeys}).CheckSigning()
-	require.ErrorContains(t, strange, "--backup-signing-key: ")
+	untrusted := formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: theirs.TrustedKeys}).CheckSigning()
+	require.ErrorContains(t, untrusted, "--backup-signing-key: ")
 	_, err := formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: theirs.TrustedKeys}).Sign(format.Heading{})
-	require.Equal(t, strange, err, "nothing is signed that nobody could use")
+	require.Equal(t, untrusted, err, "Sign fails too, because no reader would accept the line")
 }
 
-func TestWeaknesses(t *testing.T) {
+func TestWarnings(t *testing.T) {
 	assert.Empty(t, (&format.Keys{}).Warnings())
 	ours := formattest.NewKeys(t)
 	for _, secret := range []string{ours.SigningKey, ours.Identities} {
@@ -201,9 +201,9 @@ func TestWeaknesses(t *testing.T) {
 
 	for flag, secret := range map[string]string{"--backup-signing-key: ": ours.SigningKey, "--backup-identities: ": ours.Identities} {
 		require.NoError(t, os.Chmod(secret, 0o444))
-		weak := ours.Load(t).Warnings()
-		require.Len(t, weak, 1)
-		assert.Contains(t, weak[0], flag+secret+" is world-readable")
+		warnings := ours.Load(t).Warnings()
+		require.Len(t, warnings, 1)
+		assert.Contains(t, warnings[0], flag+secret+" is world-readable")
 		require.NoError(t, os.Chmod(secret, 0o440))
 	}
 }
@@ -221,7 +221,7 @@ func statement(n int) number {
 func TestLine_everyFlippedBitIsFound(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	for name, keys := range map[string]*format.Keys{
-		"signed": pair.Load(t), "signed, with nobody to trust": formattest.LoadKeys(t, format.KeyFiles{SigningKey: pair.SigningKey}), "plain": {},
+		"signed": pair.Load(t), "signed, without trusted keys": formattest.LoadKeys(t, format.KeyFiles{SigningKey: pair.SigningKey}), "plain": {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			line, err := keys.Sign(statement(1234))
@@ -247,12 +247,12 @@ func TestLine_onlyTrustedSignaturesAreAccepted(t *testing.T) {
 	require.NoError(t, err)
 
 	require.NoError(t, trusting.Check(good, "number", new(number)))
-	for name, line := range map[string][]byte{"unsigned": unsigned, "another's": foreign, "a changed one": forge(t, good)} {
+	for name, line := range map[string][]byte{"unsigned": unsigned, "signed with another key": foreign, "changed after signing": forge(t, good)} {
 		read := statement(0)
 		assert.ErrorIs(t, trusting.Check(line, "number", &read), format.ErrUntrusted, name)
 		assert.Zero(t, read.Number, name)
 	}
-	assert.NoError(t, new(format.Keys).Check(foreign, "number", new(number)), "without trusted keys signatures are not looked at")
+	assert.NoError(t, new(format.Keys).Check(foreign, "number", new(number)), "without trusted keys, signatures are ignored")
 }
 
 // forge changes a line and corrects the checksum.
@@ -267,7 +267,7 @@ func TestLine_rejectsOtherKindsAndFormats(t *testing.T) {
 	keys := new(format.Keys)
 	line, err := keys.Sign(statement(1))
 	require.NoError(t, err)
-	assert.ErrorIs(t, keys.Check(line, "segment", new(number)), format.ErrDamaged, "or it could be put in another's place")
+	assert.ErrorIs(t, keys.Check(line, "segment", new(number)), format.ErrDamaged, "a statement must not pass as another kind")
 
 	newer := statement(1)
 	newer.Format = 2
@@ -326,7 +326,7 @@ func FuzzLine(f *testing.F) {
 				assert.Equal(t, "number", read.Kind)
 			}
 			if trusting.Check(line, "number", &read) == nil {
-				assert.Equal(t, 1, read.Number, "nobody signed anything else")
+				assert.Equal(t, 1, read.Number, "no other statement has been signed")
 			}
 		}
 	})

@@ -21,10 +21,10 @@ import (
 type Record interface {
 	// addTo checks that the record may follow the previous ones, and counts it.
 	addTo(*sequence) error
-	// encode appends the fields of the record to b. The large value that follows the fields, if any, is returned
-	// separately.
+	// encode appends the fields of the record to b. If a large value follows the fields, encode returns it as value
+	// instead of copying it.
 	encode(b []byte) (fields, value []byte)
-	// decode reads the content after the record type.
+	// decode reads the record from the reader, which has already consumed the record type.
 	decode(*SegmentReader) error
 }
 
@@ -210,13 +210,13 @@ type Chain struct {
 	digest   Digest // digest of all revisions before the current one
 	last     Digest // digest of the rows of the previous revision
 	revision int64  // current revision, or the revision before the first row
-	open     bool   // the current revision has rows
+	open     bool   // the current revision has rows that digest does not include yet
 	rows     hash.Hash
 	key      []byte // key of the previous row
 	scratch  []byte
 }
 
-// Continue returns a chain that continues at position with the digest before.
+// Continue returns a chain whose next row is at or after position. before is the digest of all earlier rows.
 func Continue(before Digest, position Position) *Chain {
 	return &Chain{digest: before, revision: position.Revision - 1, rows: sha256.New()}
 }
@@ -284,24 +284,24 @@ type Manifest struct {
 	Last       Digest    `json:"last,omitzero"`      // digest of the rows of the last revision up to End that has rows; zero if unknown
 	Compacted  int64     `json:"compacted"`          // etcd's scheduled compaction, read in the same transaction as the rows; 0 if none
 	From       time.Time `json:"from,omitzero"`      // time of the first marker; zero if there are no markers
-	To         time.Time `json:"to,omitzero"`        // time of the last marker
+	To         time.Time `json:"to,omitzero"`        // time of the last marker; zero if there are no markers
 	Term       uint64    `json:"term"`               // raft term
 	Member     string    `json:"member"`             // etcd member ID of the writer in hexadecimal
-	Session    string    `json:"session,omitempty"`  // writer process (random, hexadecimal)
+	Session    string    `json:"session,omitempty"`  // ID of the writer process (random, hexadecimal)
 	Released   bool      `json:"released,omitzero"`  // the writer shut down cleanly after this segment
 	Opens      Position  `json:"opens,omitzero"`     // position at which a full snapshot starts another chain; zero if none
 	Ends       *Ending   `json:"ends,omitempty"`     // end of the generation; nil if the generation continues
-	Applied    uint64    `json:"applied,omitzero"`   // raft index of the last captured small buckets, possibly from an earlier segment
+	Applied    uint64    `json:"applied,omitzero"`   // raft index of the last captured small buckets; they may be in an earlier segment
 	Buckets    []string  `json:"buckets,omitempty"`  // names of the included small buckets
 	Body       Body      `json:"body"`               // bytes after the line
 	Encrypted  bool      `json:"encrypted,omitzero"` // encrypted with age
 }
 
 // Ending is the end marker of a generation and names the successor. The marker occupies the position of the next
-// segment, so no segment can be added after a restore has read the generation.
+// segment, so that no writer can add a segment after a restore has read the generation.
 type Ending struct {
 	Successor int       `json:"successor"` // number of the next generation
-	Nonce     string    `json:"nonce"`     // process that ended the generation (random, hexadecimal)
+	Nonce     string    `json:"nonce"`     // ID of the process that ended the generation (random, hexadecimal)
 	At        time.Time `json:"at"`
 }
 
@@ -326,13 +326,13 @@ const maxRaw = 16 << 30
 func (m Manifest) check() error {
 	switch {
 	case m.Cluster == "" || m.Generation <= 0 || !m.Position.Valid():
-		return errors.New("missing cluster, generation or position")
+		return errors.New("cluster, generation or position is missing or invalid")
 	case m.Rows < 0 || m.RawBytes < 0 || m.RawBytes > maxRaw || m.Body.Bytes < 0 || m.Body.Bytes > maxRaw:
-		return fmt.Errorf("counts out of range: %d rows, %d bytes", m.Rows, m.RawBytes)
+		return fmt.Errorf("counts out of range: %d rows, %d bytes, %d stored bytes", m.Rows, m.RawBytes, m.Body.Bytes)
 	case m.Rows > 0 && (m.Released || !m.Opens.IsZero() || m.Ends != nil):
-		return errors.New("marker segment must not contain rows")
+		return errors.New("a segment with released, opens or ends must not contain rows")
 	case m.Ends != nil && (m.Ends.Successor <= m.Generation || m.Ends.Nonce == ""):
-		return errors.New("end marker must specify a successor")
+		return errors.New("end marker must have a nonce and a successor with a higher number")
 	case m.Rows == 0 && (m.End != m.Position.Revision-1 || m.Before != m.After),
 		m.Rows > 0 && (m.End < m.Position.Revision || m.Last == Digest{}):
 		return fmt.Errorf("%d rows do not fit the range from %s to %d", m.Rows, m.Position, m.End)
@@ -401,7 +401,7 @@ func (r *Row) decode(from *SegmentReader) (err error) {
 func (m *Marker) addTo(s *sequence) error {
 	switch {
 	case m.Time.UnixMilli() <= 0:
-		return fmt.Errorf("invalid marker time %s", m.Time)
+		return fmt.Errorf("invalid marker time %s (must be after 1970-01-01)", m.Time)
 	case m.Revision < s.chain.Revision() || m.Revision < s.marked || len(s.buckets) > 0:
 		return fmt.Errorf("marker of revision %d is out of order", m.Revision)
 	}
@@ -426,7 +426,7 @@ func (m *Marker) decode(from *SegmentReader) error {
 // addTo accepts hashes out of order, because a hash may arrive after rows of newer revisions.
 func (h *Hash) addTo(s *sequence) error {
 	if s.hashes++; s.hashes > maxHashes || len(s.buckets) > 0 || h.Compacted < 0 || h.Compacted > h.Revision {
-		return fmt.Errorf("compaction hash of revision %d is out of order", h.Revision)
+		return fmt.Errorf("compaction hash of revision %d is invalid, out of order or exceeds a limit", h.Revision)
 	}
 	return nil
 }

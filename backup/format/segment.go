@@ -31,11 +31,11 @@ type Source struct {
 	Term      uint64 // raft term
 	Member    string // etcd member ID, hexadecimal
 	Applied   uint64 // applied raft index when the small buckets were read; 0 if they were not read
-	Session   string // ID of the writer process
+	Session   string // ID of the writer process (random, hexadecimal)
 
 	// The following fields are only set in a segment without rows.
 	Released bool     // the writer shut down cleanly after this segment
-	Opens    Position // position at which another chain continues; zero if none
+	Opens    Position // position at which a full snapshot starts another chain; zero if none
 	Ends     *Ending  // end of the generation; nil if the generation continues
 }
 
@@ -164,12 +164,12 @@ func (s *sequence) manifest() Manifest {
 	return m
 }
 
-// checkManifest compares the records with the manifest.
-func (s *sequence) checkManifest(promised Manifest) error {
+// checkManifest returns ErrDamaged if the records do not match the manifest.
+func (s *sequence) checkManifest(expected Manifest) error {
 	read := s.manifest()
-	same := read.End == promised.End && read.Rows == promised.Rows && read.After == promised.After &&
-		read.Last == promised.Last && slices.Equal(read.Buckets, promised.Buckets) &&
-		read.From.Equal(promised.From) && read.To.Equal(promised.To)
+	same := read.End == expected.End && read.Rows == expected.Rows && read.After == expected.After &&
+		read.Last == expected.Last && slices.Equal(read.Buckets, expected.Buckets) &&
+		read.From.Equal(expected.From) && read.To.Equal(expected.To)
 	if !same {
 		return fmt.Errorf("%w: records do not match the manifest", ErrDamaged)
 	}
@@ -274,7 +274,7 @@ func ReadManifest(line []byte, keys *Keys) (Manifest, error) {
 	return manifest, nil
 }
 
-// finish reads the rest of the current segment.
+// finish reads the rest of the current segment and verifies the digest of its body.
 func (r *SegmentReader) finish() error {
 	if r.body == nil {
 		return nil
@@ -282,7 +282,7 @@ func (r *SegmentReader) finish() error {
 	r.close()
 	_, err := io.Copy(io.Discard, r.body)
 	r.body = nil
-	return r.named(err)
+	return r.withPosition(err)
 }
 
 // Record returns the next record, which is valid until the next call. At the end of the segment, Record verifies
@@ -299,11 +299,11 @@ func (r *SegmentReader) Record() (Record, error) {
 		r.ended = true
 		return nil, io.EOF
 	}
-	r.err = r.named(err)
+	r.err = r.withPosition(err)
 	return record, r.err
 }
 
-// record returns io.EOF after the last record.
+// record returns the next record, or io.EOF after the last one.
 func (r *SegmentReader) record() (Record, error) {
 	if r.plain == nil {
 		if err := r.open(); err != nil {
@@ -352,14 +352,15 @@ func (r *SegmentReader) close() {
 	}
 }
 
-func (r *SegmentReader) named(err error) error {
+func (r *SegmentReader) withPosition(err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("segment %s: %w", r.manifest.Position, err)
 }
 
-// recordOf returns the record to decode into. All records except buckets are reused.
+// recordOf returns a record of the given type to decode into. All records except buckets are reused to avoid
+// allocations.
 func (r *SegmentReader) recordOf(kind byte) (Record, error) {
 	switch kind {
 	case typeRow:
@@ -375,7 +376,8 @@ func (r *SegmentReader) recordOf(kind byte) (Record, error) {
 	}
 }
 
-// end returns io.EOF if the totals match the manifest.
+// end reads the end record. If the count in the end record, the manifest and the digest of the body match the
+// records, end returns io.EOF, and otherwise ErrDamaged or a read error.
 func (r *SegmentReader) end() error {
 	count, err := r.number()
 	if err != nil {
@@ -411,7 +413,7 @@ func (r *SegmentReader) number() (int64, error) {
 	switch {
 	case err != nil && r.limited.failed != nil:
 		return 0, err
-	case err != nil: // the segment has too many or too few bytes
+	case err != nil: // the number is truncated or exceeds 64 bits
 		return 0, Damaged(err)
 	case n > math.MaxInt64:
 		return 0, fmt.Errorf("%w: number out of range", ErrDamaged)
@@ -419,14 +421,14 @@ func (r *SegmentReader) number() (int64, error) {
 	return int64(n), nil
 }
 
-// bytes reads a length and that many bytes, into room if it is large enough.
-func (r *SegmentReader) bytes(room []byte, most int64) ([]byte, error) {
+// bytes reads a length-prefixed byte string of at most limit bytes. If room is large enough, bytes reuses its memory.
+func (r *SegmentReader) bytes(room []byte, limit int64) ([]byte, error) {
 	length, err := r.number()
 	if err != nil {
 		return nil, err
 	}
-	if length > most {
-		return nil, fmt.Errorf("%w: field of %d bytes exceeds the limit of %d bytes", ErrDamaged, length, most)
+	if length > limit {
+		return nil, fmt.Errorf("%w: field of %d bytes exceeds the limit of %d bytes", ErrDamaged, length, limit)
 	}
 	room = room[:0]
 	for int64(len(room)) < length { // allocate gradually, because the length may be forged
@@ -440,7 +442,7 @@ func (r *SegmentReader) bytes(room []byte, most int64) ([]byte, error) {
 }
 
 func endError(err error) error {
-	if Ended(err) || err == io.ErrUnexpectedEOF { //nolint:errorlint // io.ReadFull's own, as above
+	if Ended(err) || err == io.ErrUnexpectedEOF { //nolint:errorlint // see Ended
 		return fmt.Errorf("%w: records are truncated", ErrDamaged)
 	}
 	return err
@@ -460,11 +462,11 @@ type body struct {
 	source   io.Reader
 	left     int64
 	hash     hash.Hash
-	promised Digest
+	expected Digest
 }
 
-func newBody(source io.Reader, promised Body) *body {
-	return &body{source: source, left: promised.Bytes, hash: sha256.New(), promised: promised.SHA256}
+func newBody(source io.Reader, expected Body) *body {
+	return &body{source: source, left: expected.Bytes, hash: sha256.New(), expected: expected.SHA256}
 }
 
 func (b *body) Read(p []byte) (int, error) {
@@ -486,13 +488,13 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 func (b *body) end() error {
-	if Digest(b.hash.Sum(nil)) != b.promised {
+	if Digest(b.hash.Sum(nil)) != b.expected {
 		return fmt.Errorf("%w: SHA-256 does not match the manifest", ErrDamaged)
 	}
 	return io.EOF
 }
 
-// check returns io.EOF if all bytes were read and match.
+// check returns io.EOF if all bytes have been read and match the digest, and ErrDamaged otherwise.
 func (b *body) check() error {
 	if b.left > 0 {
 		return fmt.Errorf("%w: %d bytes left after the last record", ErrDamaged, b.left)

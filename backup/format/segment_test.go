@@ -20,7 +20,7 @@ import (
 
 const cluster = "cdf818194e3a8c32"
 
-// start is the position after a full snapshot of revision 6.
+// start returns the start of a segment after a full snapshot at revision 6.
 func start() format.Start {
 	return format.Start{
 		Cluster: cluster, Generation: 1, Position: format.After(6), Before: format.Seed(cluster, 1, 6),
@@ -113,9 +113,9 @@ func TestSegment_roundTrip(t *testing.T) {
 			assert.Equal(t, 0, one.buckets[1].Len())
 			assert.Equal(t, []string{"lease", "alarm"}, one.Buckets)
 			assert.EqualValues(t, 9, one.End)
-			assert.Equal(t, format.Position{Revision: 10}, one.Next(), "a revision without rows is not covered")
+			assert.Equal(t, format.Position{Revision: 10}, one.Next(), "revisions after the last row are not covered")
 			assert.Equal(t, object.Size(), int64(len(contents(object))))
-			assert.Equal(t, contents(object), contents(object), "it may be read again")
+			assert.Equal(t, contents(object), contents(object), "the object can be read repeatedly")
 		})
 	}
 }
@@ -129,7 +129,7 @@ func TestSegment_withoutRowsAdvancesThePart(t *testing.T) {
 	assert.Equal(t, format.Position{Revision: 10, Part: 1}, second.Next())
 	assert.Equal(t, format.Position{Revision: 10, Part: 2}, third.Next())
 	assert.Equal(t, format.Position{Revision: 11}, fourth.Next())
-	assert.Equal(t, first.After, third.After, "no row, no other digest")
+	assert.Equal(t, first.After, third.After, "segments without rows do not change the digest")
 	assert.Equal(t, first.Last, third.Last)
 	whole := Build(t, &format.Keys{}, start(), Rows(7, 10))
 	assert.Equal(t, whole.After, fourth.After)
@@ -143,8 +143,8 @@ func TestSegmentReader_skipsWithoutAnIdentity(t *testing.T) {
 	second := Build(t, keys, first.Start(), Rows(10, 12))
 	both := append(contents(first), contents(second)...)
 
-	blind := LoadKeys(t, format.KeyFiles{TrustedKeys: pair.TrustedKeys})
-	reader := format.NewSegmentReader(bytes.NewReader(both), blind)
+	withoutIdentity := LoadKeys(t, format.KeyFiles{TrustedKeys: pair.TrustedKeys})
+	reader := format.NewSegmentReader(bytes.NewReader(both), withoutIdentity)
 	manifest, err := reader.Next()
 	require.NoError(t, err)
 	assert.Equal(t, first.Manifest, manifest)
@@ -154,13 +154,13 @@ func TestSegmentReader_skipsWithoutAnIdentity(t *testing.T) {
 	_, err = reader.Next()
 	assert.Equal(t, io.EOF, err)
 
-	reader = format.NewSegmentReader(bytes.NewReader(both), blind)
+	reader = format.NewSegmentReader(bytes.NewReader(both), withoutIdentity)
 	_, err = reader.Next()
 	require.NoError(t, err)
 	_, err = reader.Record()
 	assert.ErrorIs(t, err, format.ErrNoIdentity)
 	_, again := reader.Next()
-	assert.Equal(t, err, again, "an error stays")
+	assert.Equal(t, err, again, "every later call returns the same error")
 }
 
 func TestSegmentReader_skipsTheRestOfASegment(t *testing.T) {
@@ -180,20 +180,20 @@ func TestSegmentReader_skipsTheRestOfASegment(t *testing.T) {
 
 func TestSegmentBuilder_rejectsRecordsOutOfOrder(t *testing.T) {
 	for name, records := range map[string][]format.Record{
-		"a row before the start":          {new(Row(6, 0, ""))},
-		"a row twice":                     {new(Row(8, 0, "")), new(Row(8, 0, ""))},
-		"a row out of order":              {new(Row(8, 0, "")), new(Row(7, 0, ""))},
-		"a row with another key":          {&format.Row{Key: []byte("foo")}},
-		"a negative revision":             {new(Row(-1, 0, ""))},
-		"a marker before the start":       {&format.Marker{Revision: 5, Time: TimeAt(5)}},
-		"a marker without time":           {&format.Marker{Revision: 7}},
-		"a bucket without name":           {Bucket("")},
-		"a bucket out of order":           {Bucket("lease", "b", "", "a", "")},
-		"a bucket twice":                  {Bucket("a"), Bucket("a")},
-		"a row after a bucket":            {Bucket("a"), new(Row(7, 0, ""))},
-		"a hash of a later compaction":    {&format.Hash{Revision: 1, Compacted: 2}},
-		"a hash of a negative revision":   {&format.Hash{Revision: -1, Compacted: -1}},
-		"a row after the marker above it": {&format.Marker{Revision: 8, Time: TimeAt(8)}, new(Row(8, 0, ""))},
+		"a row before the start":                 {new(Row(6, 0, ""))},
+		"a row twice":                            {new(Row(8, 0, "")), new(Row(8, 0, ""))},
+		"a row out of order":                     {new(Row(8, 0, "")), new(Row(7, 0, ""))},
+		"a row with an invalid key":              {&format.Row{Key: []byte("foo")}},
+		"a negative revision":                    {new(Row(-1, 0, ""))},
+		"a marker before the start":              {&format.Marker{Revision: 5, Time: TimeAt(5)}},
+		"a marker without time":                  {&format.Marker{Revision: 7}},
+		"a bucket without name":                  {Bucket("")},
+		"bucket entries out of order":            {Bucket("lease", "b", "", "a", "")},
+		"a bucket twice":                         {Bucket("a"), Bucket("a")},
+		"a row after a bucket":                   {Bucket("a"), new(Row(7, 0, ""))},
+		"a hash of a later compaction":           {&format.Hash{Revision: 1, Compacted: 2}},
+		"a hash of a negative revision":          {&format.Hash{Revision: -1, Compacted: -1}},
+		"a row after the marker of its revision": {&format.Marker{Revision: 8, Time: TimeAt(8)}, new(Row(8, 0, ""))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			builder, err := format.NewSegmentBuilder(&format.Keys{}, start())
@@ -207,7 +207,7 @@ func TestSegmentBuilder_rejectsRecordsOutOfOrder(t *testing.T) {
 	}
 }
 
-// tombstone returns the row of a deletion.
+// tombstone returns a row that deletes a key.
 func tombstone(revision, sub int64, value string) format.Row {
 	row := Row(revision, sub, value)
 	row.Key = append(row.Key, 't')
@@ -269,8 +269,8 @@ var jsonName = regexp.MustCompile(`"(\w+)":`)
 func TestManifest_fieldsAreDocumented(t *testing.T) {
 	whole := page(t, "backup-format.md")
 	section := whole[strings.Index(whole, "## Segments"):strings.Index(whole, "## The chain")]
-	keys := example(t, &format.Keys{})
-	statement, _, _ := strings.Cut(string(keys.Line), `,"sha256":"`+keys.Body.SHA256.String())
+	object := example(t, &format.Keys{})
+	statement, _, _ := strings.Cut(string(object.Line), `,"sha256":"`+object.Body.SHA256.String())
 	for _, name := range jsonName.FindAllStringSubmatch(statement, -1) {
 		switch name[1] {
 		case "statement", "format", "kind", "revision", "part", "bytes": // part of the surrounding JSON, or explained by an example

@@ -58,13 +58,13 @@ func TestOpen_needsAMatchingIdentity(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	content := sealed(t, pair.Load(t), "hello")
 	assert.NotContains(t, content, "hello")
-	for says, keys := range map[string]*format.Keys{
+	for message, keys := range map[string]*format.Keys{
 		"--backup-identities is not set":                    {},
 		"no key in --backup-identities matches a recipient": formattest.NewKeys(t).Load(t),
 	} {
 		_, err := keys.Open(strings.NewReader(content), true)
 		assert.ErrorIs(t, err, format.ErrNoIdentity)
-		assert.ErrorContains(t, err, says)
+		assert.ErrorContains(t, err, message)
 	}
 }
 
@@ -133,13 +133,13 @@ func TestOpen_limitsMemory(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, err = keys.Open(header, true)
 	runtime.ReadMemStats(&after)
-	assert.ErrorIs(t, err, format.ErrDamaged, "a header without end")
+	assert.ErrorIs(t, err, format.ErrDamaged, "an endless header")
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
 
 	long := "age-encryption.org/v1\n-> X25519 a\n" + strings.Repeat("!", 1<<20) + "\n"
 	_, err = keys.Open(strings.NewReader(long), true)
 	assert.ErrorIs(t, err, format.ErrDamaged)
-	assert.Less(t, len(err.Error()), 300, "a line without end is not repeated")
+	assert.Less(t, len(err.Error()), 300, "the error quotes only part of a long line")
 }
 
 func TestOpen_findsTruncationAtABoundary(t *testing.T) {
@@ -182,7 +182,7 @@ func (r *repeated) Read(p []byte) (int, error) {
 func TestSeal_concurrent(t *testing.T) {
 	keys := formattest.NewKeys(t).Load(t)
 	for i := range 8 {
-		t.Run("one of several", func(t *testing.T) {
+		t.Run("parallel", func(t *testing.T) {
 			t.Parallel()
 			for range 20 {
 				content := strings.Repeat(string(rune('a'+i)), 10_000)

@@ -37,8 +37,8 @@ func NewKeys(t testing.TB) Keys {
 	trusted, err := x509.MarshalPKIXPublicKey(public)
 	require.NoError(t, err)
 	return Keys{KeyFiles: format.KeyFiles{
-		Recipients:  WriteFile(t, "# the pods'\n"+identity.Recipient().String()+"\n"),
-		Identities:  WriteFile(t, "# kept in the safe\n"+identity.String()+"\n"),
+		Recipients:  WriteFile(t, "# recipient of the test\n"+identity.Recipient().String()+"\n"),
+		Identities:  WriteFile(t, "# identity of the test\n"+identity.String()+"\n"),
 		SigningKey:  WriteFile(t, PEM("PRIVATE KEY", signing)),
 		TrustedKeys: WriteFile(t, PEM("PUBLIC KEY", trusted)),
 	}}
@@ -80,7 +80,7 @@ func PEM(kind string, bytes []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}))
 }
 
-// T is implemented by testing.TB and rapid.T.
+// T is implemented by testing.TB and *rapid.T.
 type T interface {
 	require.TestingT
 	Helper()
