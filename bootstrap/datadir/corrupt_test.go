@@ -21,7 +21,7 @@ func snapshotsOf(t *testing.T, dir string) []string { return matching(t, dir+"/m
 func matching(t *testing.T, pattern string) []string {
 	paths, err := filepath.Glob(pattern)
 	require.NoError(t, err)
-	require.Greater(t, len(paths), 1, "the test data has too few of %s", pattern)
+	require.Greater(t, len(paths), 1, "the test needs more than one file that matches %s", pattern)
 	return paths
 }
 

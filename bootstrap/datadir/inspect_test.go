@@ -60,7 +60,7 @@ func TestInspect_truncatedDatabase(t *testing.T) {
 
 func TestInspect_dataOfAnotherMember(t *testing.T) {
 	dir := datadirtest.Initialized(t)
-	// In these tests, no member has the configured name.
+	// Change the owner of the data directory from "default" to "etcd-1".
 	update(t, dir, func(tx *bolt.Tx) error {
 		members := tx.Bucket([]byte("members"))
 		id, value := members.Cursor().First()
@@ -76,10 +76,10 @@ func TestInspect_dataOfAnotherMember(t *testing.T) {
 		configured Identity
 		err, log   string
 	}{
-		"itself":          {configured: Identity{"etcd-1", []string{"http://b:2"}, cluster}},
-		"its address":     {configured: Identity{"etcd-0", []string{"http://b:1"}, cluster}},
-		"another":         {configured: Identity{"etcd-0", []string{"http://a:1"}, cluster}, err: `belongs to member "etcd-1" at ["http://b:1"], not to member "etcd-0" at ["http://a:1"]`},
-		"not initialized": {configured: Identity{"etcd-0", []string{"http://a:1"}, "etcd-0=http://a:1"}, log: "a different name and peer URLs"},
+		"same name, other URL":            {configured: Identity{"etcd-1", []string{"http://b:2"}, cluster}},
+		"other name, same URL":            {configured: Identity{"etcd-0", []string{"http://b:1"}, cluster}},
+		"other member of the cluster":     {configured: Identity{"etcd-0", []string{"http://a:1"}, cluster}, err: `belongs to member "etcd-1" at ["http://b:1"], not to member "etcd-0" at ["http://a:1"]`},
+		"name not in the initial cluster": {configured: Identity{"etcd-0", []string{"http://a:1"}, "etcd-0=http://a:1"}, log: "a different name and peer URLs"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			var log bytes.Buffer
@@ -127,7 +127,7 @@ func TestInspect_logEndsWithReceivedSnapshot(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, log.SaveSnapshot(walpb.Snapshot{Index: 1000, Term: 2, ConfState: &raftpb.ConfState{}}))
 	require.NoError(t, log.Close())
-	update(t, dir, func(tx *bolt.Tx) error { // simulate the swap
+	update(t, dir, func(tx *bolt.Tx) error { // simulate that etcd has swapped in the received database
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 1000))
 	})
 	require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
@@ -174,10 +174,10 @@ func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 
 // provenFlushed reports whether part of a segment proves that all earlier entries were synced, even if the first
 // record of that part is damaged: there must be another entry, a hard state and a later record.
-func provenFlushed(t *testing.T, behind []byte) bool {
+func provenFlushed(t *testing.T, rest []byte) bool {
 	t.Helper()
 	wanted := []int64{wal.EntryType, wal.StateType}
-	for frame := range (&segment{content: behind}).frames() {
+	for frame := range (&segment{content: rest}).frames() {
 		r, err := frame.parse()
 		require.NoError(t, err)
 		if len(wanted) == 0 {
@@ -202,22 +202,22 @@ func TestInspect_externalLog(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("the log in %q was truncated or damaged", walDir))
 }
 
-// losses are ways of damaging an initialized member's data that make etcd treat the member as new and wait forever
-// for an election.
+// losses contains functions that damage the data of an initialized member so that etcd treats the member as new and
+// waits forever for an election.
 var losses = map[string]func(t *testing.T, dir, segment string){
-	"the log is lost": func(t *testing.T, dir, _ string) {
+	"no WAL directory": func(t *testing.T, dir, _ string) {
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member", "wal")))
 	},
-	"the log's segment is lost": func(t *testing.T, _, segment string) { require.NoError(t, os.Remove(segment)) },
-	"the log is cut off":        func(t *testing.T, _, segment string) { require.NoError(t, os.Truncate(segment, 100)) },
-	"the log is cut off, and etcd has repaired it": func(t *testing.T, _, segment string) {
+	"no segment":        func(t *testing.T, _, segment string) { require.NoError(t, os.Remove(segment)) },
+	"truncated segment": func(t *testing.T, _, segment string) { require.NoError(t, os.Truncate(segment, 100)) },
+	"truncated segment, repaired by etcd": func(t *testing.T, _, segment string) {
 		require.NoError(t, os.Truncate(segment, 100))
 		require.True(t, wal.Repair(zap.NewNop(), filepath.Dir(segment)))
 	},
-	"the log's entries are zeros": func(t *testing.T, _, segment string) {
+	"zeroed entries": func(t *testing.T, _, segment string) {
 		zeroEntries(t, segment)
 	},
-	"the log's entries are zeros and the database is lost": func(t *testing.T, dir, segment string) {
+	"zeroed entries and no database": func(t *testing.T, dir, segment string) {
 		zeroEntries(t, segment)
 		require.NoError(t, os.Remove(filepath.Join(dir, "member", "snap", "db")))
 	},
@@ -237,8 +237,9 @@ func TestInspect_lostLog(t *testing.T) {
 	}
 }
 
-// toldOfMembers creates a database that contains only the given number of members.
-func toldOfMembers(t *testing.T, dir string, members int) {
+// resetDatabase replaces the content of the database with the given number of members, as if one entry had added each
+// of them.
+func resetDatabase(t *testing.T, dir string, members int) {
 	update(t, dir, func(tx *bolt.Tx) error {
 		var errs []error
 		for _, name := range []string{"key", "meta", "members"} {
@@ -258,12 +259,12 @@ func toldOfMembers(t *testing.T, dir string, members int) {
 
 func TestUninitializedMember_isValidAndMoved(t *testing.T) {
 	for name, make := range map[string]func(t *testing.T, dir string){
-		"with the head of a log": datadirtest.Initialize,
-		"with the head of a log and the first members": func(t *testing.T, dir string) {
+		"log without entries": datadirtest.Initialize,
+		"log without entries, database with the initial members": func(t *testing.T, dir string) {
 			datadirtest.Initialize(t, dir)
-			toldOfMembers(t, dir, 3)
+			resetDatabase(t, dir, 3)
 		},
-		"without a log": func(t *testing.T, dir string) {
+		"no log": func(t *testing.T, dir string) {
 			datadirtest.Initialize(t, dir)
 			remove(t, filepath.Join(dir, "member", "wal"))
 		},
@@ -272,11 +273,11 @@ func TestUninitializedMember_isValidAndMoved(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "new.etcd")
 			make(t, dir)
 			requireValid(t, dir)
-			logged := exists(filepath.Join(dir, "member", "wal"))
+			hasLog := exists(filepath.Join(dir, "member", "wal"))
 			require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()))
-			aside, err := filepath.Glob(filepath.Join(dir, "member.uninitialized-*"))
+			moved, err := filepath.Glob(filepath.Join(dir, "member.uninitialized-*"))
 			require.NoError(t, err)
-			assert.Equal(t, logged, len(aside) == 1, "etcd would take a log without voters for its own")
+			assert.Equal(t, hasLog, len(moved) == 1, "the directory is moved only if there is a log")
 		})
 	}
 }
@@ -294,7 +295,7 @@ func TestInitialized_databaseWithKeys(t *testing.T) {
 func TestInitialized_appliedEntries(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.Initialize(t, dir)
-	toldOfMembers(t, dir, 1)
+	resetDatabase(t, dir, 1)
 	update(t, dir, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 2))
 	})
@@ -307,7 +308,7 @@ func TestInspect_memberWithSnapshotIsNotMoved(t *testing.T) {
 	datadirtest.Initialize(t, dir)
 	write(t, filepath.Join(dir, "member", "snap", "0000000000000002-0000000000000005.snap.broken"), "?")
 	require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()))
-	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
+	require.True(t, exists(filepath.Join(dir, "member")), "the directory must not be moved")
 }
 
 // A member whose log starts with a snapshot from the leader must not be treated as uninitialized, because it may have
@@ -323,19 +324,19 @@ func TestInspect_memberThatReceivedASnapshotIsNotMoved(t *testing.T) {
 	require.NoError(t, log.Save(raftpb.HardState{Term: 2, Vote: 2, Commit: 5}, nil))
 	require.NoError(t, log.Close())
 	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "belongs to a restored database")
-	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
+	require.True(t, exists(filepath.Join(dir, "member")), "the directory must not be moved")
 }
 
 func TestInitialized_unreadableIndex(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.Initialize(t, dir)
-	toldOfMembers(t, dir, 1)
+	resetDatabase(t, dir, 1)
 	update(t, dir, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), []byte("four"))
 	})
 	require.ErrorContains(t, result(t, dir, bootstrap.Sanity), "consistent index has 4 bytes instead of 8")
-	require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "etcd says what is wrong")
-	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
+	require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "etcd itself reports the error")
+	require.True(t, exists(filepath.Join(dir, "member")), "the directory must not be moved")
 }
 
 // The directory of an uninitialized member must not be moved if the log is in another directory, because the log
@@ -356,21 +357,21 @@ func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 	server, err := datadirtest.Start(other, func(config *embed.Config) { config.InitialClusterToken = "other" })
 	require.NoError(t, err)
 	server.Close()
-	for name, dir := range map[string]string{"a log from its first entry on": datadirtest.Initialized(t), "a log that was shortened": datadirtest.New(t)} {
+	for name, dir := range map[string]string{"one segment": datadirtest.Initialized(t), "with snapshots": datadirtest.New(t)} {
 		t.Run(name, func(t *testing.T) {
 			log := filepath.Join(dir, "member", "wal")
 			require.NoError(t, os.RemoveAll(filepath.Join(other, "member", "wal")))
 			require.NoError(t, os.CopyFS(filepath.Join(other, "member", "wal"), os.DirFS(log)))
-			says := fmt.Sprintf("database %s has none of the members named by the log in %s: they belong to different clusters",
+			message := fmt.Sprintf("database %s has none of the members named by the log in %s: they belong to different clusters",
 				filepath.Join(other, "member", "snap", "db"), filepath.Join(other, "member", "wal"))
-			require.ErrorContains(t, result(t, other, bootstrap.Sanity), says)
-			require.ErrorContains(t, result(t, other, bootstrap.Full), says)
-			require.ErrorContains(t, Look(other, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), says)
+			require.ErrorContains(t, result(t, other, bootstrap.Sanity), message)
+			require.ErrorContains(t, result(t, other, bootstrap.Full), message)
+			require.ErrorContains(t, Look(other, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), message)
 			m := survey(other, "")
 			first := m.segment(m.segments()[0])
 			_, ends := datadirtest.Entries(t, first)
 			flip(t, first, ends[1]-10)
-			require.ErrorContains(t, result(t, other, bootstrap.Sanity), says, "damage after the metadata changes nothing")
+			require.ErrorContains(t, result(t, other, bootstrap.Sanity), message, "later damage does not matter")
 		})
 	}
 }
@@ -390,18 +391,18 @@ func TestCheckCluster_databaseKnowsAMemberOfTheLog(t *testing.T) {
 	require.NoError(t, log.SaveSnapshot(walpb.Snapshot{Index: 1, Term: 1, ConfState: &raftpb.ConfState{Voters: []uint64{0xc}, Learners: []uint64{0xd}}}))
 	require.NoError(t, log.Close())
 	type members = map[uint64]membership.Member
-	for id, refuses := range map[uint64]bool{0xa: false, 0xb: false, 0xc: false, 0xd: false, 0xe: true} {
+	for id, rejected := range map[uint64]bool{0xa: false, 0xb: false, 0xc: false, 0xd: false, 0xe: true} {
 		known := members{id: {}}
-		assert.Equal(t, refuses, checkCluster(survey(dir, ""), contents{members: known}) != nil, id)
-		assert.Equal(t, refuses, checkCluster(survey(dir, ""), contents{members: members{0xf: {}}, removedMembers: known}) != nil, id)
-		assert.NoError(t, checkCluster(survey(dir, ""), contents{removedMembers: known}), "it has none yet")
+		assert.Equal(t, rejected, checkCluster(survey(dir, ""), contents{members: known}) != nil, id)
+		assert.Equal(t, rejected, checkCluster(survey(dir, ""), contents{members: members{0xf: {}}, removedMembers: known}) != nil, id)
+		assert.NoError(t, checkCluster(survey(dir, ""), contents{removedMembers: known}), "a database without members is accepted")
 	}
 }
 
 // TestRaft_onlyFollowersApplyUnstoredEntries checks an assumption of checkTail: a follower may apply an entry before
 // the entry is stored, but a single member never does.
 func TestRaft_onlyFollowersApplyUnstoredEntries(t *testing.T) {
-	entry := raftpb.Entry{Term: 1, Index: 2, Data: []byte("acknowledged by the others")}
+	entry := raftpb.Entry{Term: 1, Index: 2, Data: []byte("stored by the others")}
 	follower, _ := node(t, 1, 2, 3)
 	require.NoError(t, follower.Step(raftpb.Message{
 		Type: raftpb.MsgApp, From: 1, To: 2, Term: 1, LogTerm: 1, Index: 1, Entries: []raftpb.Entry{entry}, Commit: 2,
@@ -410,11 +411,11 @@ func TestRaft_onlyFollowersApplyUnstoredEntries(t *testing.T) {
 	require.Equal(t, []raftpb.Entry{entry}, ready.Entries)
 	require.Equal(t, ready.Entries, ready.CommittedEntries)
 
-	alone, storage := node(t, 2)
-	require.NoError(t, alone.Campaign())
+	single, storage := node(t, 2)
+	require.NoError(t, single.Campaign())
 	stored, applies := uint64(0), 0
 	for range 5 { // one entry for the election, four for proposals
-		ready := alone.Ready()
+		ready := single.Ready()
 		for _, applied := range ready.CommittedEntries {
 			require.LessOrEqual(t, applied.Index, stored)
 			applies++
@@ -423,8 +424,8 @@ func TestRaft_onlyFollowersApplyUnstoredEntries(t *testing.T) {
 			stored = entry.Index
 		}
 		require.NoError(t, storage.Append(ready.Entries))
-		alone.Advance(ready)
-		require.NoError(t, alone.Propose([]byte("a value")))
+		single.Advance(ready)
+		require.NoError(t, single.Propose([]byte("a value")))
 	}
 	require.Positive(t, applies)
 }

@@ -22,7 +22,7 @@ import (
 // childEtcd makes the test binary run etcd: `<test binary> child-etcd <data directory> <number of the last key>`.
 const childEtcd = "child-etcd"
 
-// TestMain also runs the child processes of the tests: an etcd server that will be killed, or a validation.
+// TestMain also runs the child processes of the tests: an etcd server, a validation, or the wrapper's checks.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && strings.HasPrefix(os.Args[1], "validation-") {
 		os.Exit(runAsChild(os.Args[1], os.Args[2], bootstrap.Mode(os.Args[3])))
@@ -32,10 +32,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, writeUntilKilled(os.Args[2], lastKey))
 		os.Exit(1)
 	}
-	if len(os.Args) == 4 && (os.Args[1] == childServe || os.Args[1] == childJudge) {
+	if len(os.Args) == 4 && (os.Args[1] == childServe || os.Args[1] == childCheck) {
 		run := func() error { return serve(os.Args[2], os.Args[3]) }
-		if os.Args[1] == childJudge {
-			run = func() error { return judge(os.Args[2]) }
+		if os.Args[1] == childCheck {
+			run = func() error { return printChecks(os.Args[2]) }
 		}
 		if err := run(); err != nil {
 			fmt.Fprintln(os.Stderr, err)

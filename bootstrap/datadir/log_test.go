@@ -29,11 +29,11 @@ func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	require.ErrorIs(t, whole.checkStart(otherTerm, 0), wal.ErrSnapshotMismatch)
 	replayed := map[bool]int{}
 	for seed := range *logsPerWriter * 4 {
-		dice := rand.New(rand.NewPCG(seed, 4))
-		broken := segments[dice.IntN(len(segments))]
+		random := rand.New(rand.NewPCG(seed, 4))
+		broken := segments[random.IntN(len(segments))]
 		content, err := os.ReadFile(broken)
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(broken, damage(content, int64(len(content)), dice), 0o600))
+		require.NoError(t, os.WriteFile(broken, damage(content, int64(len(content)), random), 0o600))
 		here := replayedHere(t, dir, walpb.Snapshot{})
 		assert.Equal(t, openedByEtcd(t, dir), here, "seed %d, %s", seed, broken)
 		replayed[here]++

@@ -19,8 +19,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// dataWith returns a data directory whose log has an entry for each request, starting at index 1. If a request is
-// nil, the entry has a different type. inDatabase is the cluster version in the database, if any.
+// dataWith returns a data directory whose log has an entry for each request, starting at index 1. A nil request adds
+// a membership change. inDatabase is the cluster version in the database, or "" for none.
 func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.InternalRaftRequest) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -44,10 +44,10 @@ func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.Interna
 			entry.Type, entry.Data = raftpb.EntryNormal, pbutil.MustMarshal(request)
 		}
 		require.NoError(t, log.Save(raftpb.HardState{Term: 2, Commit: entry.Index}, []raftpb.Entry{entry}))
-		if request == snapshots {
+		if request == withSnapshot {
 			require.NoError(t, log.SaveSnapshot(walpb.Snapshot{Term: 2, Index: entry.Index, ConfState: &raftpb.ConfState{}}))
 		}
-		if request == snapshots || request == orphans {
+		if request == withSnapshot || request == withOrphan {
 			name := fmt.Sprintf("%016x-%016x.snap", 2, entry.Index)
 			require.NoError(t, os.WriteFile(filepath.Join(layout.ToSnapDir(dir), name), nil, 0o600))
 		}
@@ -56,16 +56,17 @@ func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.Interna
 	return dir
 }
 
-// Snapshots after the entries in snapshots have a record in the log. Snapshots after the entries in orphans do not.
-var snapshots, orphans = puts("a snapshot follows"), puts("an orphaned snapshot follows")
+// dataWith adds a snapshot after the entry of each of these two requests. Only the snapshot after withSnapshot has a
+// record in the log.
+var withSnapshot, withOrphan = putRequest("a snapshot follows"), putRequest("an orphaned snapshot follows")
 
-func sets(version string) *etcdserverpb.InternalRaftRequest {
+func setVersion(version string) *etcdserverpb.InternalRaftRequest {
 	return &etcdserverpb.InternalRaftRequest{
 		Header: &etcdserverpb.RequestHeader{ID: 7}, ClusterVersionSet: &membershippb.ClusterVersionSetRequest{Ver: version},
 	}
 }
 
-func puts(value string) *etcdserverpb.InternalRaftRequest {
+func putRequest(value string) *etcdserverpb.InternalRaftRequest {
 	return &etcdserverpb.InternalRaftRequest{
 		Header: &etcdserverpb.RequestHeader{ID: 7}, Put: &etcdserverpb.PutRequest{Key: []byte("k"), Value: []byte(value)},
 	}
@@ -78,23 +79,23 @@ func TestClusterVersions(t *testing.T) {
 		name     string
 		database string
 		log      log
-		met      []string
+		want     []string
 	}{
-		{"none in new data", "", nil, []string{""}},
-		{"that of the database", "3.6.0", log{nil, puts("a"), puts("b")}, []string{"3.6.0"}},
-		{"that which the database has not got yet", "", log{nil, puts("a"), sets("3.6.0"), puts("b")}, []string{"", "3.6.0"}},
-		{"that which the database has left behind, and is replayed", "3.5.0", log{nil, sets("3.6.0"), sets("3.5.0")}, []string{"3.5.0", "3.6.0", "3.5.0"}},
-		{"not that which a snapshot stands for", "3.5.0", log{sets("3.6.0"), sets("3.4.0"), snapshots, puts("a")}, []string{"3.5.0"}},
-		{"that behind a snapshot", "3.5.0", log{sets("3.4.0"), snapshots, sets("3.6.0")}, []string{"3.5.0", "3.6.0"}},
-		{"that before a snapshot which the log does not have", "3.5.0", log{snapshots, sets("3.6.0"), sets("3.5.0"), orphans}, []string{"3.5.0", "3.6.0", "3.5.0"}},
-		{"not what a value looks like", "3.5.0", log{puts(string(pbutil.MustMarshal(sets("3.6.0"))))}, []string{"3.5.0"}},
+		{"new data", "", nil, []string{""}},
+		{"version only in the database", "3.6.0", log{nil, putRequest("a"), putRequest("b")}, []string{"3.6.0"}},
+		{"version only in the log", "", log{nil, putRequest("a"), setVersion("3.6.0"), putRequest("b")}, []string{"", "3.6.0"}},
+		{"downgrade in the log that etcd replays", "3.5.0", log{nil, setVersion("3.6.0"), setVersion("3.5.0")}, []string{"3.5.0", "3.6.0", "3.5.0"}},
+		{"versions before the snapshot", "3.5.0", log{setVersion("3.6.0"), setVersion("3.4.0"), withSnapshot, putRequest("a")}, []string{"3.5.0"}},
+		{"version after the snapshot", "3.5.0", log{setVersion("3.4.0"), withSnapshot, setVersion("3.6.0")}, []string{"3.5.0", "3.6.0"}},
+		{"versions before a snapshot that is not in the log", "3.5.0", log{withSnapshot, setVersion("3.6.0"), setVersion("3.5.0"), withOrphan}, []string{"3.5.0", "3.6.0", "3.5.0"}},
+		{"value that looks like a version request", "3.5.0", log{putRequest(string(pbutil.MustMarshal(setVersion("3.6.0"))))}, []string{"3.5.0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir := dataWith(t, c.database, c.log...)
-			met, err := Look(dir, "").ClusterVersions()
+			versions, err := Look(dir, "").ClusterVersions()
 			require.NoError(t, err)
-			require.Equal(t, c.met, met)
+			require.Equal(t, c.want, versions)
 		})
 	}
 }
@@ -122,10 +123,10 @@ func TestClusterVersions_withoutDatabase(t *testing.T) {
 // Truncated or malformed protobuf messages must neither panic nor yield a version.
 func TestNoteOf_malformed(t *testing.T) {
 	t.Parallel()
-	whole := pbutil.MustMarshal(sets("3.6.0"))
+	whole := pbutil.MustMarshal(setVersion("3.6.0"))
 	for length := range whole {
 		_, ok := noteOf(pbutil.MustMarshal(&raftpb.Entry{Index: 1, Data: whole[:length]}))
-		require.False(t, ok, "cut off at %d", length)
+		require.False(t, ok, "truncated to %d bytes", length)
 	}
 	n, _ := noteOf(pbutil.MustMarshal(&raftpb.Entry{Index: 1, Data: whole}))
 	require.Equal(t, "3.6.0", n.version)

@@ -28,31 +28,31 @@ import (
 )
 
 // everything selects the full matrix, which takes minutes: go test ./bootstrap/datadir -run Matrix -matrix -v.
-var everything = flag.Bool("matrix", false, "alter data directories in every way, and not only in a few")
+var everything = flag.Bool("matrix", false, "run all alterations of data directories instead of a few")
 
-// Child commands of the test binary: serve runs etcd and writes the state that etcd serves, and judge prints the
+// Child commands of the test binary: serve runs etcd and writes the state that etcd serves, and check prints the
 // results of the wrapper's checks.
 const (
 	childServe = "child-serve"
-	childJudge = "child-judge"
+	childCheck = "child-check"
 )
 
-// childPatience is the maximum time that etcd may take to start on a data directory.
-const childPatience = 20 * time.Second
+// childTimeout is the maximum time that etcd may take to start on a data directory.
+const childTimeout = 20 * time.Second
 
-// A fate is the outcome of starting etcd on a data directory.
-type fate string
+// An outcome is the result of starting etcd on a data directory.
+type outcome string
 
 const (
-	whole  fate = "whole"  // etcd serves all revisions of all keys
-	lossy  fate = "lossy"  // etcd silently serves different data
-	broken fate = "broken" // etcd does not start
+	complete outcome = "complete" // etcd serves all revisions of all keys
+	lossy    outcome = "lossy"    // etcd silently serves different data
+	failed   outcome = "failed"   // etcd does not start
 )
 
-// judgement contains the results of Verify in full mode and of Inspect.
-type judgement struct{ Refused, Inspected, Warned string }
+// checkResults contains the errors of Verify in full mode (Refused) and of Inspect (Inspected), and the warnings.
+type checkResults struct{ Refused, Inspected, Warned string }
 
-func (j judgement) word() string {
+func (j checkResults) word() string {
 	switch {
 	case j.Refused != "":
 		return "refused"
@@ -66,9 +66,9 @@ func (j judgement) word() string {
 // A trial is an altered data directory.
 type trial struct {
 	alteration
-	base   string
-	fate   fate
-	judged judgement
+	base    string
+	outcome outcome
+	results checkResults
 }
 
 // TestMatrix_alteredDirectories compares the wrapper's checks with plain etcd on altered data directories. The
@@ -79,7 +79,7 @@ func TestMatrix_alteredDirectories(t *testing.T) {
 	for name, prepare := range bases() {
 		dir := prepare(t)
 		state, err := served(t, dir, t.TempDir())
-		require.NoError(t, err, "plain etcd serves the unaltered %s", name)
+		require.NoError(t, err, "plain etcd must serve the unaltered data directory %q", name)
 		for _, alteration := range alterations(t, dir) {
 			if *everything || alteration.quick && name == "closed" {
 				trials = append(trials, trial{alteration: alteration, base: name})
@@ -89,12 +89,12 @@ func TestMatrix_alteredDirectories(t *testing.T) {
 	}
 	counts := map[string]int{}
 	for _, tried := range trials {
-		counts[fmt.Sprintf("etcd: %-6s  full: %-8s", tried.fate, tried.judged.word())]++
-		if tried.judged.Inspected != "" {
-			counts[fmt.Sprintf("etcd: %-6s  before the start: refused", tried.fate)]++
+		counts[fmt.Sprintf("etcd: %-8s  Verify: %-8s", tried.outcome, tried.results.word())]++
+		if tried.results.Inspected != "" {
+			counts[fmt.Sprintf("etcd: %-8s  Inspect: refused", tried.outcome)]++
 		}
-		t.Logf("%-6s %-8s %s: %s  %.150s", tried.fate, tried.judged.word(), tried.base, tried.name, tried.judged.Refused+tried.judged.Warned)
-		tried.hold(t)
+		t.Logf("%-8s %-8s %s: %s  %.150s", tried.outcome, tried.results.word(), tried.base, tried.name, tried.results.Refused+tried.results.Warned)
+		tried.requireExpected(t)
 	}
 	t.Logf("%d directories", len(trials))
 	for _, combination := range slices.Sorted(maps.Keys(counts)) {
@@ -102,19 +102,20 @@ func TestMatrix_alteredDirectories(t *testing.T) {
 	}
 }
 
-func (tried trial) hold(t *testing.T) {
+// requireExpected checks the wrapper's results against the outcome of starting etcd.
+func (tried trial) requireExpected(t *testing.T) {
 	what := tried.base + ": " + tried.name
-	switch tried.fate {
-	case whole:
-		assert.Empty(t, tried.judged.Inspected, "%s is served in full, and refused before the start", what)
+	switch tried.outcome {
+	case complete:
+		assert.Empty(t, tried.results.Inspected, "%s: etcd serves all data, but Inspect rejects the directory", what)
 		if !tried.latent {
-			assert.Empty(t, tried.judged.Refused, "%s is served in full, and refused", what)
+			assert.Empty(t, tried.results.Refused, "%s: etcd serves all data, but Verify rejects the directory", what)
 		}
 	case lossy:
 		if !tried.unseen {
-			assert.NotEmpty(t, tried.judged.Refused, "%s is served in part, and taken", what)
+			assert.NotEmpty(t, tried.results.Refused, "%s: etcd loses data, but Verify accepts the directory", what)
 		}
-	case broken: // etcd reports the reason
+	case failed: // etcd reports the reason
 	}
 }
 
@@ -129,35 +130,35 @@ func tryAll(t *testing.T, dir, state, base string, trials []trial) {
 		slots <- struct{}{}
 		work.Go(func() {
 			defer func() { <-slots }()
-			trials[i].fate, trials[i].judged = try(t, dir, state, trials[i].alteration)
+			trials[i].outcome, trials[i].results = try(t, dir, state, trials[i].alteration)
 		})
 	}
 	work.Wait()
 }
 
-func try(t *testing.T, dir, state string, alteration alteration) (fate, judgement) {
-	room, err := os.MkdirTemp(t.TempDir(), "")
+func try(t *testing.T, dir, state string, alteration alteration) (outcome, checkResults) {
+	tempDir, err := os.MkdirTemp(t.TempDir(), "")
 	require.NoError(t, err)
-	defer os.RemoveAll(room)
-	altered := filepath.Join(room, "new.etcd")
+	defer os.RemoveAll(tempDir)
+	altered := filepath.Join(tempDir, "new.etcd")
 	assert.NoError(t, os.CopyFS(altered, os.DirFS(dir)))
 	alteration.alter(t, altered)
-	judged, err := judged(t, altered)
+	results, err := checkInChild(t, altered)
 	assert.NoError(t, err, alteration.name)
-	now, err := served(t, altered, room)
+	now, err := served(t, altered, tempDir)
 	switch {
 	case err != nil:
-		return broken, judged
+		return failed, results
 	case now == state:
-		return whole, judged
+		return complete, results
 	default:
-		return lossy, judged
+		return lossy, results
 	}
 }
 
 // served returns the state that etcd serves from a data directory, or the error from starting etcd.
-func served(t *testing.T, dir, room string) (state string, err error) {
-	out := filepath.Join(room, "state")
+func served(t *testing.T, dir, tempDir string) (state string, err error) {
+	out := filepath.Join(tempDir, "state")
 	if output, err := inChildOf(t, childServe, dir, out); err != nil {
 		return "", fmt.Errorf("%w: %s", err, output)
 	}
@@ -165,18 +166,18 @@ func served(t *testing.T, dir, room string) (state string, err error) {
 	return string(content), err
 }
 
-// judged runs the wrapper's checks in a separate process, as with --standalone. If the bbolt page check crashes, the
-// data counts as rejected.
-func judged(t *testing.T, dir string) (found judgement, err error) {
-	output, failed := inChildOf(t, childJudge, dir, "-")
+// checkInChild runs the wrapper's checks in a separate process, as with --standalone. If the bbolt page check
+// crashes, the data counts as rejected.
+func checkInChild(t *testing.T, dir string) (found checkResults, err error) {
+	output, failed := inChildOf(t, childCheck, dir, "-")
 	if failed != nil {
-		return judgement{Refused: "crashed: " + strings.SplitN(string(output), "\n", 2)[0]}, nil
+		return checkResults{Refused: "crashed: " + strings.SplitN(string(output), "\n", 2)[0]}, nil
 	}
 	return found, json.Unmarshal(output, &found)
 }
 
 func inChildOf(t *testing.T, what, dir, argument string) (output []byte, err error) {
-	ctx, cancel := context.WithTimeout(t.Context(), childPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), childTimeout)
 	defer cancel()
 	command := exec.CommandContext(ctx, os.Args[0], what, dir, argument)
 	command.WaitDelay = time.Second
@@ -197,9 +198,9 @@ func serve(dir, out string) error {
 	return os.WriteFile(out, fmt.Appendf(nil, "%+v at %d", hash.Hash, revision), 0o600)
 }
 
-// judge prints the results of the wrapper's checks in a child process.
-func judge(dir string) error {
-	var found judgement
+// printChecks prints the results of the wrapper's checks in a child process.
+func printChecks(dir string) error {
+	var found checkResults
 	if err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()); err != nil {
 		found.Inspected = err.Error()
 	}
@@ -216,8 +217,8 @@ type alteration struct {
 	name   string
 	alter  func(t *testing.T, dir string)
 	quick  bool // included by default
-	latent bool // etcd has not read the damaged part yet, but the refusal is correct
-	unseen bool // the files do not reveal the alteration
+	latent bool // Verify may reject data that etcd serves, because etcd has not read the damaged part yet
+	unseen bool // Verify may accept data that etcd does not serve, because the files do not reveal the alteration
 }
 
 // bases returns the data directories to alter, from four etcd servers: a closed one, one with purged segments, one
@@ -290,9 +291,9 @@ func alterations(t *testing.T, dir string) (all []alteration) {
 		name := must(filepath.Rel(dir, path))
 		switch {
 		case entry.IsDir() && name != ".":
-			all = append(all, ofDirectory(name)...)
+			all = append(all, directoryAlterations(name)...)
 		case entry.Type().IsRegular():
-			all = append(all, ofFile(name)...)
+			all = append(all, fileAlterations(name)...)
 			all = append(all, damages(t, path, name)...)
 		}
 		return nil
@@ -304,13 +305,13 @@ func at(name string, change func(t *testing.T, path string)) func(t *testing.T, 
 	return func(t *testing.T, dir string) { change(t, filepath.Join(dir, name)) }
 }
 
-func ofDirectory(name string) []alteration {
+func directoryAlterations(name string) []alteration {
 	return []alteration{
 		{name: name + " is missing", alter: at(name, remove), unseen: name == "member"}, // without the member directory, there is no data
 		{name: name + " is a link", alter: link(func(_ *testing.T, dir string) string { return filepath.Join(dir, name) })},
 		{name: name + " is a file", alter: at(name, func(t *testing.T, path string) { remove(t, path); write(t, path, "") })},
-		{name: name + " has no rights", alter: at(name, chmodTo(0))},
-		{name: name + " has all rights", alter: at(name, chmodTo(0o777))},
+		{name: name + " has mode 000", alter: at(name, chmodTo(0))},
+		{name: name + " has mode 777", alter: at(name, chmodTo(0o777))},
 	}
 }
 
@@ -318,18 +319,18 @@ func chmodTo(mode os.FileMode) func(t *testing.T, path string) {
 	return func(t *testing.T, path string) { assert.NoError(t, os.Chmod(path, mode)) }
 }
 
-func ofFile(name string) []alteration {
+func fileAlterations(name string) []alteration {
 	isLog := strings.HasSuffix(name, ".wal")
 	return []alteration{
 		{name: name + " is missing", alter: at(name, remove), unseen: isLog},
 		{name: name + " is empty", alter: at(name, func(t *testing.T, path string) { truncate(t, path, 0) }), unseen: isLog},
-		{name: name + " is half", alter: at(name, halve), unseen: isLog},
-		{name: name + " has more bytes", alter: at(name, lengthen), unseen: isLog, latent: isLog},
+		{name: name + " is truncated to half its size", alter: at(name, halve), unseen: isLog},
+		{name: name + " has additional bytes at the end", alter: at(name, lengthen), unseen: isLog, latent: isLog},
 		{name: name + " is a link", alter: link(func(_ *testing.T, dir string) string { return filepath.Join(dir, name) })},
 		{name: name + " is a directory", alter: at(name, func(t *testing.T, path string) { remove(t, path); mkdir(t, path) })},
-		{name: name + " has no rights", alter: at(name, chmodTo(0))},
-		{name: name + " has another name", alter: at(name, func(t *testing.T, path string) { rename(t, path, path+".bak") }), unseen: isLog},
-		{name: name + " has a name of its kind", alter: at(name, func(t *testing.T, path string) {
+		{name: name + " has mode 000", alter: at(name, chmodTo(0))},
+		{name: name + " is renamed to *.bak", alter: at(name, func(t *testing.T, path string) { rename(t, path, path+".bak") }), unseen: isLog},
+		{name: name + " is renamed but keeps its suffix", alter: at(name, func(t *testing.T, path string) {
 			rename(t, path, filepath.Join(filepath.Dir(path), "x"+filepath.Ext(path)))
 		}), unseen: isLog},
 	}
@@ -359,16 +360,16 @@ func damages(t *testing.T, path, name string) (all []alteration) {
 		common := alteration{quick: i == 1 && strings.HasSuffix(name, firstSegment), unseen: isLog || isDatabase, latent: isLog || isDatabase}
 		flipped, zeroed := common, common
 		zeroed.quick = false
-		flipped.name, zeroed.name = fmt.Sprintf("%s is flipped at %d", name, offset), fmt.Sprintf("%s has a sector of zeros at %d", name, offset)
+		flipped.name, zeroed.name = fmt.Sprintf("%s has an inverted byte at %d", name, offset), fmt.Sprintf("%s has a zeroed sector at %d", name, offset)
 		flipped.alter = at(name, func(t *testing.T, path string) { flip(t, path, offset) })
 		zeroed.alter = at(name, func(t *testing.T, path string) { zero(t, path, offset, sector) })
 		all = append(all, flipped, zeroed)
 	}
 	for page := 0; isDatabase && page < 2; page++ {
 		begin := int64(page * os.Getpagesize())
-		all = append(all, alteration{name: fmt.Sprintf("meta page %d is zeros", page), quick: true, alter: at(name, func(t *testing.T, path string) { zero(t, path, begin, os.Getpagesize()) })})
+		all = append(all, alteration{name: fmt.Sprintf("meta page %d is zeroed", page), quick: true, alter: at(name, func(t *testing.T, path string) { zero(t, path, begin, os.Getpagesize()) })})
 		for offset := begin; offset < begin+metaEnds+8; offset += 4 {
-			all = append(all, alteration{name: fmt.Sprintf("meta page %d is flipped at %d", page, offset-begin), alter: at(name, func(t *testing.T, path string) { flip(t, path, offset) })})
+			all = append(all, alteration{name: fmt.Sprintf("meta page %d has an inverted byte at %d", page, offset-begin), alter: at(name, func(t *testing.T, path string) { flip(t, path, offset) })})
 		}
 	}
 	return all
@@ -393,16 +394,16 @@ func extras() (all []alteration) {
 		"member/snap/00000000000000ff-00000000ffffffff.snap", "member/snap/notes", "member/snap/.touch",
 	} {
 		all = append(all,
-			alteration{name: name + " is there", quick: strings.HasSuffix(name, "/x.wal") || strings.HasSuffix(name, "/x.snap"), alter: at(name, func(t *testing.T, path string) { write(t, path, "?") })},
-			alteration{name: name + " is there, empty", alter: at(name, func(t *testing.T, path string) { write(t, path, "") })},
+			alteration{name: name + " exists", quick: strings.HasSuffix(name, "/x.wal") || strings.HasSuffix(name, "/x.snap"), alter: at(name, func(t *testing.T, path string) { write(t, path, "?") })},
+			alteration{name: name + " exists and is empty", alter: at(name, func(t *testing.T, path string) { write(t, path, "") })},
 			alteration{name: name + " is a directory", alter: at(name, func(t *testing.T, path string) { remove(t, path); mkdir(t, path) })})
 	}
-	return append(all, alteration{name: "a snapshot is a pipe", alter: at("member/snap/x.snap", func(t *testing.T, path string) {
+	return append(all, alteration{name: "a snapshot is a named pipe", alter: at("member/snap/x.snap", func(t *testing.T, path string) {
 		assert.NoError(t, unix.Mkfifo(path, 0o600))
 	})})
 }
 
-// combinations returns pairs of simultaneous faults.
+// combinations returns alterations that damage several files at once.
 func combinations() []alteration {
 	snapshots := func(change func(t *testing.T, path string)) func(t *testing.T, dir string) {
 		return func(t *testing.T, dir string) {

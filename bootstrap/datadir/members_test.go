@@ -99,17 +99,17 @@ func conf(kind raftpb.ConfChangeType, id uint64) raftpb.Entry {
 	return raftpb.Entry{Type: raftpb.EntryConfChange, Data: pbutil.MustMarshal(&raftpb.ConfChange{Type: kind, NodeID: id})}
 }
 
-func adds(id uint64) raftpb.Entry    { return conf(raftpb.ConfChangeAddNode, id) }
-func learns(id uint64) raftpb.Entry  { return conf(raftpb.ConfChangeAddLearnerNode, id) }
-func removes(id uint64) raftpb.Entry { return conf(raftpb.ConfChangeRemoveNode, id) }
+func addVoter(id uint64) raftpb.Entry     { return conf(raftpb.ConfChangeAddNode, id) }
+func addLearner(id uint64) raftpb.Entry   { return conf(raftpb.ConfChangeAddLearnerNode, id) }
+func removeMember(id uint64) raftpb.Entry { return conf(raftpb.ConfChangeRemoveNode, id) }
 
 // v2 returns a log entry with a v2 API request, as written by etcd 3.4.
 func v2(method, path, value string) raftpb.Entry {
 	return raftpb.Entry{Data: pbutil.MustMarshal(&etcdserverpb.Request{ID: 7, Method: method, Path: path, Val: value})}
 }
 
-// v2Within returns a v2 API request inside a v3 API request.
-func v2Within(method, path string) raftpb.Entry {
+// v2InV3 returns a v2 API request inside a v3 API request.
+func v2InV3(method, path string) raftpb.Entry {
 	return raftpb.Entry{Data: pbutil.MustMarshal(&etcdserverpb.InternalRaftRequest{ID: 7, V2: &etcdserverpb.Request{ID: 7, Method: method, Path: path}})}
 }
 
@@ -122,29 +122,29 @@ func TestLeftoverMembers(t *testing.T) {
 		}
 		return members
 	}
-	other := puts("value")
+	other := putRequest("value")
 	put := raftpb.Entry{Data: pbutil.MustMarshal(other)}
 	for name, c := range map[string]struct {
 		data    oldData
 		refused string
 	}{
-		"the lists agree":                              {oldData{bucket: voters(1, 2, 3), applied: 4, log: []raftpb.Entry{adds(1), adds(2), adds(3), put}}, ""},
-		"one was removed":                              {oldData{bucket: voters(1, 2), applied: 4, log: []raftpb.Entry{adds(1), adds(2), adds(3), removes(3)}}, ""},
-		"one was removed, and was left":                {oldData{bucket: voters(1, 2, 3), applied: 4, log: []raftpb.Entry{adds(1), adds(2), adds(3), removes(3)}}, `member 3 ("e3"), which was removed`},
-		"one was removed, which is not applied yet":    {oldData{bucket: voters(1, 2, 3), applied: 3, log: []raftpb.Entry{adds(1), adds(2), adds(3), removes(3)}}, ""},
-		"the removal was overridden by another leader": {oldData{bucket: voters(1, 2, 3), applied: 4, log: []raftpb.Entry{adds(1), adds(2), adds(3), put}}, ""},
-		"etcd 3.4 has not noted what it applied":       {oldData{bucket: voters(1, 2, 3), applied: 1, log: []raftpb.Entry{adds(1), adds(2), adds(3), put}}, ""},
-		"one that the log never had":                   {oldData{bucket: voters(1, 9), applied: 2, log: []raftpb.Entry{adds(1), put}}, `member 9 ("e9"), which was removed`},
-		"the snapshot agrees":                          {oldData{bucket: voters(1, 2), applied: 4, start: []uint64{1, 2}, log: []raftpb.Entry{adds(1), put, put, put}}, ""},
-		"the snapshot lacks one":                       {oldData{bucket: voters(1, 2, 9), applied: 4, start: []uint64{1, 2}, log: []raftpb.Entry{adds(1), put, put, put}}, `member 9 ("e9"), which was removed`},
-		"the snapshot lacks one that the log adds":     {oldData{bucket: voters(1, 2, 3), applied: 4, start: []uint64{1, 2}, log: []raftpb.Entry{adds(1), put, put, adds(3)}}, ""},
-		"the snapshot has one that the log removes":    {oldData{bucket: voters(1, 2, 3), applied: 4, start: []uint64{1, 2, 3}, log: []raftpb.Entry{adds(1), put, put, removes(3)}}, `member 3 ("e3"), which was removed`},
-		"the database is older than the snapshot":      {oldData{bucket: voters(1, 2, 9), applied: 2, start: []uint64{1, 2}, log: []raftpb.Entry{adds(1), put, put, put}}, ""},
-		"a learner":                   {oldData{bucket: map[uint64]bool{1: true, 2: false}, applied: 2, log: []raftpb.Entry{adds(1), learns(2)}}, ""},
-		"a learner that was promoted": {oldData{bucket: voters(1, 2), applied: 3, log: []raftpb.Entry{adds(1), learns(2), adds(2)}}, ""},
-		"a learner that was promoted, and is still one": {oldData{bucket: map[uint64]bool{1: true, 2: false}, applied: 3, log: []raftpb.Entry{adds(1), learns(2), adds(2)}}, `member 2 ("e2") as a learner`},
-		"etcd 3.6 has written the data":                 {oldData{bucket: voters(1, 9), applied: 2, since36: true, log: []raftpb.Entry{adds(1), put}}, ""},
-		"a single member is never compared":             {oldData{bucket: voters(9), applied: 2, log: []raftpb.Entry{adds(1), put}}, ""},
+		"the lists match":                                  {oldData{bucket: voters(1, 2, 3), applied: 4, log: []raftpb.Entry{addVoter(1), addVoter(2), addVoter(3), put}}, ""},
+		"member removed":                                   {oldData{bucket: voters(1, 2), applied: 4, log: []raftpb.Entry{addVoter(1), addVoter(2), addVoter(3), removeMember(3)}}, ""},
+		"removed member still in the database":             {oldData{bucket: voters(1, 2, 3), applied: 4, log: []raftpb.Entry{addVoter(1), addVoter(2), addVoter(3), removeMember(3)}}, `member 3 ("e3"), which was removed`},
+		"removal not applied yet":                          {oldData{bucket: voters(1, 2, 3), applied: 3, log: []raftpb.Entry{addVoter(1), addVoter(2), addVoter(3), removeMember(3)}}, ""},
+		"removal overwritten by a later leader":            {oldData{bucket: voters(1, 2, 3), applied: 4, log: []raftpb.Entry{addVoter(1), addVoter(2), addVoter(3), put}}, ""},
+		"applied index of etcd 3.4 too low":                {oldData{bucket: voters(1, 2, 3), applied: 1, log: []raftpb.Entry{addVoter(1), addVoter(2), addVoter(3), put}}, ""},
+		"member that the log does not add":                 {oldData{bucket: voters(1, 9), applied: 2, log: []raftpb.Entry{addVoter(1), put}}, `member 9 ("e9"), which was removed`},
+		"snapshot lists all members":                       {oldData{bucket: voters(1, 2), applied: 4, start: []uint64{1, 2}, log: []raftpb.Entry{addVoter(1), put, put, put}}, ""},
+		"member missing from the snapshot":                 {oldData{bucket: voters(1, 2, 9), applied: 4, start: []uint64{1, 2}, log: []raftpb.Entry{addVoter(1), put, put, put}}, `member 9 ("e9"), which was removed`},
+		"member added after the snapshot":                  {oldData{bucket: voters(1, 2, 3), applied: 4, start: []uint64{1, 2}, log: []raftpb.Entry{addVoter(1), put, put, addVoter(3)}}, ""},
+		"member removed after the snapshot":                {oldData{bucket: voters(1, 2, 3), applied: 4, start: []uint64{1, 2, 3}, log: []raftpb.Entry{addVoter(1), put, put, removeMember(3)}}, `member 3 ("e3"), which was removed`},
+		"database older than the snapshot":                 {oldData{bucket: voters(1, 2, 9), applied: 2, start: []uint64{1, 2}, log: []raftpb.Entry{addVoter(1), put, put, put}}, ""},
+		"learner":                                          {oldData{bucket: map[uint64]bool{1: true, 2: false}, applied: 2, log: []raftpb.Entry{addVoter(1), addLearner(2)}}, ""},
+		"promoted learner":                                 {oldData{bucket: voters(1, 2), applied: 3, log: []raftpb.Entry{addVoter(1), addLearner(2), addVoter(2)}}, ""},
+		"promoted learner still a learner in the database": {oldData{bucket: map[uint64]bool{1: true, 2: false}, applied: 3, log: []raftpb.Entry{addVoter(1), addLearner(2), addVoter(2)}}, `member 2 ("e2") as a learner`},
+		"data written by etcd 3.6":                         {oldData{bucket: voters(1, 9), applied: 2, since36: true, log: []raftpb.Entry{addVoter(1), put}}, ""},
+		"single member, which is not checked":              {oldData{bucket: voters(9), applied: 2, log: []raftpb.Entry{addVoter(1), put}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -166,7 +166,7 @@ func TestOverriddenChangesDoNotCount(t *testing.T) {
 	for name, cut := range map[string]bool{"in the same segment": false, "in the next segment": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			data := oldData{bucket: map[uint64]bool{1: true, 3: true}, applied: 3, log: []raftpb.Entry{adds(1), adds(3), removes(3)}}
+			data := oldData{bucket: map[uint64]bool{1: true, 3: true}, applied: 3, log: []raftpb.Entry{addVoter(1), addVoter(3), removeMember(3)}}
 			dir := data.write(t)
 			require.Error(t, Look(dir, "").checkV2Members())
 			log, err := wal.Open(zap.NewNop(), layout.ToWALDir(dir), walpb.Snapshot{})
@@ -177,7 +177,7 @@ func TestOverriddenChangesDoNotCount(t *testing.T) {
 				large := raftpb.Entry{Term: 1, Index: 4, Data: []byte(strings.Repeat("v", int(wal.SegmentSizeBytes)))}
 				require.NoError(t, log.Save(raftpb.HardState{Term: 1, Commit: 2}, []raftpb.Entry{large}))
 			}
-			entry := raftpb.Entry{Term: 2, Index: 3, Data: pbutil.MustMarshal(puts("value"))}
+			entry := raftpb.Entry{Term: 2, Index: 3, Data: pbutil.MustMarshal(putRequest("value"))}
 			require.NoError(t, log.Save(raftpb.HardState{Term: 2, Commit: 3}, []raftpb.Entry{entry}))
 			require.NoError(t, log.Close())
 			found := Look(dir, "")
@@ -194,19 +194,19 @@ func TestRequestsOfTheV2API(t *testing.T) {
 		refused  string
 		versions []string
 	}{
-		"a probe of /health":          {v2("QGET", "", ""), "QGET at entry 2", nil},
-		"the same within a request":   {v2Within("QGET", "/"), "QGET at entry 2", nil},
-		"a client's":                  {v2("PUT", "/1/key", "value"), "PUT at entry 2", nil},
-		"the leader's clock":          {v2("SYNC", "", ""), "SYNC at entry 2", nil},
-		"the version":                 {v2("PUT", "/0/version", "3.4.0"), "", []string{"3.4.0"}},
-		"the attributes of a member":  {v2("PUT", "/0/members/8e9e05c52164694d/attributes", `{"name":"e1"}`), "", nil},
-		"a value that looks like one": {raftpb.Entry{Data: pbutil.MustMarshal(puts(string(v2("QGET", "", "").Data)))}, "", nil},
-		"a leader's first entry":      {raftpb.Entry{}, "", nil},
-		"what cannot be read":         {raftpb.Entry{Data: []byte{0xff, 0xff}}, "", nil},
+		"/health probe":                      {v2("QGET", "", ""), "QGET at entry 2", nil},
+		"/health probe inside a v3 request":  {v2InV3("QGET", "/"), "QGET at entry 2", nil},
+		"client request":                     {v2("PUT", "/1/key", "value"), "PUT at entry 2", nil},
+		"leader's SYNC request":              {v2("SYNC", "", ""), "SYNC at entry 2", nil},
+		"cluster version":                    {v2("PUT", "/0/version", "3.4.0"), "", []string{"3.4.0"}},
+		"member attributes":                  {v2("PUT", "/0/members/8e9e05c52164694d/attributes", `{"name":"e1"}`), "", nil},
+		"value that looks like a v2 request": {raftpb.Entry{Data: pbutil.MustMarshal(putRequest(string(v2("QGET", "", "").Data)))}, "", nil},
+		"new leader's empty entry":           {raftpb.Entry{}, "", nil},
+		"malformed entry":                    {raftpb.Entry{Data: []byte{0xff, 0xff}}, "", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			found := Look(oldData{applied: 1, bucket: map[uint64]bool{1: true}, log: []raftpb.Entry{adds(1), c.entry}}.write(t), "")
+			found := Look(oldData{applied: 1, bucket: map[uint64]bool{1: true}, log: []raftpb.Entry{addVoter(1), c.entry}}.write(t), "")
 			versions, err := found.ClusterVersions()
 			require.NoError(t, err)
 			assert.Equal(t, append([]string{""}, c.versions...), versions)
@@ -224,7 +224,7 @@ func TestRequestsOfTheV2API(t *testing.T) {
 // v2 API requests before the snapshot must be accepted, because etcd does not replay the entries before a snapshot.
 func TestRequestsOfTheV2APIBeforeASnapshotAreNotReplayed(t *testing.T) {
 	t.Parallel()
-	data := oldData{applied: 3, bucket: map[uint64]bool{1: true}, start: []uint64{1}, log: []raftpb.Entry{adds(1), v2("QGET", "", ""), v2("PUT", "/0/version", "3.4.0")}}
+	data := oldData{applied: 3, bucket: map[uint64]bool{1: true}, start: []uint64{1}, log: []raftpb.Entry{addVoter(1), v2("QGET", "", ""), v2("PUT", "/0/version", "3.4.0")}}
 	found := Look(data.write(t), "")
 	require.NoError(t, found.checkV2Requests())
 	versions, err := found.ClusterVersions()
@@ -238,11 +238,11 @@ func TestMembers_includeUnappliedChanges(t *testing.T) {
 		data oldData
 		want int
 	}{
-		"in the database":     {oldData{bucket: map[uint64]bool{1: true, 2: true}, applied: 2, log: []raftpb.Entry{adds(1), adds(2)}}, 2},
-		"in the log":          {oldData{log: []raftpb.Entry{adds(1), adds(2), adds(3)}}, 3},
-		"added since":         {oldData{bucket: map[uint64]bool{1: true}, applied: 1, log: []raftpb.Entry{adds(1), adds(2)}}, 2},
-		"removed since":       {oldData{bucket: map[uint64]bool{1: true, 2: true}, applied: 2, log: []raftpb.Entry{adds(1), adds(2), removes(2)}}, 1},
-		"applied and unnoted": {oldData{bucket: map[uint64]bool{1: true, 2: true}, applied: 0, log: []raftpb.Entry{adds(1), adds(2)}}, 2},
+		"in the database":                       {oldData{bucket: map[uint64]bool{1: true, 2: true}, applied: 2, log: []raftpb.Entry{addVoter(1), addVoter(2)}}, 2},
+		"in the log":                            {oldData{log: []raftpb.Entry{addVoter(1), addVoter(2), addVoter(3)}}, 3},
+		"added after the applied index":         {oldData{bucket: map[uint64]bool{1: true}, applied: 1, log: []raftpb.Entry{addVoter(1), addVoter(2)}}, 2},
+		"removed after the applied index":       {oldData{bucket: map[uint64]bool{1: true, 2: true}, applied: 2, log: []raftpb.Entry{addVoter(1), addVoter(2), removeMember(2)}}, 1},
+		"applied index too low, as in etcd 3.4": {oldData{bucket: map[uint64]bool{1: true, 2: true}, applied: 0, log: []raftpb.Entry{addVoter(1), addVoter(2)}}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -272,14 +272,14 @@ func TestOnlyRestored(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, log.Save(raftpb.HardState{Term: 2, Commit: 3}, []raftpb.Entry{{Term: 2, Index: 3}}))
 	require.NoError(t, log.Close())
-	assert.False(t, Look(dir, "").OnlyRestored(), "a leader was elected")
+	assert.False(t, Look(dir, "").OnlyRestored(), "the election of a leader changes the data")
 }
 
 // Uncommitted must count the entries that were written before a crash but are not covered by the commit index on
 // disk. After a clean stop, the result must be 0.
 func TestUncommittedEntries(t *testing.T) {
 	t.Parallel()
-	dir := oldData{log: []raftpb.Entry{adds(1), adds(2), {}}}.write(t)
+	dir := oldData{log: []raftpb.Entry{addVoter(1), addVoter(2), {}}}.write(t)
 	entries, _ := Look(dir, "").Uncommitted()
 	assert.Zero(t, entries)
 	log, err := wal.Open(zap.NewNop(), layout.ToWALDir(dir), walpb.Snapshot{})
@@ -292,5 +292,5 @@ func TestUncommittedEntries(t *testing.T) {
 	assert.EqualValues(t, 2, entries)
 	assert.EqualValues(t, 3, committed)
 	entries, _ = Look(t.TempDir(), "").Uncommitted()
-	assert.Zero(t, entries, "there is no log")
+	assert.Zero(t, entries, "data without a log has no uncommitted entries")
 }

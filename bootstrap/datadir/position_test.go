@@ -43,7 +43,7 @@ func TestReadPosition_closedMember(t *testing.T) {
 func TestReadPosition_logAheadOfDatabase(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
-	require.Equal(t, before.Revision, before.HighestRevision, "etcd was closed, so nothing is left in the log alone")
+	require.Equal(t, before.Revision, before.HighestRevision, "after a clean shutdown, the database contains all log entries")
 	old, err := os.ReadFile(database(dir))
 	require.NoError(t, err)
 	server, err := datadirtest.Start(dir)
@@ -67,10 +67,10 @@ func TestReadPosition_overriddenEntries(t *testing.T) {
 		changes int64
 		last    uint64
 	}{
-		"not committed":       {[]raftpb.Entry{entry(1, 3, puts("a")), entry(2, 3, puts("b")), entry(3, 3, puts("c"))}, 3, 3},
-		"all replaced":        {[]raftpb.Entry{entry(1, 3, puts("a")), entry(2, 3, puts("b")), entry(3, 3, puts("c")), entry(1, 4, nil)}, 0, 1},
-		"replaced in part":    {[]raftpb.Entry{entry(1, 3, puts("a")), entry(2, 3, puts("b")), entry(3, 3, puts("c")), entry(2, 4, nil), entry(3, 4, puts("d"))}, 2, 3},
-		"replaced by its own": {[]raftpb.Entry{entry(1, 3, puts("a")), entry(2, 3, puts("b")), entry(2, 3, puts("b"))}, 2, 2},
+		"nothing overwritten":      {[]raftpb.Entry{entry(1, 3, putRequest("a")), entry(2, 3, putRequest("b")), entry(3, 3, putRequest("c"))}, 3, 3},
+		"all overwritten":          {[]raftpb.Entry{entry(1, 3, putRequest("a")), entry(2, 3, putRequest("b")), entry(3, 3, putRequest("c")), entry(1, 4, nil)}, 0, 1},
+		"some overwritten":         {[]raftpb.Entry{entry(1, 3, putRequest("a")), entry(2, 3, putRequest("b")), entry(3, 3, putRequest("c")), entry(2, 4, nil), entry(3, 4, putRequest("d"))}, 2, 3},
+		"same entry written twice": {[]raftpb.Entry{entry(1, 3, putRequest("a")), entry(2, 3, putRequest("b")), entry(2, 3, putRequest("b"))}, 2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.Initialized(t)
@@ -91,8 +91,7 @@ func TestReadPosition_overriddenEntries(t *testing.T) {
 	}
 }
 
-// entry returns an entry with the given term, whose index is relative to the end of the log. The entry contains no
-// request, like the first entry of a new leader.
+// entry returns a log entry. If request is nil, the entry contains no data, like the first entry of a new leader.
 func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb.Entry {
 	e := raftpb.Entry{Index: index, Term: term}
 	if request != nil {
@@ -112,7 +111,7 @@ func TestReadPosition_uncommittedEntries(t *testing.T) {
 	require.NoError(t, err)
 	short, end := context.WithTimeout(t.Context(), time.Second)
 	defer end()
-	_, err = client.Put(short, "key", "in doubt")
+	_, err = client.Put(short, "key", "uncommitted")
 	require.Error(t, err)
 	server.Server.HardStop()
 	server.Close()
@@ -147,16 +146,16 @@ func position(t *testing.T, dir string) Position {
 
 // A temporarily unreadable volume must not count as empty.
 func TestReadPosition_unreadableFiles(t *testing.T) {
-	for name, spoil := range map[string]func(t *testing.T, dir string){
-		"the database is no file": func(t *testing.T, dir string) { unreadable(t, database(dir)) },
-		"the log is no directory": func(t *testing.T, dir string) { notADirectory(t, filepath.Join(dir, "member", "wal")) },
-		"a segment is no file":    func(t *testing.T, dir string) { unreadable(t, firstSegmentOf(dir)) },
-		"the last segment is no file": func(t *testing.T, dir string) {
+	for name, breakData := range map[string]func(t *testing.T, dir string){
+		"database is a directory":      func(t *testing.T, dir string) { unreadable(t, database(dir)) },
+		"WAL directory is a file":      func(t *testing.T, dir string) { notADirectory(t, filepath.Join(dir, "member", "wal")) },
+		"first segment is a directory": func(t *testing.T, dir string) { unreadable(t, firstSegmentOf(dir)) },
+		"last segment is a directory": func(t *testing.T, dir string) {
 			segments := segmentsOf(t, dir)
 			require.Greater(t, len(segments), 1)
 			unreadable(t, segments[len(segments)-1])
 		},
-		"the database belongs to others": func(t *testing.T, dir string) {
+		"database is locked by another process": func(t *testing.T, dir string) {
 			held, err := bolt.Open(database(dir), 0o600, nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = held.Close() })
@@ -165,7 +164,7 @@ func TestReadPosition_unreadableFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := datadirtest.New(t)
-			spoil(t, dir)
+			breakData(t, dir)
 			_, err := ReadPosition(dir)
 			assert.Error(t, err)
 		})
@@ -265,13 +264,13 @@ func TestReadPosition_membersChangedInTheLog(t *testing.T) {
 func TestDivergence_earlierState(t *testing.T) {
 	dir, earlier := datadirtest.Initialized(t), t.TempDir()
 	require.NoError(t, os.CopyFS(earlier, os.DirFS(dir)))
-	last := written(t, dir, func(c *clientv3.Client) (int64, error) {
+	last := revisionAfter(t, dir, func(c *clientv3.Client) (int64, error) {
 		reply, err := c.Put(t.Context(), "key", "later")
 		return reply.Header.Revision, err
 	})
 	requireDivergence(t, 0, earlier, dir)
 	requireDivergence(t, 0, dir, earlier)
-	other := written(t, earlier, func(c *clientv3.Client) (int64, error) {
+	other := revisionAfter(t, earlier, func(c *clientv3.Client) (int64, error) {
 		reply, err := c.Put(t.Context(), "key", "another")
 		return reply.Header.Revision, err
 	})
@@ -287,10 +286,10 @@ func TestDivergence_deletion(t *testing.T) {
 		reply, err := c.Put(t.Context(), "key", "value")
 		return reply.Header.Revision, err
 	}
-	written(t, dir, put)
-	written(t, other, put)
-	last := written(t, dir, put)
-	written(t, other, func(c *clientv3.Client) (int64, error) {
+	revisionAfter(t, dir, put)
+	revisionAfter(t, other, put)
+	last := revisionAfter(t, dir, put)
+	revisionAfter(t, other, func(c *clientv3.Client) (int64, error) {
 		reply, err := c.Delete(t.Context(), "key")
 		return reply.Header.Revision, err
 	})
@@ -322,14 +321,14 @@ func TestChangedRevisions(t *testing.T) {
 		change  func(*mvccpb.KeyValue)
 		changed bool
 	}{
-		"unchanged":                {put("a", "5"), func(*mvccpb.KeyValue) {}, false},
-		"a value":                  {put("a", "5"), flip, true},
-		"a key":                    {put("a", "5"), func(row *mvccpb.KeyValue) { row.Key[0] ^= 1 }, true},
-		"unchanged, a transaction": {clientv3.OpTxn(nil, []clientv3.Op{put("a", "5"), put("b", "6")}, nil), func(*mvccpb.KeyValue) {}, false},
-		"to what a branch that was not taken has": {clientv3.OpTxn(nil, nil, []clientv3.Op{clientv3.OpTxn(nil, []clientv3.Op{put("a", "3")}, nil)}), flip, false},
-		"the value of a second put":               {clientv3.OpTxn(nil, []clientv3.Op{put("a", "5"), put("b", "6")}, nil), flip, true},
-		"unchanged, its value kept":               {put("a", "", clientv3.WithIgnoreValue()), func(*mvccpb.KeyValue) {}, false},
-		"what the log cannot show":                {put("a", "", clientv3.WithIgnoreValue()), flip, false},
+		"nothing altered":              {put("a", "5"), func(*mvccpb.KeyValue) {}, false},
+		"value altered":                {put("a", "5"), flip, true},
+		"key altered":                  {put("a", "5"), func(row *mvccpb.KeyValue) { row.Key[0] ^= 1 }, true},
+		"nothing altered, transaction": {clientv3.OpTxn(nil, []clientv3.Op{put("a", "5"), put("b", "6")}, nil), func(*mvccpb.KeyValue) {}, false},
+		"altered value matches a put in a skipped branch":  {clientv3.OpTxn(nil, nil, []clientv3.Op{clientv3.OpTxn(nil, []clientv3.Op{put("a", "3")}, nil)}), flip, false},
+		"value of the second put in a transaction altered": {clientv3.OpTxn(nil, []clientv3.Op{put("a", "5"), put("b", "6")}, nil), flip, true},
+		"nothing altered, put with IgnoreValue":            {put("a", "", clientv3.WithIgnoreValue()), func(*mvccpb.KeyValue) {}, false},
+		"value altered, put with IgnoreValue":              {put("a", "", clientv3.WithIgnoreValue()), flip, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.Initialized(t)
@@ -372,7 +371,9 @@ func TestChangedRevisions_noProof(t *testing.T) {
 	requireChanged(t, other)
 	content, err := os.ReadFile(database(dir))
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(database(other), content, 0o600)) // more than half must match
+	// Four rows of the copied database differ from the puts in the log, and only the row from before the copy matches.
+	// Because the matching rows are not in the majority, no row counts as altered.
+	require.NoError(t, os.WriteFile(database(other), content, 0o600))
 	requireChanged(t, other)
 }
 
@@ -383,8 +384,8 @@ func requireDivergence(t *testing.T, expected int64, dir, other string, except .
 	require.Equal(t, expected, revision)
 }
 
-// written starts etcd on a data directory, calls write and returns the resulting revision.
-func written(t *testing.T, dir string, write func(*clientv3.Client) (int64, error)) int64 {
+// revisionAfter starts etcd on a data directory, calls write and returns the resulting revision.
+func revisionAfter(t *testing.T, dir string, write func(*clientv3.Client) (int64, error)) int64 {
 	t.Helper()
 	server, err := datadirtest.Start(dir)
 	require.NoError(t, err)
@@ -415,7 +416,7 @@ func replaceLog(t *testing.T, dir string, write func(log *wal.WAL, state raftpb.
 // putAll executes requests and returns the revision of the last one.
 func putAll(t *testing.T, dir string, ops ...clientv3.Op) int64 {
 	t.Helper()
-	return written(t, dir, func(client *clientv3.Client) (revision int64, err error) {
+	return revisionAfter(t, dir, func(client *clientv3.Client) (revision int64, err error) {
 		for _, op := range ops {
 			reply, err := client.Do(t.Context(), op)
 			require.NoError(t, err)
@@ -441,11 +442,11 @@ func requireChanged(t *testing.T, dir string, expected ...int64) {
 func TestChangedRevisions_olderThanTheLog(t *testing.T) {
 	put := clientv3.OpPut
 	for name, first := range map[string]clientv3.Op{
-		"the same value again":              put("a", "constant"),
-		"the same key without a value":      put("a", ""),
-		"the same value, which was refused": clientv3.OpTxn(nil, nil, []clientv3.Op{put("a", "constant")}),
-		"with values of another size":       clientv3.OpTxn(nil, nil, []clientv3.Op{put("a", "constant"), put("x", "1"), put("y", "2")}),
-		"with a value that was to be kept":  clientv3.OpTxn(nil, nil, []clientv3.Op{put("a", "constant"), put("z", "", clientv3.WithIgnoreValue())}),
+		"put of the same value":                     put("a", "constant"),
+		"put of an empty value":                     put("a", ""),
+		"skipped branch with the same value":        clientv3.OpTxn(nil, nil, []clientv3.Op{put("a", "constant")}),
+		"skipped branch with values of other sizes": clientv3.OpTxn(nil, nil, []clientv3.Op{put("a", "constant"), put("x", "1"), put("y", "2")}),
+		"skipped branch with IgnoreValue":           clientv3.OpTxn(nil, nil, []clientv3.Op{put("a", "constant"), put("z", "", clientv3.WithIgnoreValue())}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.Initialized(t)

@@ -45,31 +45,31 @@ func TestRefusals_suggestAnAction(t *testing.T) {
 	}
 	unforeseen := withWayOut(t.Context(), errors.New("unforeseen"))
 	assert.EqualError(t, unforeseen, "unforeseen; to recover: "+restoreBackup)
-	assert.Equal(t, unforeseen, withWayOut(t.Context(), unforeseen), "one is enough")
+	assert.Equal(t, unforeseen, withWayOut(t.Context(), unforeseen), "an error gets only one way to recover")
 	assert.NoError(t, withWayOut(t.Context(), nil))
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
-	assert.EqualError(t, withWayOut(stopped, errors.New("stopped")), "stopped", "it is no refusal")
+	assert.EqualError(t, withWayOut(stopped, errors.New("stopped")), "stopped", "an interruption needs no advice")
 }
 
 // Every reason must be used, and every error from the checks must have a reason, so that it includes advice.
-func TestJudgementsRefuseByKindOnly(t *testing.T) {
+func TestChecks_returnOnlyReasons(t *testing.T) {
 	var text strings.Builder
 	for _, name := range []string{"verify.go", "survey.go", "inspect.go"} {
 		content, err := os.ReadFile(filepath.Clean(name))
 		require.NoError(t, err)
 		text.Write(content)
-		judgements := regexp.MustCompile(`(?ms)^func (?:\([^)]*\) )?(check|is)\w+\(.*?^}`).FindAll(content, -1)
-		require.NotEmpty(t, judgements, name)
-		for _, judgement := range judgements {
-			assert.NotContains(t, string(judgement), "fmt.Errorf(", "%s refuses with a kind, which has a way out", name)
+		checks := regexp.MustCompile(`(?ms)^func (?:\([^)]*\) )?(check|is)\w+\(.*?^}`).FindAll(content, -1)
+		require.NotEmpty(t, checks, name)
+		for _, check := range checks {
+			assert.NotContains(t, string(check), "fmt.Errorf(", "%s: errors must include a way to recover", name)
 		}
 	}
 	content, err := os.ReadFile("refusal.go")
 	require.NoError(t, err)
 	text.Write(content)
 	for _, match := range regexp.MustCompile(`(?m)^\t(\w+) += newReason\(`).FindAllSubmatch(content, -1) {
-		assert.Regexp(t, string(match[1])+`(\.errorf\()`, text.String(), "no code refuses with %s", match[1])
+		assert.Regexp(t, string(match[1])+`(\.errorf\()`, text.String(), "the reason %s is never used", match[1])
 	}
 }
 

@@ -121,19 +121,19 @@ func TestParse_agreesWithEtcd(t *testing.T) {
 	require.NoError(t, err)
 	const kindTag, crcTag, dataTag = recordType<<3 | byte(protowire.VarintType), recordCRC<<3 | byte(protowire.VarintType), recordData<<3 | byte(protowire.BytesType)
 	for name, raw := range map[string][]byte{
-		"as etcd writes it":       content,
-		"without data":            short,
-		"empty":                   {},
-		"data first":              append([]byte{dataTag, 1, 'd'}, short...),
-		"data twice":              append(append([]byte(nil), content...), dataTag, 1, 'd'),
-		"with an unknown field":   append(append([]byte(nil), content...), 4<<3, 1),
-		"with a longer checksum":  {kindTag, 2, crcTag, 0x81, 0x80, 0x80, 0x80, 0x80, 0x01},
-		"with a negative kind":    {kindTag, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, crcTag, 1},
-		"data of another kind":    {kindTag, 2, crcTag, 1, 3 << 3, 1},
-		"with less data than due": {kindTag, 2, crcTag, 1, dataTag, 9, 'd'},
-		"cut off":                 content[:3],
-		"garbage for a checksum":  {kindTag, 0x81, 0, 0xff},
-		"kind twice":              {kindTag, 2, kindTag, 4},
+		"as etcd writes it":                   content,
+		"without data":                        short,
+		"empty":                               {},
+		"data first":                          append([]byte{dataTag, 1, 'd'}, short...),
+		"data twice":                          append(append([]byte(nil), content...), dataTag, 1, 'd'),
+		"with an unknown field":               append(append([]byte(nil), content...), 4<<3, 1),
+		"checksum longer than 32 bits":        {kindTag, 2, crcTag, 0x81, 0x80, 0x80, 0x80, 0x80, 0x01},
+		"negative type":                       {kindTag, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, crcTag, 1},
+		"data field with the wrong wire type": {kindTag, 2, crcTag, 1, 3 << 3, 1},
+		"data shorter than its length":        {kindTag, 2, crcTag, 1, dataTag, 9, 'd'},
+		"truncated":                           content[:3],
+		"malformed checksum":                  {kindTag, 0x81, 0, 0xff},
+		"type twice":                          {kindTag, 2, kindTag, 4},
 	} {
 		var want walpb.Record
 		wantErr := want.Unmarshal(raw)
@@ -168,17 +168,17 @@ func FuzzParse_agreesWithEtcd(f *testing.F) {
 }
 
 // logsPerWriter is the number of logs to write and damage for each kind of writer.
-var logsPerWriter = flag.Uint64("logs", 25, "how many logs of each kind are written and broken")
+var logsPerWriter = flag.Uint64("logs", 25, "number of logs to write and damage for each kind of writer")
 
-// writers are the kinds of wal.Save callers. Each one writes a different commit index along with the entries from
-// first to last.
+// writers contains the kinds of members that call wal.Save. commit returns the commit index that such a member saves
+// with the entries from first to last. single is the argument for isLoss.
 var writers = map[string]struct {
-	commit func(dice *rand.Rand, first, last uint64) uint64
+	commit func(random *rand.Rand, first, last uint64) uint64
 	single bool
 }{
-	"single member of 3.6": {func(_ *rand.Rand, first, _ uint64) uint64 { return first - 1 }, true},
-	"single member of 3.5": {func(_ *rand.Rand, _, last uint64) uint64 { return last }, false},
-	"follower":             {func(dice *rand.Rand, first, last uint64) uint64 { return first - 1 + dice.Uint64N(last-first+2) }, false},
+	"single member running etcd 3.6": {func(_ *rand.Rand, first, _ uint64) uint64 { return first - 1 }, true},
+	"single member running etcd 3.5": {func(_ *rand.Rand, _, last uint64) uint64 { return last }, false},
+	"follower":                       {func(random *rand.Rand, first, last uint64) uint64 { return first - 1 + random.Uint64N(last-first+2) }, false},
 }
 
 // writtenLog is a log with a single segment. flushed contains, for each batch, the offset up to which the segment
@@ -189,7 +189,7 @@ type writtenLog struct {
 }
 
 // writeLog writes batches of entries with etcd's own code.
-func writeLog(t *testing.T, dice *rand.Rand, commit func(dice *rand.Rand, first, last uint64) uint64, value func(*rand.Rand) []byte) (log writtenLog) {
+func writeLog(t *testing.T, random *rand.Rand, commit func(random *rand.Rand, first, last uint64) uint64, value func(*rand.Rand) []byte) (log writtenLog) {
 	t.Helper()
 	small := wal.SegmentSizeBytes
 	wal.SegmentSizeBytes = 1 << 20 // large enough for a single segment
@@ -201,16 +201,16 @@ func writeLog(t *testing.T, dice *rand.Rand, commit func(dice *rand.Rand, first,
 	require.NoError(t, w.SaveSnapshot(walpb.Snapshot{ConfState: &raftpb.ConfState{}}))
 	w.SetUnsafeNoFsync()
 	path, last := filepath.Join(dir, firstSegment), uint64(0)
-	for range 10 + dice.IntN(10) {
+	for range 10 + random.IntN(10) {
 		var batch []raftpb.Entry
-		for i := range 1 + dice.Uint64N(4) {
-			batch = append(batch, raftpb.Entry{Index: last + 1 + i, Term: 2, Data: value(dice)})
+		for i := range 1 + random.Uint64N(4) {
+			batch = append(batch, raftpb.Entry{Index: last + 1 + i, Term: 2, Data: value(random)})
 		}
 		log.flushed = append(log.flushed, end(t, path))
 		first := last + 1
 		last += uint64(len(batch))
-		require.NoError(t, w.Save(raftpb.HardState{Term: 2, Commit: commit(dice, first, last)}, batch))
-		if dice.IntN(3) == 0 {
+		require.NoError(t, w.Save(raftpb.HardState{Term: 2, Commit: commit(random, first, last)}, batch))
+		if random.IntN(3) == 0 {
 			require.NoError(t, w.Save(raftpb.HardState{Term: 2, Commit: last}, nil)) // not synced before the next batch
 		}
 	}
@@ -220,11 +220,11 @@ func writeLog(t *testing.T, dice *rand.Rand, commit func(dice *rand.Rand, first,
 	return log
 }
 
-// noise returns up to two pages of random bytes without zeros.
-func noise(dice *rand.Rand) []byte {
-	value := make([]byte, dice.IntN(2500))
+// noise returns fewer than 2,500 random bytes, none of which is zero.
+func noise(random *rand.Rand) []byte {
+	value := make([]byte, random.IntN(2500))
 	for at := range value {
-		value[at] = byte(1 + dice.IntN(255))
+		value[at] = byte(1 + random.IntN(255))
 	}
 	return value
 }
@@ -258,9 +258,9 @@ func tailOf(t *testing.T, content []byte) *history {
 func TestLogAfterPowerLoss_isNotProven(t *testing.T) {
 	for name, writer := range writers {
 		for seed := range *logsPerWriter {
-			dice := rand.New(rand.NewPCG(seed, 1))
-			log := writeLog(t, dice, writer.commit, noise)
-			tear(dice, log)
+			random := rand.New(rand.NewPCG(seed, 1))
+			log := writeLog(t, random, writer.commit, noise)
+			tear(random, log)
 			tail := tailOf(t, log.content)
 			assert.False(t, tail.cut.isLoss(writer.single), "%s, seed %d: %+v", name, seed, tail.cut)
 		}
@@ -269,25 +269,25 @@ func TestLogAfterPowerLoss_isNotProven(t *testing.T) {
 
 // If a client stores a WAL file as a value, its records must not be mistaken for records of the segment.
 func TestLogInValue_isNotProven(t *testing.T) {
-	writer := writers["single member of 3.6"]
+	writer := writers["single member running etcd 3.6"]
 	for seed := range *logsPerWriter {
-		dice := rand.New(rand.NewPCG(seed, 3))
-		stored := writeLog(t, dice, writer.commit, noise)
-		log := writeLog(t, dice, writer.commit, func(dice *rand.Rand) []byte {
-			return append(make([]byte, dice.IntN(8)), stored.content[:stored.flushed[2]]...)
+		random := rand.New(rand.NewPCG(seed, 3))
+		stored := writeLog(t, random, writer.commit, noise)
+		log := writeLog(t, random, writer.commit, func(random *rand.Rand) []byte {
+			return append(make([]byte, random.IntN(8)), stored.content[:stored.flushed[2]]...)
 		})
-		tear(dice, log)
+		tear(random, log)
 		tail := tailOf(t, log.content)
 		assert.False(t, tail.cut.isLoss(writer.single), "seed %d: %+v", seed, tail.cut)
 	}
 }
 
 // tear zeroes some sectors of the last batch, as if they had never been written.
-func tear(dice *rand.Rand, log writtenLog) {
+func tear(random *rand.Rand, log writtenLog) {
 	from, to := log.flushed[len(log.flushed)-2], log.flushed[len(log.flushed)-1]
 	for at := from; at < to; {
 		next := min(at-at%sector+sector, to)
-		if dice.IntN(2) == 0 {
+		if random.IntN(2) == 0 {
 			clear(log.content[at:next])
 		}
 		at = next
@@ -298,12 +298,12 @@ func tear(dice *rand.Rand, log writtenLog) {
 func TestDamagedLog_isProven(t *testing.T) {
 	for name, writer := range writers {
 		for seed := range *logsPerWriter {
-			dice := rand.New(rand.NewPCG(seed, 2))
-			log := writeLog(t, dice, writer.commit, noise)
+			random := rand.New(rand.NewPCG(seed, 2))
+			log := writeLog(t, random, writer.commit, noise)
 			whole := tailOf(t, log.content)
 			require.False(t, whole.cut.isLoss(true), "%s, seed %d", name, seed)
 			kept := log.flushed[len(log.flushed)-4] // the batch after the damage may also be lost
-			broken := damageAt(log.content, log.flushed[0]+dice.Int64N(kept-log.flushed[0]), dice)
+			broken := damageAt(log.content, log.flushed[0]+random.Int64N(kept-log.flushed[0]), random)
 			tail := tailOf(t, broken)
 			if tail.last != whole.last {
 				assert.True(t, tail.cut.isLoss(writer.single), "%s, seed %d: %+v", name, seed, tail.cut)

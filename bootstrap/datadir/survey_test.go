@@ -23,9 +23,9 @@ func fingerprintOf(t *testing.T, dir string) []byte {
 
 func TestFingerprint_changesWhenEtcdOpensTheData(t *testing.T) {
 	for name, run := range map[string]func(t *testing.T, dir string){
-		"killed while it wrote":       func(t *testing.T, dir string) { killAfterKey(t, dir, 3, 1000) },
-		"killed just after its start": func(t *testing.T, dir string) { killAfterKey(t, dir, 0, 0) },
-		"closed":                      func(t *testing.T, dir string) { datadirtest.RequireStarts(t, dir, "key-050") },
+		"killed while writing":       func(t *testing.T, dir string) { killAfterKey(t, dir, 3, 1000) },
+		"killed right after startup": func(t *testing.T, dir string) { killAfterKey(t, dir, 0, 0) },
+		"closed":                     func(t *testing.T, dir string) { datadirtest.RequireStarts(t, dir, "key-050") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.New(t)
@@ -70,7 +70,7 @@ func TestChangedSince_namesTheChange(t *testing.T) {
 	other := dir + ".other"
 	rename(t, dir, other)
 	require.NoError(t, os.CopyFS(dir, os.DirFS(other)))
-	require.ErrorContains(t, ChangedSince(note), "was modified or removed", "a copy has other inodes")
+	require.ErrorContains(t, ChangedSince(note), "was modified or removed", "a copy has different inodes")
 	require.ErrorContains(t, ChangedSince([]byte("{")), "cannot decode")
 	require.ErrorContains(t, ChangedSince(Fingerprint{}.Note()), "no fingerprint")
 }

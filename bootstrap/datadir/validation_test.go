@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-func TestAValidationIsLogged(t *testing.T) {
+func TestValidator_logsTheStart(t *testing.T) {
 	var log bytes.Buffer
 	dir := datadirtest.New(t)
 	require.NoError(t, os.Remove(dir+"/member/snap/db"))
@@ -50,25 +50,25 @@ func repeated(t *testing.T, result error) (dir string, validate func(bootstrap.M
 func TestUnchangedData_cachedForTheTTL(t *testing.T) {
 	dir, validate, reads := repeated(t, errors.New("db: invalid page"))
 	synctest.Test(t, func(t *testing.T) {
-		verdictAfter := func(expected int32, mode bootstrap.Mode) {
+		requireReads := func(expected int32, mode bootstrap.Mode) {
 			t.Helper()
 			assert.EqualError(t, validate(mode), "data directory "+dir+" is corrupt or unusable: db: invalid page")
 			assert.Equal(t, expected, reads.Load())
 		}
-		verdictAfter(1, bootstrap.Full)
+		requireReads(1, bootstrap.Full)
 		time.Sleep(resultTTL)
-		verdictAfter(1, bootstrap.Full)
-		verdictAfter(2, bootstrap.Sanity)
+		requireReads(1, bootstrap.Full)
+		requireReads(2, bootstrap.Sanity)
 		require.NoError(t, os.Chmod(filepath.Join(dir, "db"), 0o640))
-		verdictAfter(3, bootstrap.Sanity)
+		requireReads(3, bootstrap.Sanity)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "more"), nil, 0o600))
-		verdictAfter(4, bootstrap.Sanity)
+		requireReads(4, bootstrap.Sanity)
 		time.Sleep(resultTTL + 1)
-		verdictAfter(5, bootstrap.Sanity)
+		requireReads(5, bootstrap.Sanity)
 	})
 }
 
-func TestSystemError_isNoVerdict(t *testing.T) {
+func TestSystemError_isNotCached(t *testing.T) {
 	_, validate, reads := repeated(t, &os.PathError{Op: "fork", Path: "/x", Err: syscall.EAGAIN})
 	assert.NotContains(t, validate(bootstrap.Full).Error(), "corrupt")
 	require.Error(t, validate(bootstrap.Full))
@@ -115,10 +115,10 @@ func TestRunValidation_limitsWarnings(t *testing.T) {
 
 func TestChildWithoutResult(t *testing.T) {
 	for what, want := range map[string]string{
-		"validation-panic":   "validation crashed: panic: the page is on fire !!!",
-		"validation-silent":  "the validation process exited without a result",
-		"validation-liar":    "validation crashed: exit status 3",
-		"validation-unknown": "validation crashed: exit status 4",
+		"validation-panic":    "validation crashed: panic: invalid page !!!",
+		"validation-silent":   "the validation process exited without a result",
+		"validation-mismatch": "validation crashed: exit status 3",
+		"validation-unknown":  "validation crashed: exit status 4",
 	} {
 		err := errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)
 		assert.ErrorContains(t, err, want)
@@ -130,12 +130,12 @@ func TestChildWithoutResult(t *testing.T) {
 
 // The data must not be rejected if the child cannot be started or is killed, for example because the machine is out
 // of memory.
-func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
+func TestValidateInChild_failedChildIsTransient(t *testing.T) {
 	dir := datadirtest.New(t)
-	looked, able := 0, false
+	runs, works := 0, false
 	validator := Validator{Run: func(ctx context.Context, dir string, mode bootstrap.Mode) ([]string, error) {
-		looked++
-		if able {
+		runs++
+		if works {
 			return nil, nil
 		}
 		killed := ValidateInChild("/bin/sh", func(string, bootstrap.Mode) []string { return []string{"-c", "kill -9 $$"} })
@@ -147,8 +147,8 @@ func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 		assert.NotContains(t, err.Error(), "corrupt")
 		assert.True(t, IsTransient(err))
 	}
-	assert.Equal(t, 2, looked, "it is looked at again although no file has changed")
-	able = true
+	assert.Equal(t, 2, runs, "a transient error must not be cached, even if no file has changed")
+	works = true
 	require.NoError(t, validator.Validate(t.Context(), dir, bootstrap.Full, zerolog.Nop()))
 
 	missing := ValidateInChild("/no/such/program", func(string, bootstrap.Mode) []string { return nil })
@@ -158,7 +158,7 @@ func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 
 // The data must not be rejected if the child exits because it ran out of resources, even though the exit status is
 // the same as for unreadable data.
-func TestValidateInChild_lackOfResourcesIsNoVerdict(t *testing.T) {
+func TestValidateInChild_lackOfResourcesIsTransient(t *testing.T) {
 	for what, want := range map[string]bool{"validation-starved": false, "validation-fault": true, "validation-overflow": true, "validation-panic": true} {
 		assert.Equal(t, want, !IsTransient(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
 	}
@@ -166,7 +166,7 @@ func TestValidateInChild_lackOfResourcesIsNoVerdict(t *testing.T) {
 
 // Data that the child cannot read must not count as corrupt, because recovery would replace intact data with an older
 // state.
-func TestValidateInChild_unreadableDataAreNotBroken(t *testing.T) {
+func TestValidateInChild_unreadableDataIsTransient(t *testing.T) {
 	dir := datadirtest.New(t)
 	held, err := bolt.Open(filepath.Join(dir, "member", "snap", "db"), 0o600, nil)
 	require.NoError(t, err)
@@ -184,7 +184,7 @@ func TestValidateInChild_unreadableDataAreNotBroken(t *testing.T) {
 	for _, verify := range []Validation{Verify, inChild("validation-verify")} {
 		err := errorOf(verify)(t.Context(), dir, bootstrap.Full)
 		require.Error(t, err)
-		assert.False(t, IsTransient(err), "that is what is there: %v", err)
+		assert.False(t, IsTransient(err), "a file in place of a directory is not transient: %v", err)
 	}
 }
 
@@ -200,7 +200,7 @@ func TestChildEndsWithItsContext(t *testing.T) {
 
 // corruptions is the number of databases to corrupt. For a longer run: go test ./bootstrap/datadir -run Random
 // -corruptions 200.
-var corruptions = flag.Uint64("corruptions", 12, "how many databases are corrupted at random")
+var corruptions = flag.Uint64("corruptions", 12, "number of databases to corrupt at random")
 
 // A flipped byte must cause an error that names a file, and must never crash this process.
 func TestRandomCorruption(t *testing.T) {
@@ -234,7 +234,7 @@ func runAsChild(what, dataDir string, mode bootstrap.Mode) int {
 		return RunValidation(context.Background(), dataDir, mode, os.Stdout)
 	case "validation-panic":
 		fmt.Fprintln(os.Stderr, strings.Repeat("noise\n", 100))
-		panic("the page is on fire " + strings.Repeat("!", 1<<20))
+		panic("invalid page " + strings.Repeat("!", 1<<20))
 	case "validation-hang":
 		time.Sleep(time.Hour)
 	case "validation-silent":
@@ -243,7 +243,7 @@ func runAsChild(what, dataDir string, mode bootstrap.Mode) int {
 		why := map[string]string{"validation-starved": "newosproc", "validation-fault": "fault", "validation-overflow": "stack overflow"}[what]
 		fmt.Fprintf(os.Stderr, "runtime: noise\nfatal error: %s\n\nruntime stack:\n", why)
 		return 2
-	case "validation-liar":
+	case "validation-mismatch":
 		fmt.Println(`{"valid":true}`)
 		return 3
 	}

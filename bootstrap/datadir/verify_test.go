@@ -47,7 +47,7 @@ func TestValidDirectoriesAreReadAndLeftAlone(t *testing.T) {
 			remove(t, filepath.Join(dir, "member"))
 			mkdir(t, filepath.Join(dir, "member/snap"))
 		},
-		"died creating the database": func(t *testing.T, dir string) {
+		"killed while creating the database": func(t *testing.T, dir string) {
 			remove(t, filepath.Join(dir, "member"))
 			mkdir(t, filepath.Join(dir, "member/snap"))
 			write(t, filepath.Join(dir, "member/snap/db"), "")
@@ -72,32 +72,32 @@ func TestCorruptionsAreNamed(t *testing.T) {
 		path    string         // file named in the error, relative to the data directory
 		text    string
 	}{
-		"no database":             {func(t *testing.T, d string) { remove(t, d+"/member/snap/db") }, both, "member/snap/db", "does not exist"},
-		"empty database":          {func(t *testing.T, d string) { truncate(t, d+"/member/snap/db", 0) }, both, "member/snap/db", "is empty"},
-		"half a database":         {halveDatabase, both, "member/snap/db", "truncated"},
-		"garbage database":        {func(t *testing.T, d string) { write(t, d+"/member/snap/db", "not a database") }, both, "member/snap/db", "cannot open"},
-		"no key bucket":           {dropBucket("key"), both, "member/snap/db", `"key"`},
-		"no meta bucket":          {dropBucket("meta"), both, "member/snap/db", `"meta"`},
-		"strange revision":        {putRevision([]byte("short"), nil), bootstrap.Full, "member/snap/db", "invalid revision length"},
-		"strange value":           {putRevision(revision(1<<40), []byte{0xff}), bootstrap.Full, "member/snap/db", "is corrupt"},
-		"misplaced value":         {putRevision(revision(1<<40), nil), bootstrap.Full, "member/snap/db", "belongs to revision 0"},
-		"no WAL directory":        {func(t *testing.T, d string) { remove(t, d+"/member/wal") }, both, "member/wal", "no WAL segment"},
-		"no WAL and no snap":      {withoutLogs, both, "member/snap/db", "the database has applied entry"},
-		"gap in the WAL":          {func(t *testing.T, d string) { remove(t, segmentsOf(t, d)[1]) }, both, "member/wal/0000000000000002", "WAL segment missing before"},
-		"segment by another name": {func(t *testing.T, d string) { write(t, d+"/member/wal/0-0.wal", "?") }, both, "member/wal/0-0.wal", "not a WAL segment"},
-		"piped snapshot":          {func(t *testing.T, d string) { require.NoError(t, unix.Mkfifo(d+"/member/snap/x.snap", 0o600)) }, bootstrap.Full, "member/snap/x.snap", "is a named pipe"},
-		"no first segment":        {func(t *testing.T, d string) { withoutSnapshots(t, d); remove(t, segmentsOf(t, d)[0]) }, bootstrap.Full, "member/wal", "cannot replay"},
-		"no last segment":         {func(t *testing.T, d string) { remove(t, last(segmentsOf(t, d))) }, bootstrap.Full, "member/wal", "ends at index"},
-		"empty segment":           {func(t *testing.T, d string) { truncate(t, last(segmentsOf(t, d)), 0) }, bootstrap.Full, "member/wal/", "no records"},
-		"torn early segment":      {func(t *testing.T, d string) { truncate(t, segmentsOf(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "unexpected EOF"},
-		"flipped WAL byte":        {func(t *testing.T, d string) { flip(t, segmentsOf(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "crc mismatch"},
-		"no last record":          {func(t *testing.T, d string) { zeroLastRecord(t, segmentsOf(t, d)[0]) }, bootstrap.Full, "member/wal/0000000000000001", "crc mismatch"},
-		"WAL cut short":           {zeroLastSegment, bootstrap.Full, "member/wal", "ends at index"},
-		"database too old":        {emptyDatabase, bootstrap.Full, "member/snap/db", "but a snapshot at entry"},
-		"member moved away":       {func(t *testing.T, d string) { rename(t, d+"/member", d+"/member.old") }, both, "", `contains "member.old"`},
-		"member is a file":        {func(t *testing.T, d string) { remove(t, d+"/member"); write(t, d+"/member", "") }, both, "member", "not a directory"},
-		"file":                    {func(t *testing.T, d string) { remove(t, d); write(t, d, "") }, both, "", "not a directory"},
-		"dangling link":           {func(t *testing.T, d string) { remove(t, d); require.NoError(t, os.Symlink(d+"/nowhere", d)) }, both, "", "data directory"},
+		"no database":           {func(t *testing.T, d string) { remove(t, d+"/member/snap/db") }, both, "member/snap/db", "does not exist"},
+		"empty database":        {func(t *testing.T, d string) { truncate(t, d+"/member/snap/db", 0) }, both, "member/snap/db", "is empty"},
+		"truncated database":    {halveDatabase, both, "member/snap/db", "truncated"},
+		"garbage database":      {func(t *testing.T, d string) { write(t, d+"/member/snap/db", "not a database") }, both, "member/snap/db", "cannot open"},
+		"no key bucket":         {dropBucket("key"), both, "member/snap/db", `"key"`},
+		"no meta bucket":        {dropBucket("meta"), both, "member/snap/db", `"meta"`},
+		"invalid revision":      {putRevision([]byte("short"), nil), bootstrap.Full, "member/snap/db", "invalid revision length"},
+		"malformed value":       {putRevision(revision(1<<40), []byte{0xff}), bootstrap.Full, "member/snap/db", "is corrupt"},
+		"misplaced value":       {putRevision(revision(1<<40), nil), bootstrap.Full, "member/snap/db", "belongs to revision 0"},
+		"no WAL directory":      {func(t *testing.T, d string) { remove(t, d+"/member/wal") }, both, "member/wal", "no WAL segment"},
+		"no WAL and no snap":    {withoutLogs, both, "member/snap/db", "the database has applied entry"},
+		"gap in the WAL":        {func(t *testing.T, d string) { remove(t, segmentsOf(t, d)[1]) }, both, "member/wal/0000000000000002", "WAL segment missing before"},
+		"misnamed segment":      {func(t *testing.T, d string) { write(t, d+"/member/wal/0-0.wal", "?") }, both, "member/wal/0-0.wal", "not a WAL segment"},
+		"piped snapshot":        {func(t *testing.T, d string) { require.NoError(t, unix.Mkfifo(d+"/member/snap/x.snap", 0o600)) }, bootstrap.Full, "member/snap/x.snap", "is a named pipe"},
+		"no first segment":      {func(t *testing.T, d string) { withoutSnapshots(t, d); remove(t, segmentsOf(t, d)[0]) }, bootstrap.Full, "member/wal", "cannot replay"},
+		"no last segment":       {func(t *testing.T, d string) { remove(t, last(segmentsOf(t, d))) }, bootstrap.Full, "member/wal", "ends at index"},
+		"empty segment":         {func(t *testing.T, d string) { truncate(t, last(segmentsOf(t, d)), 0) }, bootstrap.Full, "member/wal/", "no records"},
+		"torn early segment":    {func(t *testing.T, d string) { truncate(t, segmentsOf(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "unexpected EOF"},
+		"flipped WAL byte":      {func(t *testing.T, d string) { flip(t, segmentsOf(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "crc mismatch"},
+		"zeroed last record":    {func(t *testing.T, d string) { zeroLastRecord(t, segmentsOf(t, d)[0]) }, bootstrap.Full, "member/wal/0000000000000001", "crc mismatch"},
+		"zeroed end of the WAL": {zeroLastSegment, bootstrap.Full, "member/wal", "ends at index"},
+		"database too old":      {emptyDatabase, bootstrap.Full, "member/snap/db", "but a snapshot at entry"},
+		"member moved away":     {func(t *testing.T, d string) { rename(t, d+"/member", d+"/member.old") }, both, "", `contains "member.old"`},
+		"member is a file":      {func(t *testing.T, d string) { remove(t, d+"/member"); write(t, d+"/member", "") }, both, "member", "not a directory"},
+		"file":                  {func(t *testing.T, d string) { remove(t, d); write(t, d, "") }, both, "", "not a directory"},
+		"dangling link":         {func(t *testing.T, d string) { remove(t, d); require.NoError(t, os.Symlink(d+"/nowhere", d)) }, both, "", "data directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.New(t)
@@ -121,7 +121,7 @@ func TestCorruptionsAreNamed(t *testing.T) {
 
 // Verify must accept an unused database if the WAL reaches back to the first entry, because etcd replays the log into
 // the database.
-func TestUnusedDatabaseIsOneThatEtcdFills(t *testing.T) {
+func TestVerify_unusedDatabaseAndCompleteLog(t *testing.T) {
 	dir := datadirtest.New(t)
 	withoutSnapshots(t, dir)
 	remove(t, dir+"/member/snap/db")
@@ -130,7 +130,7 @@ func TestUnusedDatabaseIsOneThatEtcdFills(t *testing.T) {
 	datadirtest.RequireStarts(t, dir, datadirtest.LastKey)
 }
 
-func TestTornDirectoryIsOneThatEtcdStarts(t *testing.T) {
+func TestTornLastRecord_etcdStarts(t *testing.T) {
 	dir := datadirtest.New(t)
 	tearLastRecord(t, dir)
 	datadirtest.RequireStarts(t, dir, datadirtest.LastKey)
@@ -196,20 +196,20 @@ func link(path func(t *testing.T, dir string) string) func(t *testing.T, dir str
 func TestVerify_warnings(t *testing.T) {
 	for name, test := range map[string]struct {
 		alter     func(t *testing.T, dir string)
-		structure bool // detected without reading any file
+		structure bool // Sanity mode and Inspect also return the warning
 		text      string
 	}{
-		"garbage snapshot":    {func(t *testing.T, d string) { write(t, last(snapshotsOf(t, d)), "garbage") }, false, "starts from an older snapshot"},
-		"flipped snapshot":    {func(t *testing.T, d string) { flip(t, snapshotsOf(t, d)[0], 30) }, false, "starts from an older snapshot"},
-		"unknown snapshot":    {func(t *testing.T, d string) { write(t, d+"/member/snap/old.snap", "?") }, false, "old.snap is corrupt"},
-		"snapshot directory":  {func(t *testing.T, d string) { mkdir(t, d+"/member/snap/old.snap") }, false, "old.snap is corrupt"},
-		"misnamed segment":    {func(t *testing.T, d string) { write(t, d+"/member/wal/x.wal", "?") }, true, "etcd ignores the file"},
-		"copy of a segment":   {copySegment, true, "etcd ignores the file"},
-		"no first meta page":  {zeroPage(0), false, "meta page 0 is damaged"},
-		"no second meta page": {zeroPage(1), false, "meta page 1 is damaged"},
-		"linked database":     {link(func(_ *testing.T, d string) string { return d + "/member/snap/db" }), true, "is a symbolic link"},
-		"linked segment":      {link(func(t *testing.T, d string) string { return last(segmentsOf(t, d)) }), true, "is a symbolic link"},
-		"linked snapshot":     {link(func(t *testing.T, d string) string { return last(snapshotsOf(t, d)) }), true, "is a symbolic link"},
+		"garbage snapshot":        {func(t *testing.T, d string) { write(t, last(snapshotsOf(t, d)), "garbage") }, false, "starts from an older snapshot"},
+		"flipped snapshot":        {func(t *testing.T, d string) { flip(t, snapshotsOf(t, d)[0], 30) }, false, "starts from an older snapshot"},
+		"unknown snapshot":        {func(t *testing.T, d string) { write(t, d+"/member/snap/old.snap", "?") }, false, "old.snap is corrupt"},
+		"snapshot directory":      {func(t *testing.T, d string) { mkdir(t, d+"/member/snap/old.snap") }, false, "old.snap is corrupt"},
+		"misnamed segment":        {func(t *testing.T, d string) { write(t, d+"/member/wal/x.wal", "?") }, true, "etcd ignores the file"},
+		"copy of a segment":       {copySegment, true, "etcd ignores the file"},
+		"zeroed first meta page":  {zeroPage(0), false, "meta page 0 is damaged"},
+		"zeroed second meta page": {zeroPage(1), false, "meta page 1 is damaged"},
+		"linked database":         {link(func(_ *testing.T, d string) string { return d + "/member/snap/db" }), true, "is a symbolic link"},
+		"linked segment":          {link(func(t *testing.T, d string) string { return last(segmentsOf(t, d)) }), true, "is a symbolic link"},
+		"linked snapshot":         {link(func(t *testing.T, d string) string { return last(snapshotsOf(t, d)) }), true, "is a symbolic link"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.New(t)

@@ -6,9 +6,9 @@ import "encoding/binary"
 const (
 	pageSize   = 4096
 	headerSize = 16              // size of the page header
-	rootAt     = headerSize + 16 // offset in a meta page
-	transactAt = rootAt + 32     // offset in a meta page
-	positionAt = 4               // offset in an element; the length of the key follows
+	rootAt     = headerSize + 16 // offset of the root page number in a meta page
+	transactAt = rootAt + 32     // offset of the transaction number in a meta page
+	positionAt = 4               // offset of the key position in an element; the key length follows
 )
 
 // BreakDatabase points the first bucket of a database at the page that lists all buckets. When bbolt opens that

@@ -32,7 +32,8 @@ func Entries(t *testing.T, segment string) (begins, ends []int64) {
 	return begins, ends
 }
 
-// Initialize writes the files that etcd leaves behind if it is killed early in its first start.
+// Initialize writes the files that etcd leaves behind if it is killed early in its first start: a log without entries
+// and a database without buckets.
 func Initialize(t *testing.T, dir string) {
 	t.Helper()
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 1, ClusterID: 2}).Marshal()

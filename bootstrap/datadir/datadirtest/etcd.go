@@ -1,4 +1,4 @@
-// Package datadirtest creates data directories for tests with a real etcd.
+// Package datadirtest creates data directories for tests by running a real etcd server.
 package datadirtest
 
 import (
@@ -102,8 +102,8 @@ func Start(dir string, change ...func(*embed.Config)) (*embed.Etcd, error) {
 	config.Dir, config.SnapshotCount, config.LogLevel, config.LogOutputs = dir, 50, "fatal", []string{"stderr"}
 	config.UnsafeNoFsync, config.TickMs, config.ElectionMs = true, 10, 100
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{listen}, []url.URL{listen}
-	nobody := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // a single member has no peers
-	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{listen}, []url.URL{nobody}
+	unused := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // no other member ever connects to a single member
+	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{listen}, []url.URL{unused}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	for _, change := range change {
 		change(config)
