@@ -20,70 +20,71 @@ import (
 
 // behaviour describes how a call to the runtime behaves.
 type behaviour struct {
-	Fails    bool
+	Fails    bool          // the call returns an error
 	Takes    time.Duration // duration of the call
 	Stubborn bool          // the call ignores its context
 	Panics   bool
-	Word     bootstrap.InitializationStatus // result of a status call
-	Single   bool                           // the configuration is for a new single-member cluster
+	Word     bootstrap.InitializationStatus // status returned by a status query
+	Single   bool                           // a returned configuration is for a new single-member cluster
 }
 
-// chaos is a runtime that follows a schedule and checks the invariants.
+// chaos is a runtime whose calls behave as a random schedule specifies. It records violated invariants.
 type chaos struct {
 	mu     sync.Mutex
 	plan   schedule
 	calls  int
-	truth  truth
-	starts bool // whether etcd is starting or the record is being removed
-	broken []string
+	env    environment
+	starts bool     // whether removing the exit record has started, after which a stop may take as long as StopBudget
+	broken []string // violated invariants
 
-	asked  map[string]time.Time // request time of each configuration
-	result time.Time            // time when Successful was read
-	log    bool                 // whether the member had a log from the start
+	asked  map[string]time.Time // request time by configuration
+	result time.Time            // time of the last status
+	log    bool                 // whether the volume contains a WAL directory
 }
 
-func (c *chaos) expect(kept bool, promise string) {
-	if !kept {
-		c.broken = append(c.broken, promise)
+func (c *chaos) expect(holds bool, violation string) {
+	if !holds {
+		c.broken = append(c.broken, violation)
 	}
 }
 
-// next performs the next call in the schedule. Once the schedule has ended, every call succeeds.
+// next waits and returns as the schedule specifies for the next call. After the end of the schedule, every call
+// succeeds immediately.
 func (c *chaos) next(ctx context.Context) (behaviour, error) {
 	c.mu.Lock()
-	is := behaviour{Word: bootstrap.Successful}
+	call := behaviour{Word: bootstrap.Successful}
 	if c.calls < len(c.plan.Calls) {
-		is = c.plan.Calls[c.calls]
+		call = c.plan.Calls[c.calls]
 	}
 	c.calls++
 	c.mu.Unlock()
-	if is.Stubborn {
+	if call.Stubborn {
 		ctx = context.Background()
 	}
 	select {
-	case <-time.After(is.Takes):
+	case <-time.After(call.Takes):
 	case <-ctx.Done():
-		return is, ctx.Err()
+		return call, ctx.Err()
 	}
-	if is.Panics {
-		panic("by the schedule")
+	if call.Panics {
+		panic("panic from the schedule")
 	}
-	if is.Fails {
-		return is, errStage
+	if call.Fails {
+		return call, errStage
 	}
-	return is, nil
+	return call, nil
 }
 
-// know calls look with the lock held, so look may read and change the truth.
-func (c *chaos) know(look func(*truth)) {
+// update calls change with the lock held. change may read or modify the environment, and call expect.
+func (c *chaos) update(change func(*environment)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	look(&c.truth)
+	change(&c.env)
 }
 
 func (c *chaos) Lock() error {
 	_, err := c.next(context.Background())
-	c.know(func(t *truth) { t.locked = t.locked || err == nil })
+	c.update(func(env *environment) { env.locked = env.locked || err == nil })
 	return err
 }
 
@@ -106,34 +107,34 @@ func (c *chaos) LockData() error { return c.Probe() }
 
 func (c *chaos) Invalidate() error {
 	_, err := c.next(context.Background())
-	c.know(func(t *truth) {
-		t.another = true
-		t.recorded = t.recorded && err != nil
+	c.update(func(env *environment) {
+		env.foreignWriter = true
+		env.recorded = env.recorded && err != nil
 	})
 	return err
 }
 
-func (c *chaos) Invalid() (is bool) {
-	c.know(func(t *truth) { is = t.another })
-	return is
+func (c *chaos) Invalid() (invalid bool) {
+	c.update(func(env *environment) { invalid = env.foreignWriter })
+	return invalid
 }
 
 func (c *chaos) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
-	c.know(func(t *truth) { c.expect(t.locked, "asked without the volume's lock") })
+	c.update(func(env *environment) { c.expect(env.locked, "status queried without the volume lock") })
 	reaction, err := c.next(ctx)
 	if err != nil {
 		return "", err
 	}
-	c.know(func(t *truth) { t.word, t.triggered, c.result = reaction.Word, false, time.Now() })
+	c.update(func(env *environment) { env.status, env.triggered, c.result = reaction.Word, false, time.Now() })
 	return reaction.Word, nil
 }
 
 func (c *chaos) WhyFailed() error { return nil }
 
 func (c *chaos) Trigger(ctx context.Context, _ bootstrap.Mode) error {
-	c.know(func(t *truth) {
-		c.expect(t.locked && !t.opened, "initialization without the lock, or with an etcd")
-		t.triggered = true
+	c.update(func(env *environment) {
+		c.expect(env.locked && !env.opened, "initialization requested without the volume lock or after etcd was opened")
+		env.triggered = true
 	})
 	_, err := c.next(ctx)
 	return err
@@ -146,7 +147,7 @@ func (c *chaos) Config(ctx context.Context) ([]byte, error) {
 	if reaction.Single {
 		yaml = "{data-dir: /chaos, initial-cluster: 'a=http://a', initial-cluster-state: new}"
 	}
-	c.know(func(*truth) {
+	c.update(func(*environment) {
 		yaml += fmt.Sprintf(" # %d", len(c.asked))
 		c.asked[yaml] = asked
 	})
@@ -154,10 +155,10 @@ func (c *chaos) Config(ctx context.Context) ([]byte, error) {
 }
 
 func (c *chaos) Configure(yaml []byte) error {
-	c.know(func(t *truth) {
-		c.expect(t.word == bootstrap.Successful, "configured without Successful")
+	c.update(func(env *environment) {
+		c.expect(env.status == bootstrap.Successful, "configured before the status Successful")
 		age, single := c.result.Sub(c.asked[string(yaml)]), !strings.Contains(string(yaml), "b=")
-		c.expect(age <= 0 || age <= 10*time.Second && single || age <= time.Minute && c.log, "configured with what was asked for "+age.String()+" before the result")
+		c.expect(age <= 0 || age <= 10*time.Second && single || age <= time.Minute && c.log, "configured with a configuration that was requested "+age.String()+" before the result")
 	})
 	_, err := c.next(context.Background())
 	return err
@@ -166,11 +167,11 @@ func (c *chaos) Configure(yaml []byte) error {
 func (*chaos) Expose() error { return nil }
 
 func (c *chaos) Remove() error {
-	c.know(func(*truth) { c.starts = true })
+	c.update(func(*environment) { c.starts = true })
 	if _, err := c.next(context.Background()); err != nil {
 		return err
 	}
-	c.know(func(t *truth) { t.removed, t.recorded = t.removed || t.recorded, false })
+	c.update(func(env *environment) { env.removed, env.recorded = env.removed || env.recorded, false })
 	return nil
 }
 
@@ -178,10 +179,10 @@ func (c *chaos) Open(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	c.know(func(t *truth) {
-		c.expect(t.word == bootstrap.Successful && !t.triggered, "opened without Successful")
-		c.expect(!t.recorded, "opened with a clean record on the volume")
-		t.opened = true
+	c.update(func(env *environment) {
+		c.expect(env.status == bootstrap.Successful && !env.triggered, "etcd opened before the status Successful")
+		c.expect(!env.recorded, "etcd opened with a clean exit record on the volume")
+		env.opened = true
 	})
 	_, err := c.next(ctx)
 	return err
@@ -196,29 +197,31 @@ func (c *chaos) Watch(ctx context.Context) error {
 }
 
 func (c *chaos) Close() (opened bool, err error) {
-	c.know(func(t *truth) { opened = t.opened })
+	c.update(func(env *environment) { opened = env.opened })
 	if !opened {
 		return false, nil
 	}
 	if _, err = c.next(context.Background()); err == nil {
-		c.know(func(t *truth) { t.closed = true })
+		c.update(func(env *environment) { env.closed = true })
 	}
 	return true, err
 }
 
 func (c *chaos) Write(exitcode.Word) error {
-	c.know(func(t *truth) { c.expect(t.opened && t.closed, "written before the close had returned") })
+	c.update(func(env *environment) {
+		c.expect(env.opened && env.closed, "exit record written although etcd was not closed cleanly")
+	})
 	if _, err := c.next(context.Background()); err != nil {
 		return err
 	}
-	c.know(func(t *truth) { t.recorded = !t.another })
+	c.update(func(env *environment) { env.recorded = !env.foreignWriter })
 	return nil
 }
 
 func (c *chaos) Restore() error {
-	c.know(func(t *truth) {
-		c.expect(!t.opened, "restored although etcd was opened")
-		t.recorded = !t.another && (t.recorded || t.removed)
+	c.update(func(env *environment) {
+		c.expect(!env.opened, "exit record restored although etcd was opened")
+		env.recorded = !env.foreignWriter && (env.recorded || env.removed)
 	})
 	return nil
 }
@@ -226,27 +229,27 @@ func (c *chaos) Restore() error {
 func (c *chaos) runtime() Runtime {
 	return Runtime{
 		Sidecar: c, Volume: c, Record: c, Member: c, Server: c,
-		Mode:        func() (bootstrap.Mode, string) { return bootstrap.Full, "chance" },
+		Mode:        func() (bootstrap.Mode, string) { return bootstrap.Full, "reason" },
 		LeaveReason: func(string) error { return nil },
 	}
 }
 
-// A stimulus is an external event after a pause.
+// A stimulus is a stop request or a crash, sent after a pause.
 type stimulus struct {
 	After time.Duration
-	Kind  string
+	Kind  string // SIGTERM, SIGINT, POST or crash
 }
 
-// A schedule contains all random decisions of a run, so that a counterexample can be read and repeated.
+// A schedule contains all random decisions of a run, so that rapid can print, shrink and repeat a failing run.
 type schedule struct {
-	Calls   []behaviour
+	Calls   []behaviour // behaviour of the calls to the runtime, in order
 	Stimuli []stimulus
-	Log     bool // there is a log
+	Log     bool // the volume contains a WAL directory
 }
 
 var schedules = rapid.Custom(func(t *rapid.T) schedule {
 	takes := rapid.SampledFrom([]time.Duration{0, 0, 0, time.Millisecond, time.Second, time.Minute})
-	word := rapid.SampledFrom(append(declared[bootstrap.InitializationStatus](), bootstrap.Successful, unknownWord))
+	word := rapid.SampledFrom(append(declared[bootstrap.InitializationStatus](), bootstrap.Successful, unknownStatus))
 	call := rapid.Custom(func(t *rapid.T) behaviour {
 		return behaviour{
 			Fails: rapid.IntRange(0, 4).Draw(t, "fails") == 4, Takes: takes.Draw(t, "takes"),
@@ -269,7 +272,7 @@ var schedules = rapid.Custom(func(t *rapid.T) schedule {
 
 // play runs a schedule to the end and returns the violated invariants.
 func play(t *testing.T, plan schedule) []string {
-	c := &chaos{plan: plan, truth: truth{recorded: true}, asked: map[string]time.Time{}, log: plan.Log}
+	c := &chaos{plan: plan, env: environment{recorded: true}, asked: map[string]time.Time{}, log: plan.Log}
 	synctest.Test(t, func(*testing.T) {
 		driver := NewDriver(Options{Runtime: c.runtime(), Log: zerolog.Nop()})
 		var outcome Outcome
@@ -281,16 +284,16 @@ func play(t *testing.T, plan schedule) []string {
 		}()
 		asked := push(driver, plan.Stimuli)
 		<-done
-		c.know(func(now *truth) {
+		c.update(func(env *environment) {
 			budget := StopBudget - TakingDown
 			if !c.starts {
 				budget = AbortBudget - TakingDown
 			}
-			c.expect(at.Sub(asked) <= budget, "the end took "+at.Sub(asked).String())
-			c.expect(!now.recorded || !now.opened || now.closed, "a clean record without a close")
-			c.expect(outcome.Status != exitcode.Clean || now.recorded != now.another, "status 0 without a record, or with one that was forfeited")
+			c.expect(at.Sub(asked) <= budget, "the stop took "+at.Sub(asked).String())
+			c.expect(!env.recorded || !env.opened || env.closed, "clean exit record although etcd was not closed cleanly")
+			c.expect(outcome.Status != exitcode.Clean || env.recorded != env.foreignWriter, "exit status 0 without a clean exit record, or with one that should be invalid")
 		})
-		pass(time.Hour) // wait for calls that ignore their contexts
+		pass(time.Hour) // wait for calls that ignore cancellation
 	})
 	return c.broken
 }
@@ -308,7 +311,7 @@ func push(driver *Driver, stimuli []stimulus) (first time.Time) {
 		case "POST":
 			driver.Stop()
 		case "crash":
-			driver.Crash(fmt.Errorf("by the schedule"))
+			driver.Crash(fmt.Errorf("crash from the schedule"))
 		default:
 			driver.Signal(syscall.SIGTERM)
 		}
@@ -320,7 +323,7 @@ func TestRandomSchedules_keepInvariants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		plan := schedules.Draw(rt, "schedule")
 		if broken := play(t, plan); len(broken) > 0 {
-			rt.Fatalf("broken: %q", broken)
+			rt.Fatalf("violated invariants: %q", broken)
 		}
 	})
 }

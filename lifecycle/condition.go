@@ -15,11 +15,12 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Condition describes a failure, which may persist. The zero value means that no failure has occurred.
+// Condition describes the latest failure of a run, which may persist or have ended. The zero value means that no
+// failure has occurred.
 type Condition struct {
 	At      time.Time // last occurrence
 	Since   time.Time // time of the first occurrence
-	Times   int       // number of consecutive occurrences
+	Times   int       // number of occurrences since Since
 	Ended   time.Time // time of the recovery; zero while the failure persists
 	Class   Class
 	Text    string // a single sentence without the next step
@@ -45,8 +46,8 @@ const (
 	ClassCrash         Class = "crash"         // panic or fatal etcd error
 )
 
-// update returns the condition after a transition. A failure starts a new condition or repeats the current condition,
-// and a transition without a failure may resolve the current condition.
+// update returns the condition after a transition. A failure either starts a new condition or counts as another
+// occurrence of the current condition. A transition without a failure may end the current condition.
 func (t Condition) update(row *Row, payload Payload, n notice, now time.Time) Condition {
 	found := Condition{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: n.text, Message: n.message, on: row.On}
 	switch {
@@ -61,8 +62,8 @@ func (t Condition) update(row *Row, payload Payload, n notice, now time.Time) Co
 	return found
 }
 
-// isRepeatedBy reports whether a transition is only a consequence of the same failure, for example closing etcd
-// after it has failed.
+// isRepeatedBy reports whether a failed transition is only a consequence of the condition: closing etcd usually fails
+// after etcd has failed.
 func (t Condition) isRepeatedBy(row *Row) bool { return t.on == EtcdFailed && row.On == EtcdClosed }
 
 func (t Condition) isActive() bool { return t.Class != "" && t.Ended.IsZero() }
@@ -74,7 +75,7 @@ func (t Condition) isResolvedBy(row *Row, payload Payload) bool {
 	case forward:
 		return true
 	case t.Class == ClassValidation, t.Class == ClassCertificate && t.on == Replied:
-		return false // a retry is not a success
+		return false // the retry has not succeeded yet
 	case t.on == NotAccepted:
 		return row.On == Accepted || payload.Word.Running()
 	case t.on == NoAnswer, t.on == VolumeBusy, t.on == Replied:
@@ -87,7 +88,7 @@ func (t Condition) isResolvedBy(row *Row, payload Payload) bool {
 func classOf(row *Row, payload Payload) Class {
 	failed := row.When == StatusFailed || row.When == FailedPermanently
 	switch {
-	case row.On == ConfigPrefetched: // if the failure persists, the next fetch will report it
+	case row.On == ConfigPrefetched: // not a failure yet: the configuration is fetched again after the validation
 		return ""
 	case failed && errors.Is(payload.Err, bootstrap.ErrCertificates):
 		return ClassCertificate
@@ -140,8 +141,8 @@ func isCertificateError(err error) bool {
 	return isVerificationError(err) || errors.Is(err, bootstrap.ErrCertificates)
 }
 
-// isVerificationError reports whether the certificate of a server was rejected. The server must be the sidecar,
-// because the lifecycle does not connect to any other.
+// isVerificationError reports whether the certificate of a server was rejected. The server is always the sidecar,
+// because the lifecycle connects to no other server.
 func isVerificationError(err error) bool {
 	var verification *tls.CertificateVerificationError
 	var invalid x509.CertificateInvalidError
@@ -160,11 +161,11 @@ type hint struct {
 	From  statemachine.Source
 	On    Event
 	When  Guard
-	Cause error  // if set, limits the hint to errors that wrap Cause
-	Fail  string // replaces the message of the row if the event has an error
+	Cause error  // if set, the hint applies only to events with an error that wraps Cause
+	Fail  string // if set, replaces the message of the row if the event has an error
 	Next  string // next step for the operator
-	Cert  string // replaces Next if the sidecar's certificate was rejected
-	Quiet bool   // keep the previous message, because the situation has not changed
+	Cert  string // if set, replaces Next if the sidecar's certificate was rejected
+	Quiet bool   // do not show the message as the reason of the state, because the situation has not changed
 }
 
 // Next steps shared by more than one row.
@@ -179,7 +180,7 @@ const (
 	crashNote       = "see the log and exit_code.crash on the volume; the next start runs a full validation"
 )
 
-// hints lists all hints. docs/troubleshooting.md explains every message.
+// hints lists all hints. docs/troubleshooting.md must explain the message of every row and every Fail text.
 var hints = []hint{
 	{From: Query, On: VolumeBusy, Cause: bootstrap.ErrVolumeBusy, Next: "waiting for that process to exit"},
 	{From: Query, On: Replied, When: StatusFailed, Cause: bootstrap.ErrCertificates, Fail: "the etcd configuration is not usable yet", Next: "fix the file named in the error; retrying"},
@@ -236,8 +237,8 @@ func hintFor(row *Row, err error) hint {
 // A notice is the text that users see about a transition.
 type notice struct {
 	text    string // message of the row with the details of the event
-	message string // text followed by the next step
-	quiet   bool
+	message string // text followed by the next step, if any
+	quiet   bool   // see hint.Quiet
 }
 
 func noticeFor(row *Row, payload Payload) notice {

@@ -22,21 +22,21 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// A condition must end when the sidecar first responds, even if the result takes hours.
+// A condition must end with the first success after the failures, even if the validation then takes hours.
 func TestProblem_lastsUntilProgress(t *testing.T) {
-	for story, test := range map[string]struct {
+	for name, test := range map[string]struct {
 		spoil func(*stage)
-		last  bootstrap.InitializationStatus // after New
+		last  bootstrap.InitializationStatus // status after the initial New statuses
 	}{
-		"no answer":                     {func(s *stage) { s.status = failing(3) }, bootstrap.Successful},
-		"no answer, and a late result":  {func(s *stage) { s.status = failing(3) }, bootstrap.Progress},
-		"no trigger":                    {func(s *stage) { s.trigger = failing(3) }, bootstrap.Successful},
-		"no trigger, and a late result": {func(s *stage) { s.trigger = failing(3) }, bootstrap.Progress},
-		"no config": {func(s *stage) {
+		"the status query fails":                                          {func(s *stage) { s.status = failing(3) }, bootstrap.Successful},
+		"the status query fails, and the validation takes long":           {func(s *stage) { s.status = failing(3) }, bootstrap.Progress},
+		"the initialization request fails":                                {func(s *stage) { s.trigger = failing(3) }, bootstrap.Successful},
+		"the initialization request fails, and the validation takes long": {func(s *stage) { s.trigger = failing(3) }, bootstrap.Progress},
+		"fetching the configuration fails": {func(s *stage) {
 			s.config, s.words = failing(3+1), s.words[3:] // the first call is the prefetch
 		}, bootstrap.Successful},
 	} {
-		t.Run(story, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, log := loggedStage(append(slices.Repeat([]bootstrap.InitializationStatus{bootstrap.New}, 4), test.last)...)
 				test.spoil(s)
@@ -45,7 +45,7 @@ func TestProblem_lastsUntilProgress(t *testing.T) {
 				condition := s.driver.Snapshot().Condition
 				assert.Equal(t, 3, condition.Times)
 				assert.True(t, condition.Since.Before(condition.At))
-				assert.False(t, condition.Ended.Before(condition.At), "it is over: %+v", condition)
+				assert.False(t, condition.Ended.Before(condition.At), "the condition has not ended: %+v", condition)
 				assert.Len(t, log.linesWith(t, "recovered: "), 1)
 			})
 		})
@@ -68,22 +68,22 @@ func TestProblem_isShownDuringRetries(t *testing.T) {
 }
 
 func TestHints_belongToRows(t *testing.T) {
-	assert.Empty(t, UnusedHints(Table), "these entries of messages.go belong to no row")
+	assert.Empty(t, UnusedHints(Table), "hints (condition.go) without a row")
 }
 
 func TestMessages_areDocumented(t *testing.T) {
-	said := Messages()
+	messages := Messages()
 	explained := listed[string](t, "These messages are informational: ")
 	for _, row := range docs.Table(t, "message", "meaning", "what to do") {
 		explained = append(explained, strings.Trim(row[0], "`"))
-		assert.NotEmpty(t, row[1], "%s has a meaning", row[0])
-		assert.NotEmpty(t, row[2], "%s says what to do", row[0])
+		assert.NotEmpty(t, row[1], "%s has no meaning", row[0])
+		assert.NotEmpty(t, row[2], "%s has no instructions", row[0])
 	}
-	for _, message := range said {
-		assert.True(t, slices.Contains(explained, message), "explain it in docs/troubleshooting.md, in the table or as a normal step: %s", message)
+	for _, message := range messages {
+		assert.True(t, slices.Contains(explained, message), "explain it in docs/troubleshooting.md, in the table or in the list of informational messages: %s", message)
 	}
 	for _, message := range explained {
-		assert.True(t, slices.Contains(said, message), "docs/troubleshooting.md explains a message that does not exist: %s", message)
+		assert.True(t, slices.Contains(messages, message), "docs/troubleshooting.md explains a message that does not exist: %s", message)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestAFailedInitialization_showsItsCause(t *testing.T) {
 				now := s.driver.Snapshot()
 				assert.Equal(t, test.class, now.Condition.Class)
 				assert.Equal(t, test.text, now.Condition.Text)
-				assert.Zero(t, now.Condition.Ended, "another attempt is not yet a success")
+				assert.Zero(t, now.Condition.Ended, "a retry does not end the condition")
 				s.succeed()
 				pass(time.Minute)
 				assert.NotZero(t, s.driver.Snapshot().Condition.Ended)
@@ -181,7 +181,7 @@ func TestPollingIsOnePhase(t *testing.T) {
 		s.start(t, time.Hour)
 		now := s.driver.Snapshot()
 		assert.Equal(t, start, now.PhaseSince)
-		assert.NotContains(t, now.Reason, "querying the initialization status", "the reason is what the phase is about")
+		assert.NotContains(t, now.Reason, "querying the initialization status", "polling does not replace the reason")
 		assert.Contains(t, now.Reason, "the initialization is in progress")
 		s.succeed()
 		pass(time.Minute)
@@ -203,6 +203,6 @@ func TestHistory_failingLoop(t *testing.T) {
 		s.start(t, 10*time.Hour)
 		history := s.driver.Snapshot().History
 		assert.LessOrEqual(t, len(history), 8)
-		assert.Equal(t, Started, history[0].Event, "a loop displaces nothing")
+		assert.Equal(t, Started, history[0].Event, "a loop displaces no other transition")
 	})
 }

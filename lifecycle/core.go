@@ -12,36 +12,36 @@ import (
 type (
 	// State is a phase of the lifecycle.
 	State = statemachine.State
-	// Event is something that happens outside the state machine.
+	// Event is something that the state machine reacts to, such as the result of an action or a signal.
 	Event = statemachine.Event
 	// Guard is a condition on the Facts.
 	Guard = statemachine.Guard
-	// Action is a step that the driver performs.
+	// Action is an operation that the driver performs during a transition.
 	Action = statemachine.Action
 	// Row is a row of the transition table.
 	Row = statemachine.Row
 	// Group is a set of states that share a row.
 	Group = statemachine.Group
-	// Core is the state machine between events: a state and the facts.
+	// Core is the current state of the machine together with the facts.
 	Core = statemachine.Core[Facts]
-	// Rules is the table, indexed for lookups.
+	// Rules is the transition table, indexed by state and event.
 	Rules = statemachine.Rules[Facts, Payload]
 )
 
-// Always is the guard of the last row for a state and an event.
+// Always is the guard that always holds. It is the guard of the last row for a state and an event.
 const Always = statemachine.Always
 
 // NewCore returns the state machine in its initial state.
 func NewCore() Core { return Core{State: Query} }
 
-// Payload contains the details of an event.
+// Payload contains the details of an event. Most fields are set only by the events listed in their comments.
 type Payload struct {
 	Word          bootstrap.InitializationStatus // with Replied: the status of the sidecar
-	Early         bool                           // with Replied and ConfigPrefetched: whether the prefetch is usable
+	Early         bool                           // with Replied and ConfigPrefetched: whether that configuration is usable
 	Config        []byte                         // with ConfigPrefetched and ConfigFetched: the configuration
 	Asked         time.Time                      // with ConfigPrefetched: the time of the request
 	Logs          []string                       // with Replied and Accepted: the WAL directories on the volume
-	Signal        syscall.Signal                 // with Signal
+	Signal        syscall.Signal                 // with Signal: SIGTERM or SIGINT
 	NeverOpened   bool                           // with EtcdClosed: whether this process never opened etcd's data
 	ClosedInOrder bool                           // with EtcdClosed: whether etcd was opened and then closed cleanly
 	Status        exitcode.Code                  // exit status if the event ends the run
@@ -55,18 +55,18 @@ type Payload struct {
 type Facts struct {
 	Word           bootstrap.InitializationStatus // last status of the sidecar
 	Failed         bool                           // whether the last result was Failed
-	Permanent      bool                           // whether retrying is pointless
-	RequestPending bool                           // whether an accepted initialization has yet to return a result
+	Permanent      bool                           // whether the last status was a failure that ends the run
+	RequestPending bool                           // whether an initialization was accepted without a result since
 	ConfigKept     bool                           // whether the prefetched configuration is usable
-	NeverOpened    bool                           // see Payload
-	ClosedInOrder  bool                           // see Payload
+	NeverOpened    bool                           // Payload.NeverOpened of the last EtcdClosed
+	ClosedInOrder  bool                           // Payload.ClosedInOrder of the last EtcdClosed
 	Signals        int                            // number of signals received so far
 	LastSignal     syscall.Signal                 // latest signal
-	Ending         Event                          // event that led to Terminating, or ""
-	Status         exitcode.Code                  // exit status, set by the first failure
+	Ending         Event                          // event that caused the transition to Terminating, or "" before it
+	Status         exitcode.Code                  // exit status; once a failure has set it, it does not change
 }
 
-// conditions defines the guards.
+// conditions defines when each guard holds.
 var conditions = statemachine.Conditions[Facts]{
 	StatusNew:         func(f Facts) bool { return f.Word == bootstrap.New && !f.Failed },
 	NewAfterFailed:    func(f Facts) bool { return f.Word == bootstrap.New && f.Failed },
@@ -100,7 +100,7 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 	case EtcdClosed:
 		f.NeverOpened, f.ClosedInOrder = payload.NeverOpened, payload.ClosedInOrder
 	case Started, VolumeBusy, NoAnswer, Accepted, NotAccepted, DataInUse, ConfigFetched, ConfigValid, ConfigInvalid, ConfigUnavailable,
-		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // events without facts
+		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // events that change no facts
 	}
 	return f
 }

@@ -23,20 +23,20 @@ type Options struct {
 	ReadyTimeout time.Duration // --etcd-ready-timeout; 0 means no limit
 }
 
-// Driver performs the actions of transitions. All fields except the mailboxes and the snapshot belong to the
-// goroutine that calls Run.
+// Driver runs the state machine: it receives events, takes transitions and performs their actions. Only the goroutine
+// that calls Run accesses the fields, except for the mailboxes and the snapshot.
 type Driver struct {
 	options  Options
 	rules    *Rules
 	legal    *statemachine.Checker
 	core     Core
-	timers   map[Action]backoff.BackOff // backoffs by timer action
+	timers   map[Action]backoff.BackOff // duration of the timer for each action that sets it
 	timeline timeline
 	log      zerolog.Logger
 
-	urgent  chan message // stops and crashes, which take precedence
-	mailbox chan message // completions
-	over    chan struct{}
+	urgent  chan message  // stops, crashes and server failures, which take precedence
+	mailbox chan message  // completions and Elapsed
+	over    chan struct{} // closed at the end of the run
 
 	timer    *time.Timer // timer of the current visit, or nil
 	visit    int         // number of visits so far, used to identify timers
@@ -45,7 +45,7 @@ type Driver struct {
 	early    task        // the prefetch, which runs concurrently with work
 	working  sync.WaitGroup
 	prefetch prefetchState
-	config   []byte // newest configuration
+	config   []byte // last configuration that was fetched or prefetched
 
 	snapshot atomic.Pointer[Snapshot]
 }
@@ -53,7 +53,7 @@ type Driver struct {
 // Outcome describes how a run ended.
 type Outcome struct {
 	Status exitcode.Code
-	Reason string // one sentence
+	Reason string // messages of the transitions that ended the run
 }
 
 // NewDriver returns a driver in the initial state.
@@ -86,7 +86,7 @@ func (d *Driver) Signal(signal syscall.Signal) {
 // Stop posts a stop that was requested with POST /stop.
 func (d *Driver) Stop() { d.post(d.urgent, message{event: StopPosted}) }
 
-// Crash posts a failure from which this process cannot recover.
+// Crash posts a failure from which this process cannot recover, such as a panic or a fatal etcd error.
 func (d *Driver) Crash(reason error) {
 	d.post(d.urgent, message{event: Crashed, payload: Payload{Err: reason}})
 }
@@ -96,7 +96,7 @@ func (d *Driver) ListenerLost(reason error) {
 	d.post(d.urgent, message{event: ListenerLost, payload: Payload{Err: reason, Status: exitcode.ServerTaken}})
 }
 
-// Snapshot returns the current state of the run. Callers must not modify it.
+// Snapshot returns the latest snapshot of the run. Callers must not modify it.
 func (d *Driver) Snapshot() *Snapshot { return d.snapshot.Load() }
 
 // Run runs the state machine until it reaches Terminated. Call Run only once.
@@ -169,13 +169,13 @@ func (d *Driver) carryOut(row *Row, core Core, m message) {
 	}
 }
 
-// isLate reports whether a message belongs to a visit or task that has ended.
+// isLate reports whether a message belongs to a visit that has ended or to a task that has been replaced.
 func (d *Driver) isLate(m message) bool {
 	ofNoTask := m.task != d.work.number && m.task != d.early.number
 	return m.task != 0 && ofNoTask || m.visit != 0 && m.visit != d.visit
 }
 
-// leave stops the timer and cancels the task of the current state.
+// leave ends the visit to the current state: it stops the timer and cancels the task.
 func (d *Driver) leave() {
 	d.visit++
 	d.disarm()
@@ -232,7 +232,7 @@ func (d *Driver) disarm() {
 	}
 }
 
-// post delivers a message unless the run has ended.
+// post sends a message to a mailbox. Messages after the end of the run are dropped.
 func (d *Driver) post(to chan message, m message) {
 	select {
 	case to <- m:
@@ -244,7 +244,7 @@ func (d *Driver) post(to chan message, m message) {
 type task struct {
 	number int
 	cancel context.CancelFunc
-	ended  chan struct{} // closed at the end of the task
+	ended  chan struct{} // closed when the actions have returned
 }
 
 // noTask returns a task that has already ended.
@@ -261,7 +261,8 @@ func (d *Driver) start(actions []Action, payload Payload) {
 	d.work = d.spawn(actions, payload, d.work.ended)
 }
 
-// startEarly runs an action concurrently with the other tasks. The action must not use anything but the sidecar.
+// startEarly runs an action concurrently with the task of the current row. The action must not call anything but the
+// sidecar.
 func (d *Driver) startEarly(action Action) {
 	d.early.cancel()
 	d.early = d.spawn([]Action{action}, Payload{}, d.early.ended)
@@ -276,7 +277,7 @@ func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}
 		<-before
 		done := w.run(ctx, actions)
 		close(spawned.ended)
-		if done.event != Crashed { // a crash is reported even if the task was replaced
+		if done.event != Crashed { // without a task number, a crash is never late
 			done.task = spawned.number
 		}
 		d.post(d.mailbox, done)
@@ -284,7 +285,7 @@ func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}
 	return spawned
 }
 
-// linger waits briefly for cancelled goroutines, because they may be stuck in a system call.
+// linger waits for cancelled goroutines to end, but only briefly: they may be stuck in a system call.
 func (d *Driver) linger() {
 	ended := make(chan struct{})
 	go func() {

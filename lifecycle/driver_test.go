@@ -26,7 +26,7 @@ func TestDocumentedLifecycle(t *testing.T) {
 		pass(time.Minute)
 		s.sigterm()
 		assert.Equal(t, exitcode.Clean, wait().Status)
-		assert.Equal(t, Validation{bootstrap.Full, "a test says so"}, s.driver.Snapshot().Validation)
+		assert.Equal(t, Validation{bootstrap.Full, "reason"}, s.driver.Snapshot().Validation)
 		assert.Equal(t, []string{
 			"ask status", "trigger full", "fetch config", "ask status", "fetch config", "configure", "serve readyz", "remove record", "open etcd",
 			"close etcd", "write terminated",
@@ -35,7 +35,7 @@ func TestDocumentedLifecycle(t *testing.T) {
 	})
 }
 
-// parkings maps each state before the end to a way of keeping a run in that state.
+// parkings maps each state before a stop to a function that makes a run stay in that state.
 var parkings = map[State]func(*stage){
 	Query:       func(s *stage) { s.status = hang },
 	Trigger:     func(s *stage) { s.trigger = hang },
@@ -98,7 +98,7 @@ func TestStop_uncancelableWork(t *testing.T) {
 
 func TestStop_hasPriority(t *testing.T) {
 	driver := newStage().driver
-	for range 200 { // repeat the run, because a single run might succeed by chance
+	for range 200 { // without priority, the order would be random, and a single try could succeed
 		require.True(t, UrgentFirst(driver))
 	}
 }
@@ -117,22 +117,22 @@ func TestReadyTimeout_closesEtcd(t *testing.T) {
 	})
 }
 
-// obstacles prevent etcd from starting until a check succeeds. A key pair may not match for a moment during a
-// certificate rotation, which must not cause the validation result or the record to be lost.
+// obstacles lists failures that keep etcd from starting only temporarily. For example, a certificate may not match its
+// key for a moment during a rotation. Such a failure must be retried without another validation.
 var obstacles = map[string]struct {
-	put     func(s *stage, check func() error)
-	err     error
-	state   State // state during the call
-	done    string
-	waiting string // must not be called before the pending call returns
+	put     func(s *stage, check func() error) // installs the obstacle, which lasts until check returns nil
+	err     error                              // error of check
+	state   State                              // expected state while check fails
+	done    string                             // call that must occur while check fails
+	waiting string                             // call that must not occur while check fails
 }{
-	"a database in use": {func(s *stage, check func() error) {
+	"open database": {func(s *stage, check func() error) {
 		s.probe, s.words = check, []bootstrap.InitializationStatus{bootstrap.New}
 		s.trigger = func(context.Context) error { s.succeed(); return nil }
 	}, bootstrap.ErrDataInUse, Wait, "forfeit record", "trigger full"},
-	"a locked data directory":    {func(s *stage, check func() error) { s.lockData = check }, bootstrap.ErrDataInUse, FetchConfig, "forfeit record", "remove record"},
-	"etcd's certificate":         {func(s *stage, check func() error) { s.configure = check }, bootstrap.ErrCertificates, FetchConfig, "configure", "remove record"},
-	"the wrapper's certificates": {func(s *stage, check func() error) { s.expose = check }, bootstrap.ErrCertificates, FetchConfig, "serve readyz", "remove record"},
+	"locked data directory": {func(s *stage, check func() error) { s.lockData = check }, bootstrap.ErrDataInUse, FetchConfig, "forfeit record", "remove record"},
+	"etcd certificate":      {func(s *stage, check func() error) { s.configure = check }, bootstrap.ErrCertificates, FetchConfig, "configure", "remove record"},
+	"wrapper certificate":   {func(s *stage, check func() error) { s.expose = check }, bootstrap.ErrCertificates, FetchConfig, "serve readyz", "remove record"},
 }
 
 func TestObstacle_isRetried(t *testing.T) {
@@ -158,7 +158,7 @@ func TestObstacle_isRetried(t *testing.T) {
 				assert.Equal(t, Serving, s.driver.Snapshot().State)
 				s.sigterm()
 				assert.Equal(t, exitcode.Clean, wait().Status)
-				assert.Equal(t, 1, s.count("trigger full"), "the result is kept")
+				assert.Equal(t, 1, s.count("trigger full"), "the validation result is kept")
 			})
 		})
 	}
@@ -168,7 +168,7 @@ func TestFailedValidation_nextIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Failed, bootstrap.New, bootstrap.Progress, bootstrap.New, bootstrap.Successful)
 		runtime := s.runtime()
-		runtime.Mode = func() (bootstrap.Mode, string) { return bootstrap.Sanity, "the record is clean" }
+		runtime.Mode = func() (bootstrap.Mode, string) { return bootstrap.Sanity, "the last exit was clean" }
 		s.driver = NewDriver(Options{Runtime: runtime})
 		runFor(t, s, time.Minute)
 		var modes []string
@@ -190,14 +190,14 @@ func TestTrigger_backoffWhileStatusStaysNew(t *testing.T) {
 		runFor(t, s, time.Hour)
 		triggers := s.count("trigger full")
 		assert.Less(t, triggers, 400)
-		assert.Greater(t, triggers, 200, "it never gives up")
-		assert.Less(t, strings.Count(log.String(), "\n"), 80, "rows that rotate are thinned")
+		assert.Greater(t, triggers, 200, "requesting never stops")
+		assert.Less(t, strings.Count(log.String(), "\n"), 80, "repeated transitions are not logged at the info level")
 		assert.Less(t, len(s.driver.Snapshot().History), 10)
 	})
 }
 
-// While Failed and New alternate quickly, only the count of the condition must increase. If a failure recurs
-// minutes later, a new condition must start.
+// While a failure persists, only the count of its condition must increase. If the failure recurs minutes after the
+// recovery, a new condition must start.
 func TestProblem_recurring(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
@@ -213,12 +213,12 @@ func TestProblem_recurring(t *testing.T) {
 		assert.Greater(t, s.driver.Snapshot().Condition.Times, 5)
 		fails.Store(false)
 		pass(5 * time.Minute)
-		assert.False(t, s.driver.Snapshot().Condition.Ended.IsZero(), "it is over")
+		assert.False(t, s.driver.Snapshot().Condition.Ended.IsZero(), "the condition has ended")
 		fails.Store(true)
 		pass(16 * time.Second)
 		again := s.driver.Snapshot().Condition
 		assert.True(t, again.Ended.IsZero())
-		assert.Less(t, again.Times, 10, "it is counted anew")
+		assert.Less(t, again.Times, 10, "the count restarts with a new condition")
 		assert.WithinDuration(t, time.Now(), again.Since, 16*time.Second)
 	})
 }
@@ -233,7 +233,7 @@ func TestFileSystemWithoutLocks_etcdStarts(t *testing.T) {
 	})
 }
 
-// progressing is a sidecar whose validation never ends.
+// progressing simulates a sidecar whose validation never ends.
 type progressing struct{ Sidecar }
 
 func (progressing) Status(context.Context) (bootstrap.InitializationStatus, error) {
@@ -252,7 +252,7 @@ func TestStep_allocations(t *testing.T) {
 	runtime.Sidecar = progressing{}
 	driver := NewDriver(Options{Runtime: runtime, Log: zerolog.Nop()})
 	assert.LessOrEqual(t, testing.AllocsPerRun(1000, PollingDriver(driver)), 16.0)
-	assert.LessOrEqual(t, len(driver.Snapshot().History), 4, "rows that alternate are counted, not listed")
+	assert.LessOrEqual(t, len(driver.Snapshot().History), 4, "repeated transitions are counted, not listed")
 }
 
 func TestHistory_isBounded(t *testing.T) {

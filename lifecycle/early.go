@@ -7,17 +7,16 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// Maximum ages of a prefetched configuration when the validation result arrives. Up to a minute is acceptable,
-// because a mounted ConfigMap can be a minute out of date anyway.
+// Maximum ages of a prefetched configuration at the time of the validation result.
 const (
-	// youngWithLog applies to a member with a log, because etcd takes the members from the log and ignores
-	// initial-cluster.
-	youngWithLog = time.Minute
-	// youngAlone applies to a new single-member cluster. With an outdated configuration, the member could create a
-	// separate cluster. etcd-backup-restore needs 7 s to respond.
-	youngAlone = 10 * time.Second
+	// maxAgeWithLog applies to a member with a log. etcd reads the members from the log and ignores initial-cluster,
+	// and a mounted ConfigMap can be a minute out of date anyway.
+	maxAgeWithLog = time.Minute
+	// maxAgeAlone applies to a new single-member cluster. The limit is low, because with an outdated configuration,
+	// the member could create a separate cluster. It exceeds the 7 s that etcd-backup-restore needs to respond.
+	maxAgeAlone = 10 * time.Second
 
-	// refreshPause is the minimum pause between two prefetches.
+	// refreshPause is the minimum pause between the end of a prefetch and the start of the next.
 	refreshPause = 2 * time.Second
 )
 
@@ -28,7 +27,7 @@ type prefetchState struct {
 	about  bootstrap.ConfigPreview
 	before []string  // WAL directories before the validation
 	after  []string  // WAL directories after the validation
-	result time.Time // time at which the result was read
+	result time.Time // time at which Successful was read; zero before it
 }
 
 // isUsable reports whether etcd may run with the newest prefetched configuration. No configuration is usable before
@@ -41,11 +40,11 @@ func (p *prefetchState) isUsable() bool {
 	}
 	age := p.result.Sub(p.asked)
 	hasLog := slices.Contains(p.before, p.about.LogDir) && slices.Contains(p.after, p.about.LogDir)
-	return hasLog && age <= youngWithLog || p.about.NewAlone && age <= youngAlone
+	return hasLog && age <= maxAgeWithLog || p.about.NewAlone && age <= maxAgeAlone
 }
 
-// annotate updates the prefetch state from a message and sets Early in the message. Early cannot be decided by the
-// rules, because they have no clock.
+// annotate updates the prefetch state from a message and sets the Early field of its payload. The rules cannot
+// determine Early, because it depends on the time.
 func (d *Driver) annotate(m *message) {
 	now := time.Now()
 	switch m.event {
@@ -71,15 +70,15 @@ func (d *Driver) annotate(m *message) {
 	}
 }
 
-// prefetchActions binds the actions for the prefetch.
+// prefetchActions maps the actions for the prefetch to their implementations.
 var prefetchActions = map[Action]func(*Driver){
 	PrefetchConfig: func(d *Driver) { d.startEarly(PrefetchConfig) },
 	RefreshConfig:  (*Driver).refresh,
 	EndPrefetch:    (*Driver).endPrefetch,
 }
 
-// refresh starts another prefetch, so that the configuration is recent when the validation result arrives. While a
-// prefetch is in progress, and for a short time afterwards, refresh does nothing.
+// refresh starts another prefetch, so that the configuration is recent when the validation result arrives. refresh
+// does nothing while a prefetch is in progress and for refreshPause afterwards.
 func (d *Driver) refresh() {
 	if d.early.number == 0 && time.Since(d.prefetch.ended) >= refreshPause {
 		d.startEarly(PrefetchConfig)

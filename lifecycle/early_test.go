@@ -20,8 +20,8 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// answersAfter simulates a sidecar that returns the configuration after a delay. etcd-backup-restore needs 7 s
-// while etcd is down, and 37 s if it also searches for a cluster that is not responding yet.
+// answersAfter simulates a sidecar that returns the configuration after a delay. While etcd is down,
+// etcd-backup-restore needs 7 s for the response, and 37 s if it also searches for other members.
 func answersAfter(d time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		select {
@@ -33,7 +33,7 @@ func answersAfter(d time.Duration) func(context.Context) error {
 	}
 }
 
-// served returns the time from the start until Serving.
+// served runs and stops the driver, and returns the time from the start until Serving.
 func served(t *testing.T, s *stage) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -51,23 +51,23 @@ func TestEarlyConfiguration(t *testing.T) {
 	wal := []string{"/data/member/wal"}
 	for name, test := range map[string]struct {
 		yaml          string
-		answers       time.Duration // time until the sidecar returns the configuration
+		answers       time.Duration // delay of each configuration response
 		before, after []string      // WAL directories before and after the validation
-		validation    time.Duration
-		want, late    time.Duration // expected time from the start to Serving, and the tolerance
-		fetches       int
+		validation    time.Duration // time from the start to the status Successful
+		want, late    time.Duration // expected minimum time from the start to Serving, and how much longer it may take
+		fetches       int           // expected number of configuration requests
 	}{
-		"of one, a validation that takes longer is not followed by another wait":    {clusterOfOne, 7 * time.Second, nil, nil, 8 * time.Second, 8 * time.Second, time.Second / 2, 1},
-		"of one, after a quick one the fetch that is under way comes first":         {clusterOfOne, 7 * time.Second, nil, nil, time.Second, 7 * time.Second, time.Second / 2, 2},
-		"of one, an answer that is too old is requested again before the result":    {clusterOfOne, 7 * time.Second, nil, nil, 18 * time.Second, 18 * time.Second, time.Second / 2, 2},
-		"of one, a newer request that is under way is waited for":                   {clusterOfOne, 7 * time.Second, nil, nil, 12 * time.Second, 16 * time.Second, time.Second / 2, 3},
-		"of three, the configuration is fetched again":                              {clusterOfThree, 7 * time.Second, nil, nil, 10 * time.Second, 17 * time.Second, time.Second / 2, 3},
-		"of three, the early fetch is neither waited for nor repeated":              {clusterOfThree, 7 * time.Second, nil, nil, time.Second, 8 * time.Second, time.Second / 2, 2},
-		"hibernated, the early answer serves a cluster of any size":                 {clusterOfThree, 37 * time.Second, wal, wal, 35 * time.Second, 37 * time.Second, 3 * time.Second, 2},
-		"hibernated, it is young enough for a minute":                               {clusterOfThree, 37 * time.Second, wal, wal, 58 * time.Second, 58 * time.Second, 3 * time.Second, 2},
-		"hibernated, after that a newer one is waited for":                          {clusterOfThree, 37 * time.Second, wal, wal, 65 * time.Second, 76 * time.Second, 3 * time.Second, 3},
-		"hibernated, a log that the initialization took away makes it worthless":    {clusterOfThree, 37 * time.Second, wal, nil, 35 * time.Second, 72 * time.Second, 3 * time.Second, 2},
-		"hibernated, a log that the initialization made makes it worthless as well": {clusterOfThree, 37 * time.Second, nil, wal, 35 * time.Second, 72 * time.Second, 3 * time.Second, 2},
+		"single member: after a longer validation, the prefetched configuration is used at once":     {clusterOfOne, 7 * time.Second, nil, nil, 8 * time.Second, 8 * time.Second, time.Second / 2, 1},
+		"single member: after a quick validation, the configuration of the running prefetch is used": {clusterOfOne, 7 * time.Second, nil, nil, time.Second, 7 * time.Second, time.Second / 2, 2},
+		"single member: an outdated configuration is prefetched again before the result":             {clusterOfOne, 7 * time.Second, nil, nil, 18 * time.Second, 18 * time.Second, time.Second / 2, 2},
+		"single member: after the result, a running prefetch may still provide the configuration":    {clusterOfOne, 7 * time.Second, nil, nil, 12 * time.Second, 16 * time.Second, time.Second / 2, 3},
+		"three members: the configuration is fetched after the result":                               {clusterOfThree, 7 * time.Second, nil, nil, 10 * time.Second, 17 * time.Second, time.Second / 2, 3},
+		"three members: the fetch after the result does not wait for the prefetch":                   {clusterOfThree, 7 * time.Second, nil, nil, time.Second, 8 * time.Second, time.Second / 2, 2},
+		"with a log: the prefetched configuration of a cluster of any size is used":                  {clusterOfThree, 37 * time.Second, wal, wal, 35 * time.Second, 37 * time.Second, 3 * time.Second, 2},
+		"with a log: a configuration is recent enough for a minute":                                  {clusterOfThree, 37 * time.Second, wal, wal, 58 * time.Second, 58 * time.Second, 3 * time.Second, 2},
+		"with a log: after a minute, the configuration of a newer prefetch is used":                  {clusterOfThree, 37 * time.Second, wal, wal, 65 * time.Second, 76 * time.Second, 3 * time.Second, 3},
+		"with a log that the initialization removes: the configuration is fetched after the result":  {clusterOfThree, 37 * time.Second, wal, nil, 35 * time.Second, 72 * time.Second, 3 * time.Second, 2},
+		"with a log that the initialization creates: the configuration is fetched after the result":  {clusterOfThree, 37 * time.Second, nil, wal, 35 * time.Second, 72 * time.Second, 3 * time.Second, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -88,8 +88,8 @@ func TestEarlyConfiguration(t *testing.T) {
 	}
 }
 
-// If the result arrives late, the prefetched configuration must not be used. The configuration may have changed
-// since, for example to use TLS or three members instead of one.
+// If the result arrives late, the prefetched configuration must not be used, because the configuration may have
+// changed in the meantime, for example from one member to three.
 func TestEarlyConfiguration_outdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
@@ -144,7 +144,7 @@ func TestAnEarlyConfiguration_isUsableWhileItIsYoung(t *testing.T) {
 	}
 }
 
-// askedAt records the times of the status requests.
+// askedAt records the times of the status queries. Each query returns the error of answer.
 func askedAt(s *stage, answer func(context.Context) error) *[]time.Time {
 	var asked []time.Time
 	s.status = func(ctx context.Context) error {
@@ -156,7 +156,7 @@ func askedAt(s *stage, answer func(context.Context) error) *[]time.Time {
 
 func fineAlways(context.Context) error { return nil }
 
-// runFor runs a stage for the given fake time and stops it.
+// runFor runs the driver for the given fake time and then stops it.
 func runFor(t *testing.T, s *stage, d time.Duration) {
 	t.Helper()
 	wait := s.run(t)
@@ -180,19 +180,19 @@ func TestBackoff_runningInitialization(t *testing.T) {
 				assert.LessOrEqual(t, pause, waited/20, "after %s", waited)
 			}
 		}
-		require.Less(t, len(*asked), 2000, "six hours are asked about gently")
+		require.Less(t, len(*asked), 2000, "a sidecar that validates for six hours must not be polled too often")
 	})
 }
 
 func TestBackoff_unusableAnswers(t *testing.T) {
-	for story, sidecar := range map[string]struct {
+	for name, sidecar := range map[string]struct {
 		status bootstrap.InitializationStatus
 		answer func(context.Context) error
 	}{
-		"silent":               {bootstrap.New, func(context.Context) error { return errStage }},
-		"with an unknown word": {unknownWord, fineAlways},
+		"no response":    {bootstrap.New, func(context.Context) error { return errStage }},
+		"unknown status": {unknownStatus, fineAlways},
 	} {
-		t.Run(story, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage(sidecar.status)
 				asked := askedAt(s, sidecar.answer)
@@ -203,7 +203,7 @@ func TestBackoff_unusableAnswers(t *testing.T) {
 					assert.LessOrEqual(t, (*asked)[i].Sub((*asked)[i-1]), 15*time.Second)
 				}
 				assert.Less(t, len(*asked), 70)
-				assert.Greater(t, len(*asked), 40, "it never gives up")
+				assert.Greater(t, len(*asked), 40, "polling never stops")
 			})
 		})
 	}
@@ -332,45 +332,46 @@ func TestTallies(t *testing.T) {
 	})
 }
 
-// errExpired is the error of a call to a server with an expired certificate.
-var errExpired = fmt.Errorf("cannot ask: %w", &tls.CertificateVerificationError{
+// errExpired is the error of a request to a sidecar with an expired certificate.
+var errExpired = fmt.Errorf("request failed: %w", &tls.CertificateVerificationError{
 	Err: x509.CertificateInvalidError{Reason: x509.Expired},
 })
 
-// failures are runs with a failure. SIGTERM ends each run after a minute.
+// failures lists all kinds of failures and their expected results. Each run that has not failed receives SIGTERM
+// after a minute.
 var failures = map[string]struct {
-	spoil  func(*stage)
-	class  Class
-	status exitcode.Code
-	text   string // expected in the log and, if the run fails, in the final reason
-	opens  bool   // etcd is opened
+	spoil  func(*stage)  // causes the failure
+	class  Class         // expected class of the last condition; "" if there is no failure
+	status exitcode.Code // expected exit status
+	text   string        // expected in the log and, if the run fails, in the final reason
+	opens  bool          // whether etcd is expected to be opened
 }{
-	"nothing at all": {spoil: func(*stage) {}, opens: true},
-	"no answer":      {spoil: func(s *stage) { s.status = func(context.Context) error { return errStage } }, class: ClassSidecar},
-	"no answer yet":  {spoil: func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, class: ClassTimeout},
-	"expired":        {spoil: func(s *stage) { s.status = func(context.Context) error { return errExpired } }, class: ClassCertificate, text: "; renew the certificate of the sidecar"},
-	"unknown word":   {spoil: func(s *stage) { s.words = []bootstrap.InitializationStatus{unknownWord} }, class: ClassSidecar},
-	"says Failed":    {spoil: func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, class: ClassValidation},
-	"two wrappers":   {spoil: func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, class: ClassVolume},
-	"an etcd": {spoil: func(s *stage) {
+	"no failure":          {spoil: func(*stage) {}, opens: true},
+	"no response":         {spoil: func(s *stage) { s.status = func(context.Context) error { return errStage } }, class: ClassSidecar},
+	"timeout":             {spoil: func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, class: ClassTimeout},
+	"expired certificate": {spoil: func(s *stage) { s.status = func(context.Context) error { return errExpired } }, class: ClassCertificate, text: "; renew the certificate of the sidecar"},
+	"unknown status":      {spoil: func(s *stage) { s.words = []bootstrap.InitializationStatus{unknownStatus} }, class: ClassSidecar},
+	"failed validation":   {spoil: func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, class: ClassValidation},
+	"locked volume":       {spoil: func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, class: ClassVolume},
+	"open data": {spoil: func(s *stage) {
 		s.words, s.probe = []bootstrap.InitializationStatus{bootstrap.New}, func() error { return bootstrap.ErrDataInUse }
 	}, class: ClassVolume},
-	"shared data": {spoil: func(s *stage) { s.lockData = func() error { return bootstrap.ErrDataInUse } }, class: ClassVolume},
-	"half a pair": {spoil: func(s *stage) {
+	"locked data directory": {spoil: func(s *stage) { s.lockData = func() error { return bootstrap.ErrDataInUse } }, class: ClassVolume},
+	"mismatched key pair": {spoil: func(s *stage) {
 		s.configure = func() error { return bootstrap.Mark(errStage, bootstrap.ErrCertificates) }
 	}, class: ClassCertificate},
-	"Failed for good": {func(s *stage) { s.words, s.cause = []bootstrap.InitializationStatus{bootstrap.Failed}, errFinal }, ClassValidation, exitcode.BadConfig, errStage.Error(), false},
-	"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, ClassConfiguration, exitcode.BadConfig, errStage.Error(), false},
-	"taken port":      {func(s *stage) { s.expose = func() error { return errStage } }, ClassServer, exitcode.ServerTaken, errStage.Error(), false},
-	"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, ClassRecord, exitcode.BadRecord, errStage.Error(), false},
-	"no etcd": {func(s *stage) { // closing etcd also fails, but the result must be the same
+	"permanent failure":       {func(s *stage) { s.words, s.cause = []bootstrap.InitializationStatus{bootstrap.Failed}, errFinal }, ClassValidation, exitcode.BadConfig, errStage.Error(), false},
+	"malformed configuration": {func(s *stage) { s.configure = func() error { return errStage } }, ClassConfiguration, exitcode.BadConfig, errStage.Error(), false},
+	"port in use":             {func(s *stage) { s.expose = func() error { return errStage } }, ClassServer, exitcode.ServerTaken, errStage.Error(), false},
+	"exit record not removed": {func(s *stage) { s.remove = func() error { return errStage } }, ClassRecord, exitcode.BadRecord, errStage.Error(), false},
+	"etcd does not start": {func(s *stage) { // closing etcd also fails, but the result must be the same
 		s.open, s.shut = func(context.Context) error { return errStage }, func() error { return errors.New("never opened") }
 	}, ClassEtcd, exitcode.EtcdFailed, errStage.Error(), true},
-	"no etcd ever":    {func(s *stage) { s.open = func(context.Context) error { return errFinal } }, ClassEtcd, exitcode.BadConfig, errStage.Error(), true},
-	"lost listener":   {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.ListenerLost(errStage) }) }, ClassServer, exitcode.ServerTaken, errStage.Error(), true},
-	"panic":           {func(s *stage) { s.configure = func() error { panic("by the test") } }, ClassCrash, exitcode.Crashed, "by the test", false},
-	"crash":           {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.Crash(errStage) }) }, ClassCrash, exitcode.Crashed, errStage.Error(), true},
-	"no close at all": {func(s *stage) { s.shut = func() error { time.Sleep(time.Hour); return errors.New("late") } }, ClassTimeout, exitcode.OutOfTime, "the shutdown timed out", true},
+	"etcd can never start": {func(s *stage) { s.open = func(context.Context) error { return errFinal } }, ClassEtcd, exitcode.BadConfig, errStage.Error(), true},
+	"server failure":       {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.ListenerLost(errStage) }) }, ClassServer, exitcode.ServerTaken, errStage.Error(), true},
+	"panic":                {func(s *stage) { s.configure = func() error { panic("panic from the test") } }, ClassCrash, exitcode.Crashed, "panic from the test", false},
+	"crash":                {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.Crash(errStage) }) }, ClassCrash, exitcode.Crashed, errStage.Error(), true},
+	"close hangs":          {func(s *stage) { s.shut = func() error { time.Sleep(time.Hour); return errors.New("late") } }, ClassTimeout, exitcode.OutOfTime, "the shutdown timed out", true},
 }
 
 // errFinal is a deeply wrapped error that cannot be fixed by retrying. The run must end with the status of the
@@ -378,8 +379,8 @@ var failures = map[string]struct {
 var errFinal = fmt.Errorf("wrapped: %w", &exitcode.FinalError{Status: exitcode.BadConfig, Err: errStage})
 
 func TestFailure(t *testing.T) {
-	for story, want := range failures {
-		t.Run(story, func(t *testing.T) {
+	for name, want := range failures {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, log := loggedStage()
 				want.spoil(s)
@@ -407,7 +408,7 @@ func TestFailure(t *testing.T) {
 					assert.NotContains(t, s.did(), "write terminated")
 				}
 				lines := log.linesWith(t, condition.Text)
-				require.Len(t, lines, 1, "and not each time")
+				require.Len(t, lines, 1, "repetitions of a condition are not logged again")
 				assert.Equal(t, level, lines[0]["level"])
 				assert.Contains(t, lines[0]["message"], want.text)
 			})

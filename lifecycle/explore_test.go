@@ -15,157 +15,159 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// truth is the actual state of the world, which may differ from what the machine knows. The exploration starts from
-// the worst case: a clean record on the volume.
-type truth struct {
-	locked    bool                           // the volume is locked
-	word      bootstrap.InitializationStatus // newest status read
-	recorded  bool                           // whether the volume has a clean record
-	removed   bool                           // whether this process has removed the record
-	opened    bool                           // etcd was opened
-	closed    bool                           // closing etcd has returned
-	triggered bool                           // whether an initialization was requested after the last Successful
-	failed    bool                           // whether the last result was Failed
-	usable    bool                           // whether the newest prefetched configuration is usable
-	another   bool                           // whether another process had the data open for writing
+// environment is the actual state of the volume, the sidecar and etcd, which may differ from the facts that the
+// machine knows. The exploration starts with a clean exit record on the volume.
+type environment struct {
+	locked        bool                           // whether this process holds the volume lock
+	status        bootstrap.InitializationStatus // last status returned by the sidecar
+	recorded      bool                           // whether the volume has a clean exit record
+	removed       bool                           // whether this process has removed a clean exit record
+	opened        bool                           // whether etcd was opened
+	closed        bool                           // whether etcd was closed cleanly
+	triggered     bool                           // whether an initialization was requested since the last status
+	failed        bool                           // whether the last validation result was Failed
+	usable        bool                           // whether the newest prefetched configuration is usable
+	foreignWriter bool                           // whether another process had the data open for writing
 }
 
-// A place is the state of the machine and the truth while a blocking action is running.
-type place struct {
-	core  Core
-	truth truth
-	chain string // actions of the current task, joined to make places comparable
-	at    int    // index of the current action
-	timer bool   // the timer is running
-	aside bool   // whether a prefetch is in progress
+// A node is a node of the search graph: the state of the machine, the environment, and the blocking action that is
+// running, if any.
+type node struct {
+	core        Core
+	env         environment
+	chain       string // blocking actions of the current task, joined because a node is a map key
+	at          int    // index of the running action in chain
+	timer       bool   // whether the timer is running
+	prefetching bool   // whether a prefetch is in progress
 }
 
-// An outcome is a possible result of an action. If an outcome has no event, the next action runs.
+// An outcome is a possible result of an action. After an outcome without an event, the next action of the task runs.
 type outcome struct {
-	happening
-	after func(truth) truth
+	input
+	after func(environment) environment // returns the environment after the action
 }
 
-// outcomes returns all possible results of an action, given the truth.
-func outcomes(action Action, now truth) []outcome {
-	same := func(t truth) truth { return t }
-	next := func(change func(*truth)) outcome {
-		return outcome{after: func(t truth) truth { change(&t); return t }}
+// outcomes returns all possible results of an action in an environment.
+func outcomes(action Action, now environment) []outcome {
+	same := func(env environment) environment { return env }
+	next := func(change func(*environment)) outcome {
+		return outcome{after: func(env environment) environment { change(&env); return env }}
 	}
-	ends := func(event Event, payload Payload) outcome { return outcome{happening{event, payload}, same} }
+	ends := func(event Event, payload Payload) outcome { return outcome{input{event, payload}, same} }
 	switch action {
 	case LockVolume:
-		return []outcome{next(func(t *truth) { t.locked = true }), ends(VolumeBusy, Payload{})}
+		return []outcome{next(func(env *environment) { env.locked = true }), ends(VolumeBusy, Payload{})}
 	case AskStatus:
-		return append(hints(), ends(NoAnswer, Payload{}))
+		return append(statusOutcomes(), ends(NoAnswer, Payload{}))
 	case ProbeData:
-		return []outcome{intrusion, next(func(*truth) {}), ends(NotAccepted, Payload{})}
+		return []outcome{foreignWrite, next(func(*environment) {}), ends(NotAccepted, Payload{})}
 	case AskInit, AskFullInit:
 		return []outcome{ends(Accepted, Payload{}), ends(NotAccepted, Payload{})}
 	case FetchEtcdConfig:
 		fetched := ends(ConfigFetched, Payload{Config: some})
-		fetched.after = func(t truth) truth { t.usable = true; return t }
+		fetched.after = func(env environment) environment { env.usable = true; return env }
 		return []outcome{fetched, ends(ConfigUnavailable, Payload{})}
 	case PrefetchConfig:
-		return prefetches()
+		return prefetchOutcomes()
 	case CheckEtcdConfig:
-		return []outcome{next(func(*truth) {}), ends(ConfigUnavailable, Payload{}), ends(ConfigInvalid, Payload{Status: exitcode.BadConfig})}
+		return []outcome{next(func(*environment) {}), ends(ConfigUnavailable, Payload{}), ends(ConfigInvalid, Payload{Status: exitcode.BadConfig})}
 	case ServeReadyz:
-		return []outcome{next(func(*truth) {}), ends(ConfigUnavailable, Payload{}), ends(ConfigInvalid, Payload{Status: exitcode.ServerTaken})}
+		return []outcome{next(func(*environment) {}), ends(ConfigUnavailable, Payload{}), ends(ConfigInvalid, Payload{Status: exitcode.ServerTaken})}
 	case LockData:
-		return []outcome{intrusion, ends(ConfigValid, Payload{})}
+		return []outcome{foreignWrite, ends(ConfigValid, Payload{})}
 	case RemoveRecord:
-		removed := next(func(t *truth) { t.recorded, t.removed = false, t.removed || t.recorded })
+		removed := next(func(env *environment) { env.recorded, env.removed = false, env.removed || env.recorded })
 		return []outcome{removed, ends(EtcdFailed, Payload{Status: exitcode.BadRecord})}
 	case OpenEtcd:
 		return []outcome{ends(EtcdReady, Payload{}), ends(EtcdFailed, Payload{Status: exitcode.EtcdFailed})}
 	case WatchEtcd:
 		return []outcome{ends(EtcdFailed, Payload{Status: exitcode.EtcdFailed})}
 	case CloseEtcd:
-		return closes(now)
+		return closeOutcomes(now)
 	case RestoreRecord:
-		return settles(func(t *truth) { t.recorded = !t.another && (t.recorded || t.removed) })
+		return recordOutcomes(func(env *environment) { env.recorded = !env.foreignWriter && (env.recorded || env.removed) })
 	case WriteRecord:
-		return settles(func(t *truth) { t.recorded = !t.another })
+		return recordOutcomes(func(env *environment) { env.recorded = !env.foreignWriter })
 	case LeaveReason:
-		return settles(func(*truth) {})
-	case RefreshConfig, EndPrefetch, PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop: // actions that return immediately
+		return recordOutcomes(func(*environment) {})
+	case RefreshConfig, EndPrefetch, PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop: // these only set the timer or control the prefetch
 	}
 	return nil
 }
 
-// unknownWord is a status that no current sidecar returns.
-const unknownWord bootstrap.InitializationStatus = "WordOfALaterSidecar"
+// unknownStatus is a status that no current sidecar returns.
+const unknownStatus bootstrap.InitializationStatus = "StatusOfALaterSidecar"
 
-func hints() []outcome {
+func statusOutcomes() []outcome {
 	var all []outcome
-	all = append(all, outcome{happening{Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}}, func(t truth) truth {
-		t.word, t.triggered, t.usable, t.failed = bootstrap.Failed, false, false, true
-		return t
+	all = append(all, outcome{input{Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}}, func(env environment) environment {
+		env.status, env.triggered, env.usable, env.failed = bootstrap.Failed, false, false, true
+		return env
 	}})
-	for _, word := range append(declared[bootstrap.InitializationStatus](), unknownWord) {
+	for _, word := range append(declared[bootstrap.InitializationStatus](), unknownStatus) {
 		for _, usable := range []bool{false, true} {
-			all = append(all, outcome{happening{Replied, Payload{Word: word, Early: usable}}, func(t truth) truth {
-				t.word, t.triggered, t.usable = word, false, usable
-				t.failed = word == bootstrap.Failed || t.failed && word != bootstrap.Successful
-				return t
+			all = append(all, outcome{input{Replied, Payload{Word: word, Early: usable}}, func(env environment) environment {
+				env.status, env.triggered, env.usable = word, false, usable
+				env.failed = word == bootstrap.Failed || env.failed && word != bootstrap.Successful
+				return env
 			}})
 			if word != bootstrap.Successful {
-				break // useless without that result
+				break // no prefetched configuration is usable before Successful
 			}
 		}
 	}
 	return all
 }
 
-func prefetches() []outcome {
+func prefetchOutcomes() []outcome {
 	var all []outcome
 	for _, usable := range []bool{false, true} {
-		all = append(all, outcome{happening{ConfigPrefetched, Payload{Early: usable}}, func(t truth) truth {
-			t.usable = usable
-			return t
+		all = append(all, outcome{input{ConfigPrefetched, Payload{Early: usable}}, func(env environment) environment {
+			env.usable = usable
+			return env
 		}})
 	}
 	return all
 }
 
-// intrusion means that another process has the data open for writing, which invalidates the record immediately.
-var intrusion = outcome{happening{DataInUse, Payload{}}, func(t truth) truth {
-	t.another, t.recorded = true, false
-	return t
+// foreignWrite is the outcome of an action that finds the data open for writing in another process. The exit record is
+// invalidated at once.
+var foreignWrite = outcome{input{DataInUse, Payload{}}, func(env environment) environment {
+	env.foreignWriter, env.recorded = true, false
+	return env
 }}
 
 // closes returns all possible results of closing etcd. If etcd was never opened, there is nothing to close.
-func closes(now truth) []outcome {
+func closeOutcomes(now environment) []outcome {
 	if !now.opened {
-		return []outcome{{happening{EtcdClosed, Payload{NeverOpened: true}}, func(t truth) truth { return t }}}
+		return []outcome{{input{EtcdClosed, Payload{NeverOpened: true}}, func(env environment) environment { return env }}}
 	}
 	return []outcome{
-		{happening{EtcdClosed, Payload{ClosedInOrder: true}}, func(t truth) truth { t.closed = true; return t }},
-		{happening{EtcdClosed, Payload{Status: exitcode.EtcdFailed}}, func(t truth) truth { return t }},
+		{input{EtcdClosed, Payload{ClosedInOrder: true}}, func(env environment) environment { env.closed = true; return env }},
+		{input{EtcdClosed, Payload{Status: exitcode.EtcdFailed}}, func(env environment) environment { return env }},
 	}
 }
 
-func settles(change func(*truth)) []outcome {
+func recordOutcomes(change func(*environment)) []outcome {
 	return []outcome{
-		{happening{RecordSettled, Payload{}}, func(t truth) truth { change(&t); return t }},
-		{happening{RecordSettled, Payload{Status: exitcode.BadRecord}}, func(t truth) truth { return t }},
+		{input{RecordSettled, Payload{}}, func(env environment) environment { change(&env); return env }},
+		{input{RecordSettled, Payload{Status: exitcode.BadRecord}}, func(env environment) environment { return env }},
 	}
 }
 
-// begins applies the effects of starting an action.
-func begins(action Action, t truth) truth {
+// applyStart returns the environment after an action has started, even if the action never completes.
+func applyStart(action Action, env environment) environment {
 	if action == OpenEtcd {
-		t.opened = true
+		env.opened = true
 	}
 	if action == AskInit || action == AskFullInit {
-		t.triggered = true
+		env.triggered = true
 	}
-	return t
+	return env
 }
 
-// anytime lists the events that can occur in any state.
-var anytime = []happening{
+// anytimeInputs lists the events that can occur in any state except Terminated.
+var anytimeInputs = []input{
 	{Signal, Payload{Signal: syscall.SIGTERM}},
 	{Signal, Payload{Signal: syscall.SIGINT}},
 	{StopPosted, Payload{}},
@@ -176,232 +178,233 @@ var anytime = []happening{
 // timers lists the actions that set the timer. LimitStart sets none if --etcd-ready-timeout is 0.
 var timers = slices.DeleteFunc(declared[Action](), func(a Action) bool { return !SetsTimer(a) })
 
-// split separates the quick actions and the prefetch actions from the other actions of a row.
-func split(do []Action) (slow []Action, timer bool, aside Action) {
+// split returns the blocking actions of a row, whether the row sets the timer, and its prefetch action, if any.
+func split(do []Action) (slow []Action, timer bool, prefetch Action) {
 	for _, action := range do {
 		switch {
 		case slices.Contains(timers, action):
 			timer = true
 		case IsBeside(action):
-			aside = action
+			prefetch = action
 		default:
 			slow = append(slow, action)
 		}
 	}
-	return slow, timer, aside
+	return slow, timer, prefetch
 }
 
-// promises are the invariants.
-var promises = []struct {
-	what string
-	kept func(place, truth, Facts) bool
+// invariants lists the conditions that must hold in every node. R1 to R8 are rules in docs/design.md.
+var invariants = []struct {
+	name  string
+	holds func(node, environment, Facts) bool
 }{
-	{"I1: etcd is opened only after Successful was read", func(p place, t truth, _ Facts) bool {
-		return p.action() != OpenEtcd || t.word == bootstrap.Successful && !t.triggered
+	{"I1: etcd is opened only after the status Successful", func(n node, env environment, _ Facts) bool {
+		return n.action() != OpenEtcd || env.status == bootstrap.Successful && !env.triggered
 	}},
-	{"I1: a configuration that came early is checked only after Successful was read", func(p place, t truth, _ Facts) bool {
-		return p.action() != CheckEtcdConfig || t.word == bootstrap.Successful && !t.triggered
+	{"I1: a configuration is checked only after the status Successful", func(n node, env environment, _ Facts) bool {
+		return n.action() != CheckEtcdConfig || env.status == bootstrap.Successful && !env.triggered
 	}},
-	{"I9: a configuration is checked only if it was asked for after the result, or shortly before it and nothing can have changed it", func(p place, t truth, _ Facts) bool {
-		return p.action() != CheckEtcdConfig || t.usable
+	{"I9: a configuration is checked only if it was requested after the result or is still usable", func(n node, env environment, _ Facts) bool {
+		return n.action() != CheckEtcdConfig || env.usable
 	}},
-	{"I9: no early configuration comes once one was chosen", func(p place, _ truth, _ Facts) bool {
-		return !p.aside || !slices.Contains([]Action{CheckEtcdConfig, ServeReadyz, LockData, RemoveRecord, OpenEtcd}, p.action())
+	{"I9: no prefetch is in progress after a configuration was chosen", func(n node, _ environment, _ Facts) bool {
+		return !n.prefetching || !slices.Contains([]Action{CheckEtcdConfig, ServeReadyz, LockData, RemoveRecord, OpenEtcd}, n.action())
 	}},
-	{"R8: once somebody else had the data open for writing, no clean record comes back", func(_ place, t truth, _ Facts) bool {
-		return !t.another || !t.recorded
+	{"R8: no clean record is restored or written after another process had the data open for writing", func(_ node, env environment, _ Facts) bool {
+		return !env.foreignWriter || !env.recorded
 	}},
-	{"after Failed the next initialization is full", func(p place, t truth, _ Facts) bool {
-		return p.action() != AskInit || !t.failed
+	{"after Failed, the next initialization is a full one", func(n node, env environment, _ Facts) bool {
+		return n.action() != AskInit || !env.failed
 	}},
-	{"I2: a clean record means that the last etcd was closed", func(_ place, t truth, _ Facts) bool {
-		return !t.recorded || !t.opened || t.closed
+	{"I2: if the record is clean and etcd was opened, etcd was closed cleanly", func(_ node, env environment, _ Facts) bool {
+		return !env.recorded || !env.opened || env.closed
 	}},
-	{"I3: no initialization while an etcd may hold the data", func(p place, t truth, _ Facts) bool {
-		return !asksInit(p) || !t.opened
+	{"I3: no initialization is requested after etcd was opened", func(n node, env environment, _ Facts) bool {
+		return !asksInit(n) || !env.opened
 	}},
-	{"I3: nothing is asked without the volume's lock", func(p place, t truth, _ Facts) bool {
-		return !asksInit(p) && p.action() != AskStatus || t.locked
+	{"I3: the sidecar is neither queried nor asked to initialize without the volume lock", func(n node, env environment, _ Facts) bool {
+		return !asksInit(n) && n.action() != AskStatus || env.locked
 	}},
-	{"I4: a stop has a budget", func(p place, _ truth, f Facts) bool {
-		return f.Ending == "" || p.core.State == Terminated || p.timer
+	{"I4: every stop has a time limit", func(n node, _ environment, f Facts) bool {
+		return f.Ending == "" || n.core.State == Terminated || n.timer
 	}},
-	{"I4: whatever a state waits for ends, or its job is to go on", func(p place, _ truth, _ Facts) bool { return holdsBound(p) }},
-	{"I5: nothing is served again after the end has begun", func(p place, _ truth, f Facts) bool {
-		return f.Ending == "" || p.core.State == Terminating || p.core.State == Terminated
+	{"I4: every visit to a state is bounded as the state declares", func(n node, _ environment, _ Facts) bool { return holdsBound(n) }},
+	{"I5: a stop is never abandoned", func(n node, _ environment, f Facts) bool {
+		return f.Ending == "" || n.core.State == Terminating || n.core.State == Terminated
 	}},
-	{"I5: Serving means that etcd was opened", func(p place, t truth, _ Facts) bool { return p.core.State != Serving || t.opened }},
-	{"I6: status 0 only for a stop that was asked for", func(p place, _ truth, f Facts) bool {
-		return !endedClean(p) || f.Ending == Signal || f.Ending == StopPosted
+	{"I5: etcd was opened before Serving", func(n node, env environment, _ Facts) bool { return n.core.State != Serving || env.opened }},
+	{"I6: exit status 0 only after a stop request", func(n node, _ environment, f Facts) bool {
+		return !endedClean(n) || f.Ending == Signal || f.Ending == StopPosted
 	}},
-	{"I6: status 0 only if etcd was closed or never opened", func(p place, t truth, _ Facts) bool {
-		return !endedClean(p) || !t.opened || t.closed
+	{"I6: exit status 0 only if etcd was closed cleanly or never opened", func(n node, env environment, _ Facts) bool {
+		return !endedClean(n) || !env.opened || env.closed
 	}},
-	{"R4, R5, R8: status 0 means that the record is clean, unless somebody else had the data open for writing", func(p place, t truth, _ Facts) bool {
-		return !endedClean(p) || t.recorded != t.another
+	{"R4, R5, R8: after exit status 0, the record is clean unless another process had the data open for writing", func(n node, env environment, _ Facts) bool {
+		return !endedClean(n) || env.recorded != env.foreignWriter
 	}},
-	{"R1: a run that failed leaves no record once etcd was opened", func(p place, t truth, f Facts) bool {
+	{"R1: a failed run leaves no clean record if etcd was opened", func(n node, env environment, f Facts) bool {
 		failed := f.Ending != "" && f.Ending != Signal && f.Ending != StopPosted
-		return p.core.State != Terminated || !failed || !t.opened || !t.recorded
+		return n.core.State != Terminated || !failed || !env.opened || !env.recorded
 	}},
 }
 
-// holdsBound checks that every visit to a state is bounded as declared.
-func holdsBound(p place) bool {
-	switch boundOf(p.core.State) {
+// holdsBound reports whether a visit to a state is bounded as States declares.
+func holdsBound(n node) bool {
+	switch boundOf(n.core.State) {
 	case statemachine.ByTimer:
-		return p.timer
+		return n.timer
 	case statemachine.ByCalls, statemachine.NoBound:
-		return p.timer || p.chain != ""
+		return n.timer || n.chain != ""
 	case statemachine.AtEnd:
-		return !p.timer
+		return !n.timer
 	}
 	return false
 }
 
-func asksInit(p place) bool { return p.action() == AskInit || p.action() == AskFullInit }
+func asksInit(n node) bool { return n.action() == AskInit || n.action() == AskFullInit }
 
-func endedClean(p place) bool {
-	return p.core.State == Terminated && p.core.Facts.Status == exitcode.Clean
+func endedClean(n node) bool {
+	return n.core.State == Terminated && n.core.Facts.Status == exitcode.Clean
 }
 
-// An explorer visits all reachable places breadth-first and collects violations.
+// An explorer visits all reachable nodes breadth-first and collects violated invariants.
 type explorer struct {
-	rules *Rules
-	from  map[place]arrival
-	queue []place
-	wrong []string
+	rules      *Rules
+	arrivals   map[node]arrival
+	queue      []node
+	violations []string
 }
 
-// arrival records how a place was first reached.
+// arrival records how a node was first reached. The event is empty if only the next action of the task has started.
 type arrival struct {
-	before place
-	by     Event
+	previous node
+	event    Event
 }
 
-// explore explores the whole table but stops after a violation.
+// explore explores the whole table. It stops early if an invariant is violated.
 func explore() *explorer {
-	root := place{core: NewCore(), truth: truth{recorded: true}}
-	e := &explorer{rules: NewRules(Table, Elsewhere), from: map[place]arrival{root: {before: root}}}
-	e.take(root, root, happening{Started, Payload{}})
-	for len(e.queue) > 0 && len(e.wrong) == 0 {
-		here := e.queue[0]
+	root := node{core: NewCore(), env: environment{recorded: true}}
+	e := &explorer{rules: NewRules(Table, Elsewhere), arrivals: map[node]arrival{root: {previous: root}}}
+	e.step(root, root, input{Started, Payload{}})
+	for len(e.queue) > 0 && len(e.violations) == 0 {
+		current := e.queue[0]
 		e.queue = e.queue[1:]
-		e.expand(here)
+		e.expand(current)
 	}
 	return e
 }
 
-// expand adds all places that can come next.
-func (e *explorer) expand(here place) {
-	e.check(here)
-	if here.core.State == Terminated {
+// expand checks the invariants in a node and enqueues all nodes that can follow it.
+func (e *explorer) expand(current node) {
+	e.check(current)
+	if current.core.State == Terminated {
 		return
 	}
-	if action := here.action(); action != "" && len(outcomes(action, here.truth)) == 0 {
-		e.blame(fmt.Sprintf("action %q has no outcome: say how it can end, in outcomes", action), here)
+	if action := current.action(); action != "" && len(outcomes(action, current.env)) == 0 {
+		e.report(fmt.Sprintf("action %q has no outcome: add its possible results to outcomes", action), current)
 	}
-	for _, h := range anytime {
-		e.take(here, here, h)
-		// A cancelled action may still complete.
-		for _, o := range outcomes(here.action(), here.truth) {
-			next := here
-			next.truth = o.after(here.truth)
-			e.take(here, next, h)
+	for _, in := range anytimeInputs {
+		e.step(current, current, in)
+		// The running action may have completed just before the event cancelled it.
+		for _, o := range outcomes(current.action(), current.env) {
+			next := current
+			next.env = o.after(current.env)
+			e.step(current, next, in)
 		}
 	}
-	if here.timer {
-		e.take(here, here, happening{Elapsed, Payload{}})
+	if current.timer {
+		e.step(current, current, input{Elapsed, Payload{}})
 	}
-	for _, o := range outcomes(here.action(), here.truth) {
-		e.end(here, o)
+	for _, o := range outcomes(current.action(), current.env) {
+		e.complete(current, o)
 	}
-	if here.aside {
-		for _, o := range outcomes(PrefetchConfig, here.truth) {
-			next := here
-			next.aside, next.truth = false, o.after(here.truth)
-			e.take(here, next, o.happening)
+	if current.prefetching {
+		for _, o := range outcomes(PrefetchConfig, current.env) {
+			next := current
+			next.prefetching, next.env = false, o.after(current.env)
+			e.step(current, next, o.input)
 		}
 	}
 }
 
-// end applies an outcome of the current action.
-func (e *explorer) end(here place, o outcome) {
-	next := here
-	next.truth = o.after(here.truth)
+// complete applies an outcome of the running action.
+func (e *explorer) complete(current node, o outcome) {
+	next := current
+	next.env = o.after(current.env)
 	if o.event != "" {
 		next.chain, next.at = "", 0
-		e.take(here, next, o.happening)
+		e.step(current, next, o.input)
 		return
 	}
 	next.at++
 	if next.action() == "" {
-		e.blame("work ends without an event", here)
+		e.report("the last action of the task has no event", current)
 		return
 	}
-	next.truth = begins(next.action(), next.truth)
-	e.find(next, arrival{here, ""})
+	next.env = applyStart(next.action(), next.env)
+	e.enqueue(next, arrival{current, ""})
 }
 
-// take applies an event to a place.
-func (e *explorer) take(found, here place, h happening) {
-	core, decision := e.rules.Step(here.core, h.event, h.payload)
+// step applies an event to current and records that the resulting node was reached from found. The environments of
+// found and current can differ: in current, the running action has already completed.
+func (e *explorer) step(found, current node, in input) {
+	core, decision := e.rules.Step(current.core, in.event, in.payload)
 	if decision.Answer == statemachine.Reject {
-		e.blame(fmt.Sprintf("%q is rejected, but it does come", h.event), found)
+		e.report(fmt.Sprintf("%q is rejected, although it can occur", in.event), found)
 	}
 	if decision.Row < 0 {
 		return
 	}
-	next := here
+	next := current
 	next.core = core
-	slow, timer, aside := split(decision.Do)
+	slow, timer, prefetch := split(decision.Do)
 	if decision.Answer == statemachine.Move {
 		next.timer, next.chain, next.at = false, "", 0
 	}
 	next.timer = next.timer || timer
-	next.aside = (next.aside || aside == PrefetchConfig || aside == RefreshConfig) && aside != EndPrefetch && core.Facts.Ending == ""
+	next.prefetching = (next.prefetching || prefetch == PrefetchConfig || prefetch == RefreshConfig) && prefetch != EndPrefetch && core.Facts.Ending == ""
 	if len(slow) > 0 {
 		next.chain, next.at = join(slow), 0
-		next.truth = begins(slow[0], next.truth)
+		next.env = applyStart(slow[0], next.env)
 	}
-	e.find(next.bounded(), arrival{found, h.event})
+	e.enqueue(next.bounded(), arrival{found, in.event})
 }
 
-// way returns the path to a place.
-func (e *explorer) way(p place) string {
-	from := e.from[p]
-	if from.before == p {
-		return string(p.core.State)
+// path returns the events and states that lead to a node.
+func (e *explorer) path(n node) string {
+	from := e.arrivals[n]
+	if from.previous == n {
+		return string(n.core.State)
 	}
-	return fmt.Sprintf("%s > %s = %s", e.way(from.before), from.by, p.core.State)
+	return fmt.Sprintf("%s > %s = %s", e.path(from.previous), from.event, n.core.State)
 }
 
-func (e *explorer) blame(what string, p place) {
-	e.wrong = append(e.wrong, what+": "+e.way(p))
+func (e *explorer) report(what string, n node) {
+	e.violations = append(e.violations, what+": "+e.path(n))
 }
 
-// bounded limits the number of places by dropping details that no guard depends on: signals beyond the second, and,
+// bounded limits the number of nodes by dropping details that no guard depends on: signals beyond the second, and,
 // during a shutdown, facts from before the start of etcd.
-func (p place) bounded() place {
-	facts := &p.core.Facts
+func (n node) bounded() node {
+	facts := &n.core.Facts
 	facts.Signals = min(facts.Signals, 2)
 	if facts.Ending != "" && !facts.Permanent {
 		facts.Failed, facts.RequestPending, facts.ConfigKept, facts.Word = false, false, false, ""
-		p.truth.failed, p.truth.usable, p.truth.word, p.truth.triggered = false, false, "", false
+		n.env.failed, n.env.usable, n.env.status, n.env.triggered = false, false, "", false
 	}
-	return p
+	return n
 }
 
-func (e *explorer) find(p place, from arrival) {
-	if _, known := e.from[p]; !known {
-		e.from[p] = from
-		e.queue = append(e.queue, p)
+func (e *explorer) enqueue(n node, from arrival) {
+	if _, known := e.arrivals[n]; !known {
+		e.arrivals[n] = from
+		e.queue = append(e.queue, n)
 	}
 }
 
-func (p place) action() Action {
-	if actions := strings.Split(p.chain, "|"); p.at < len(actions) {
-		return Action(actions[p.at])
+func (n node) action() Action {
+	if actions := strings.Split(n.chain, "|"); n.at < len(actions) {
+		return Action(actions[n.at])
 	}
 	return ""
 }
@@ -414,11 +417,11 @@ func join(actions []Action) string {
 	return strings.Join(names, "|")
 }
 
-// check checks the invariants in a place.
-func (e *explorer) check(p place) {
-	for _, promise := range promises {
-		if !promise.kept(p, p.truth, p.core.Facts) {
-			e.blame("broken: "+promise.what, p)
+// check checks the invariants in a node.
+func (e *explorer) check(n node) {
+	for _, invariant := range invariants {
+		if !invariant.holds(n, n.env, n.core.Facts) {
+			e.report("violated: "+invariant.name, n)
 		}
 	}
 }
@@ -426,24 +429,24 @@ func (e *explorer) check(p place) {
 func TestInvariants_inEveryReachableState(t *testing.T) {
 	found := explored(t)
 	states, rows := map[State]bool{}, len(Table)
-	for p := range found.from {
-		states[p.core.State] = true
+	for n := range found.arrivals {
+		states[n.core.State] = true
 	}
-	assert.Len(t, states, len(States), "every state was visited")
-	t.Logf("explored %d places of %d states and %d rows", len(found.from), len(states), rows)
+	assert.Len(t, states, len(States), "every state is reachable")
+	t.Logf("explored %d nodes with %d states and %d rows", len(found.arrivals), len(states), rows)
 }
 
 // At most one guard may hold for a state and an event, so that the order of guarded rows does not matter.
 func TestGuards_areExclusive(t *testing.T) {
-	for p := range explored(t).from {
+	for n := range explored(t).arrivals {
 		holding := map[Event]int{}
 		for _, row := range Table {
-			if row.From == p.core.State && row.When != Always && p.core.Facts.Holds(row.When) {
+			if row.From == n.core.State && row.When != Always && n.core.Facts.Holds(row.When) {
 				holding[row.On]++
 			}
 		}
 		for event, count := range holding {
-			assert.Equal(t, 1, count, "%s, %s, knowing %+v", p.core.State, event, p.core.Facts)
+			assert.Equal(t, 1, count, "%s, %s, facts %+v", n.core.State, event, n.core.Facts)
 		}
 	}
 }

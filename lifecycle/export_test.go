@@ -9,7 +9,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// TakeInOrder takes rows of the table in the given order, like the driver.
+// TakeInOrder takes rows of the table in the given order and returns an error at the first illegal transition, like
+// the driver.
 func TakeInOrder(table []Row, rows ...int) error {
 	legal := statemachine.NewChecker(table, Query)
 	for _, row := range rows {
@@ -50,8 +51,8 @@ func IsBound(action Action) bool {
 // IsBeside reports whether an action belongs to the prefetch.
 func IsBeside(action Action) bool { return prefetchActions[action] != nil }
 
-// PollingDriver returns a driver that polls a sidecar whose validation is always in progress. Each call to the
-// returned function handles one of two alternating events.
+// PollingDriver starts a driver whose sidecar always reports Progress. Each call to handleNext handles one event:
+// alternately the end of a pause, without waiting for it, and the response to a status query.
 func PollingDriver(d *Driver) (handleNext func()) {
 	d.handle(message{event: Started})
 	return func() {
@@ -63,7 +64,7 @@ func PollingDriver(d *Driver) (handleNext func()) {
 	}
 }
 
-// KeptOf returns the length of the history after n distinct transitions.
+// KeptOf returns the length of the history after the given number of distinct transitions.
 func KeptOf(transitions int) int {
 	var kept timeline
 	for n := range transitions {
@@ -72,7 +73,7 @@ func KeptOf(transitions int) int {
 	return len(kept.History)
 }
 
-// UnusedHints returns the next steps of hints that do not apply to any row.
+// UnusedHints returns the Next text of each hint that does not apply to any row.
 func UnusedHints(table []Row) (unused []string) {
 	for _, h := range hints {
 		if !slices.ContainsFunc(table, func(row Row) bool { return h.fits(&row) }) {
@@ -82,7 +83,7 @@ func UnusedHints(table []Row) (unused []string) {
 	return unused
 }
 
-// Messages returns the distinct messages of all rows.
+// Messages returns the distinct messages of all rows, including the messages that hints replace them with.
 func Messages() (all []string) {
 	for i := range Table {
 		sentences := []string{Table[i].Why}
@@ -100,7 +101,8 @@ func Messages() (all []string) {
 	return all
 }
 
-// IsUsable reports whether a configuration of the given age is usable.
+// IsUsable reports whether a prefetched configuration of the given age is usable. alone means a new single-member
+// cluster; logBefore and logAfter mean that the member had a log before and after the validation.
 func IsUsable(alone, logBefore, logAfter bool, age time.Duration) bool {
 	result := time.Now()
 	state := prefetchState{asked: result.Add(-age), result: result, about: bootstrap.ConfigPreview{NewAlone: alone, LogDir: "wal"}}

@@ -16,8 +16,7 @@ const (
 	AbortBudget = 2 * time.Second
 	// TakingDown is the time reserved for the command's cleanup after Run returns.
 	TakingDown = 250 * time.Millisecond
-	// ClosePatience is the time limit of a graceful close of etcd. If etcd is not closed in time, it is stopped
-	// forcibly.
+	// ClosePatience is the time limit of a graceful close of etcd. After it, etcd is stopped forcibly.
 	ClosePatience = StopBudget - closeReserve
 
 	// closeReserve is the time left after ClosePatience for a forced close, which can take up to etcd's request
@@ -26,40 +25,43 @@ const (
 
 	// lingering is the time limit of the wait for cancelled goroutines at the end of a run.
 	lingering = 300 * time.Millisecond
-	// latency allows for scheduling delays on a busy machine.
+	// latency is the time reserved for scheduling delays on a busy machine.
 	latency = 250 * time.Millisecond
 
-	// stopLimit and abortLimit are the timers of Terminating: the budgets minus the reserves.
+	// stopLimit and abortLimit are the durations of the timer of Terminating. They leave time for all steps that
+	// follow Terminating.
 	stopLimit  = StopBudget - TakingDown - lingering - latency
 	abortLimit = AbortBudget - TakingDown - lingering - latency
 )
 
-// The constants below compile only if the limits leave enough time to close etcd and to abort.
+// Compile-time checks: a negative constant cannot be converted to uint64, so ClosePatience and abortLimit must be at
+// least one second.
 const (
 	_ = uint64(ClosePatience - time.Second)
 	_ = uint64(abortLimit - time.Second)
 )
 
-// seconds formats a duration for users.
+// seconds formats a duration in seconds for users.
 func seconds(d time.Duration) string { return fmt.Sprintf("%g s", d.Seconds()) }
 
 // Pauses between requests. The pauses are not configurable, because the best values depend only on the sidecar.
 const (
-	// firstPoll and maxPause limit the pause during an initialization. The first pause is short because a sanity
-	// validation can finish within milliseconds.
+	// firstPoll is the first pause between status queries during an initialization. It is short, because a sanity
+	// validation can finish within milliseconds. Later pauses grow up to maxPause.
 	firstPoll = 5 * time.Millisecond
-	// firstRetry is the pause after the first failure.
+	// firstRetry is the pause after the first failure. Later pauses grow up to maxPause.
 	firstRetry = 100 * time.Millisecond
 	maxPause   = 15 * time.Second
 
 	// lockRetry is the pause between attempts to lock the volume.
 	lockRetry = 250 * time.Millisecond
 
-	// pollGrowth limits the pause to about 4% of the time waited so far: pauses that grow by 4% add up to 25 times
-	// the last pause. The wrapper notices the result of a 2 s validation within 0.1 s, and of a one-hour validation
-	// within 15 s.
+	// pollGrowth is the factor between successive pauses during an initialization. With 1.04, a pause is about 4% of
+	// the time waited so far, so the wrapper notices the result of a 2 s validation within 0.1 s, and of a one-hour
+	// validation within 15 s.
 	pollGrowth = 1.04
-	// retryGrowth and retryJitter spread out requests from multiple members.
+	// retryGrowth is the factor between successive pauses after failures. retryJitter randomizes them, so that the
+	// members of a cluster do not retry at the same time.
 	retryGrowth = 2
 	retryJitter = 0.3
 )

@@ -20,70 +20,72 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// A story is a file with events and the reactions of the machine, for one state or for each state of a group.
+// A story is a file in testdata/scenarios. It contains a script of phrases, each of which is an event, and the
+// reactions of the machine.
 type story struct {
 	path, title string
 	script      []string
-	plays       []scenario
+	plays       []scenario // one, or one for each state of a group
 }
 
-// happening is an event together with its payload.
-type happening struct {
+// input is an event together with its payload.
+type input struct {
 	event   Event
 	payload Payload
 }
 
-// A scenario is a story that was played.
+// A scenario is the result of playing a story once.
 type scenario struct {
 	id, title string
-	as        string // for a state of a group: the scenario with the same start
-	shared    int    // number of leading lines shared with that scenario
+	as        string // for a state of a group: the id of the story that leads to the state
+	shared    int    // number of leading lines taken from that story
 	lines     []answered
 	core      Core
-	record    string
+	record    string // expected content of the exit record
 }
 
-// answered is an event together with the reaction.
+// An answered phrase is an event together with the reaction of the machine.
 type answered struct {
 	phrase string
 	from   State
 	statemachine.Decision
 }
 
-// read returns the title and the script of a story without the recorded reactions.
+// read reads the title and the script of a story. The recorded reactions in the file are ignored.
 func read(t *testing.T, path string) story {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
-	told := story{path: path}
+	parsed := story{path: path}
 	script, _, _ := strings.Cut(string(content), "----\n")
 	for line := range strings.Lines(script) {
 		phrase := strings.TrimSpace(line)
 		if title, isTitle := strings.CutPrefix(phrase, "# "); isTitle {
-			told.title = title
+			parsed.title = title
 		} else if phrase != "" {
-			told.script = append(told.script, phrase)
+			parsed.script = append(parsed.script, phrase)
 		}
 	}
-	return told
+	return parsed
 }
 
 func (s *story) id() string { return strings.TrimSuffix(filepath.Base(s.path), ".txt") }
 
-// group returns the states in which to play the story, if there is more than one.
+// group returns the group of states in each of which the story is played, if the story starts with the phrase for a
+// group.
 func (s *story) group() (Group, bool) {
-	group, is := everywhere[s.script[0]]
-	return group, is
+	group, found := everywhere[s.script[0]]
+	return group, found
 }
 
-// perform applies the events of phrases to the machine.
+// perform applies the events of a script to a new machine.
 func perform(t *testing.T, id, title string, script []string) scenario {
 	t.Helper()
-	played := scenario{id: id, title: title, core: NewCore(), record: "as it was found"}
+	played := scenario{id: id, title: title, core: NewCore(), record: "unchanged"}
 	rules := NewRules(Table, Elsewhere)
 	for _, phrase := range script {
 		h, known := phrases[phrase]
-		require.True(t, known, "%s: there is no phrase %q; a scenario is told in these:\n  %s", id, phrase,
+		require.True(t, known, "%s: unknown phrase %q; the known phrases are:\n  %s", id, phrase,
 			strings.Join(slices.Sorted(maps.Keys(phrases)), "\n  "))
 		from := played.core.State
 		var decision statemachine.Decision
@@ -94,52 +96,52 @@ func perform(t *testing.T, id, title string, script []string) scenario {
 	return played
 }
 
-// playIn plays a story in a state. The preceding events are those of the first story that visits the state.
+// playIn plays a story in a state. The first story that visits the state provides the events that lead to it.
 func (s *story) playIn(t *testing.T, state State, all []story) scenario {
 	t.Helper()
 	for _, other := range all {
-		if _, folded := other.group(); folded {
+		if _, grouped := other.group(); grouped {
 			continue
 		}
-		if way := wayTo(state, other.plays[0].lines); way != nil {
-			played := perform(t, s.id()+"-in-"+string(state), fmt.Sprintf("%s: in %s", s.title, state), append(way, s.script[1:]...))
-			played.as, played.shared = other.id(), len(way)
+		if path := pathTo(state, other.plays[0].lines); path != nil {
+			played := perform(t, s.id()+"-in-"+string(state), fmt.Sprintf("%s: in %s", s.title, state), append(path, s.script[1:]...))
+			played.as, played.shared = other.id(), len(path)
 			return played
 		}
 	}
-	require.Fail(t, fmt.Sprintf("no scenario comes to %s, so that %q can't be played there: tell one in testdata/scenarios", state, s.title))
+	require.Fail(t, fmt.Sprintf("no scenario visits %s, so %q cannot be played there: add a scenario to testdata/scenarios", state, s.title))
 	return scenario{}
 }
 
-// wayTo returns the events that lead to a state, or nil if there are none.
-func wayTo(state State, lines []answered) (way []string) {
+// pathTo returns the phrases up to the first visit to a state, or nil if the state is not visited.
+func pathTo(state State, lines []answered) (path []string) {
 	for _, line := range lines {
-		way = append(way, line.phrase)
+		path = append(path, line.phrase)
 		if line.To == state {
-			return way
+			return path
 		}
 	}
 	return nil
 }
 
-// keepRecord tracks the exit record.
-func (s *scenario) keepRecord(h happening, do []Action) {
+// keepRecord updates the expected content of the exit record after an event and its actions.
+func (s *scenario) keepRecord(h input, do []Action) {
 	switch {
 	case h.event == DataInUse:
-		s.record = "gone for good"
-	case s.record == "gone for good":
-	case h.payload.Status == exitcode.BadRecord && s.record != "as it was found":
+		s.record = "invalidated"
+	case s.record == "invalidated":
+	case h.payload.Status == exitcode.BadRecord && s.record != "unchanged":
 		s.record = "removed"
 	case slices.Contains(do, RemoveRecord):
 		s.record = "removed"
 	case slices.Contains(do, WriteRecord):
 		s.record = string(s.core.Facts.RecordWord())
 	case slices.Contains(do, RestoreRecord):
-		s.record = "as it was found"
+		s.record = "unchanged"
 	}
 }
 
-// String returns the story in the golden format.
+// String returns the content of the story's file.
 func (s *story) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s\n----\n", s.title, strings.Join(s.script, "\n"))
@@ -192,8 +194,8 @@ func (s scenario) visits() []State {
 	return visited
 }
 
-// stories plays all stories in testdata/scenarios in the order of their file names. Stories for a group come last,
-// because they begin with parts of other stories.
+// stories plays all stories in testdata/scenarios and returns them in the order of their file names. Stories for a
+// group are played last, because they start with events of other stories.
 func stories(t *testing.T) []story {
 	t.Helper()
 	paths, err := filepath.Glob("../testdata/scenarios/*.txt")
@@ -201,14 +203,14 @@ func stories(t *testing.T) []story {
 	require.NotEmpty(t, paths)
 	var all []story
 	for _, path := range paths {
-		told := read(t, path)
-		if _, folded := told.group(); !folded {
-			told.plays = []scenario{perform(t, told.id(), told.title, told.script)}
+		s := read(t, path)
+		if _, grouped := s.group(); !grouped {
+			s.plays = []scenario{perform(t, s.id(), s.title, s.script)}
 		}
-		all = append(all, told)
+		all = append(all, s)
 	}
 	for i := range all {
-		if group, folded := all[i].group(); folded {
+		if group, grouped := all[i].group(); grouped {
 			for _, state := range group {
 				all[i].plays = append(all[i].plays, all[i].playIn(t, state, all))
 			}
@@ -221,79 +223,79 @@ func stories(t *testing.T) []story {
 func scenarios(t *testing.T) []scenario {
 	t.Helper()
 	var played []scenario
-	for _, told := range stories(t) {
-		played = append(played, told.plays...)
+	for _, s := range stories(t) {
+		played = append(played, s.plays...)
 	}
 	return played
 }
 
 func TestCommittedScenarios(t *testing.T) {
-	for _, told := range stories(t) {
-		t.Run(told.id(), func(t *testing.T) {
-			statemachinetest.AssertGenerated(t, told.path, told.String())
+	for _, s := range stories(t) {
+		t.Run(s.id(), func(t *testing.T) {
+			statemachinetest.AssertGenerated(t, s.path, s.String())
 		})
 	}
 }
 
-// Every story must be complete and contain only possible events. Together, the stories must cover every row.
+// Every story must end in Terminated, and no event may be rejected. Together, the stories must cover every row.
 func TestScenarios_coverEveryRow(t *testing.T) {
 	taken := map[int]bool{}
 	for _, played := range scenarios(t) {
-		assert.Equal(t, Terminated, played.core.State, "%s ends", played.id)
+		assert.Equal(t, Terminated, played.core.State, "%s must end in Terminated", played.id)
 		for _, line := range played.lines {
 			assert.NotEqual(t, statemachine.Reject, line.Answer, "%s: %s", played.id, line.phrase)
 			taken[line.Row] = true
 		}
 	}
 	for i, row := range Table {
-		assert.True(t, taken[i], "no scenario has %s, %s [%s]: tell one in testdata/scenarios", row.From, row.On, row.When)
+		assert.True(t, taken[i], "no scenario covers the row %s, %s [%s]: add one to testdata/scenarios", row.From, row.On, row.When)
 	}
 }
 
-// phrases maps the phrases in stories to events.
-var phrases = map[string]happening{
-	"the process begins":                         {Started, Payload{}},
-	"another process holds the volume":           {VolumeBusy, Payload{}},
-	"the sidecar says New":                       {Replied, Payload{Word: bootstrap.New}},
-	"the sidecar says Progress":                  {Replied, Payload{Word: bootstrap.Progress}},
-	"the sidecar says Successful":                {Replied, Payload{Word: bootstrap.Successful}},
-	"the sidecar says Failed":                    {Replied, Payload{Word: bootstrap.Failed}},
-	"the validation says Failed for good":        {Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}},
-	"the sidecar says a word of its own":         {Replied, Payload{Word: unknownWord}},
-	"the sidecar does not answer":                {NoAnswer, Payload{}},
-	"the initialization is accepted":             {Accepted, Payload{}},
-	"the initialization is not accepted":         {NotAccepted, Payload{}},
-	"time passes":                                {Elapsed, Payload{}},
-	"an etcd has the data open for writing":      {DataInUse, Payload{}},
-	"the data directory is locked by another":    {DataInUse, Payload{}},
-	"the sidecar says Successful soon":           {Replied, Payload{Word: bootstrap.Successful, Early: true}},
-	"the sidecar says Successful late":           {Replied, Payload{Word: bootstrap.Successful}},
-	"the configuration comes early":              {ConfigPrefetched, Payload{Config: some, Early: true}},
-	"the early configuration can't be used":      {ConfigPrefetched, Payload{}},
-	"the configuration is here":                  {ConfigFetched, Payload{Config: some}},
-	"a certificate file can't be used":           {ConfigUnavailable, Payload{}},
-	"the configuration is valid":                 {ConfigValid, Payload{}},
-	"the configuration is invalid":               {ConfigInvalid, Payload{Status: exitcode.BadConfig}},
-	"the configuration can't be fetched":         {ConfigUnavailable, Payload{}},
-	"etcd is ready":                              {EtcdReady, Payload{}},
-	"etcd does not start":                        {EtcdFailed, Payload{Status: exitcode.EtcdFailed}},
-	"etcd stops by itself":                       {EtcdFailed, Payload{Status: exitcode.EtcdFailed}},
-	"the exit record can't be removed":           {EtcdFailed, Payload{Status: exitcode.BadRecord}},
-	"etcd is closed in order":                    {EtcdClosed, Payload{ClosedInOrder: true}},
-	"etcd is closed, but not in order":           {EtcdClosed, Payload{Status: exitcode.EtcdFailed}},
-	"there is no etcd to close":                  {EtcdClosed, Payload{NeverOpened: true}},
-	"the exit record is settled":                 {RecordSettled, Payload{}},
-	"the exit record can't be written":           {RecordSettled, Payload{Status: exitcode.BadRecord}},
-	"SIGTERM":                                    {Signal, Payload{Signal: syscall.SIGTERM}},
-	"SIGINT":                                     {Signal, Payload{Signal: syscall.SIGINT}},
-	"POST /stop":                                 {StopPosted, Payload{}},
-	"the wrapper's port can't be served":         {ListenerLost, Payload{Status: exitcode.ServerTaken}},
-	"a goroutine panics, or etcd calls it fatal": {Crashed, Payload{}},
+// phrases maps the phrases of scripts to events.
+var phrases = map[string]input{
+	"the process starts":                                                            {Started, Payload{}},
+	"another process holds the volume lock":                                         {VolumeBusy, Payload{}},
+	"the sidecar returns New":                                                       {Replied, Payload{Word: bootstrap.New}},
+	"the sidecar returns Progress":                                                  {Replied, Payload{Word: bootstrap.Progress}},
+	"the sidecar returns Successful":                                                {Replied, Payload{Word: bootstrap.Successful}},
+	"the sidecar returns Failed":                                                    {Replied, Payload{Word: bootstrap.Failed}},
+	"the validation fails permanently":                                              {Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}},
+	"the sidecar returns an unknown status":                                         {Replied, Payload{Word: unknownStatus}},
+	"the sidecar does not respond":                                                  {NoAnswer, Payload{}},
+	"the initialization is accepted":                                                {Accepted, Payload{}},
+	"the initialization is not accepted":                                            {NotAccepted, Payload{}},
+	"the timer fires":                                                               {Elapsed, Payload{}},
+	"another process has the data open for writing":                                 {DataInUse, Payload{}},
+	"another process has locked the data directory":                                 {DataInUse, Payload{}},
+	"the sidecar returns Successful while the prefetched configuration is recent":   {Replied, Payload{Word: bootstrap.Successful, Early: true}},
+	"the sidecar returns Successful after the prefetched configuration has expired": {Replied, Payload{Word: bootstrap.Successful}},
+	"the prefetched configuration is usable":                                        {ConfigPrefetched, Payload{Config: some, Early: true}},
+	"the prefetched configuration is not usable":                                    {ConfigPrefetched, Payload{}},
+	"the configuration is fetched":                                                  {ConfigFetched, Payload{Config: some}},
+	"a certificate file is not usable":                                              {ConfigUnavailable, Payload{}},
+	"the configuration is valid":                                                    {ConfigValid, Payload{}},
+	"the configuration is invalid":                                                  {ConfigInvalid, Payload{Status: exitcode.BadConfig}},
+	"the configuration cannot be fetched":                                           {ConfigUnavailable, Payload{}},
+	"etcd is ready":                                                                 {EtcdReady, Payload{}},
+	"etcd does not start":                                                           {EtcdFailed, Payload{Status: exitcode.EtcdFailed}},
+	"etcd stops unexpectedly":                                                       {EtcdFailed, Payload{Status: exitcode.EtcdFailed}},
+	"the exit record cannot be removed":                                             {EtcdFailed, Payload{Status: exitcode.BadRecord}},
+	"etcd is closed cleanly":                                                        {EtcdClosed, Payload{ClosedInOrder: true}},
+	"etcd is not closed cleanly":                                                    {EtcdClosed, Payload{Status: exitcode.EtcdFailed}},
+	"etcd was never opened":                                                         {EtcdClosed, Payload{NeverOpened: true}},
+	"the exit record is final":                                                      {RecordSettled, Payload{}},
+	"the exit record cannot be written":                                             {RecordSettled, Payload{Status: exitcode.BadRecord}},
+	"SIGTERM":                                                                       {Signal, Payload{Signal: syscall.SIGTERM}},
+	"SIGINT":                                                                        {Signal, Payload{Signal: syscall.SIGINT}},
+	"POST /stop":                                                                    {StopPosted, Payload{}},
+	"the wrapper's own server fails":                                                {ListenerLost, Payload{Status: exitcode.ServerTaken}},
+	"a goroutine panics, or etcd logs a fatal error":                                {Crashed, Payload{}},
 }
 
-// everywhere lists the opening phrases of stories that are played in each state of a group.
+// everywhere maps the first phrase of a story for a group to the group. The story is played in each of its states.
 var everywhere = map[string]Group{
-	"in each state before etcd":    BeforeEtcd,
-	"in each state with etcd":      WithEtcd,
-	"in each state before the end": BeforeEnd,
+	"in each state before etcd is started": BeforeEtcd,
+	"in each state after etcd is started":  WithEtcd,
+	"in each state before a stop":          BeforeEnd,
 }

@@ -17,21 +17,22 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// stage is a runtime that behaves as the test specifies and records all calls. By default, the status is New, the
-// sidecar accepts the request, the next status is Successful, and etcd starts, runs and closes.
+// stage is a driver with a simulated runtime that behaves as the test specifies and records its calls. By default, the
+// status is New, the sidecar accepts the request, the next status is Successful, and etcd starts, runs and closes.
 type stage struct {
 	mu    sync.Mutex
-	done  []string
+	done  []string                         // recorded calls
 	words []bootstrap.InitializationStatus // statuses of the sidecar in order; the last one is repeated
 
+	// results of the calls, which may also delay them
 	status, trigger, config, open, watch                          func(context.Context) error
 	lock, probe, configure, expose, lockData, remove, write, shut func() error
 
-	cause error    // reason for the failed initialization
+	cause error    // reason that the sidecar returns for a failed initialization
 	logs  []string // the WAL directories on the volume
 
-	yaml   string // by default, a configuration that is usable only after the result
-	opened bool
+	yaml   string // configuration that the sidecar returns; clusterOfThree by default
+	opened bool   // whether etcd was opened
 	driver *Driver
 
 	configured string // configuration with which etcd was started
@@ -53,32 +54,33 @@ func newStage(words ...bootstrap.InitializationStatus) *stage {
 func (s *stage) runtime() Runtime {
 	return Runtime{
 		Sidecar: stageSidecar{s}, Volume: stageVolume{s}, Record: stageRecord{s}, Member: stageMember{s}, Server: stageServer{s},
-		Mode:        func() (bootstrap.Mode, string) { return bootstrap.Full, "a test says so" },
+		Mode:        func() (bootstrap.Mode, string) { return bootstrap.Full, "reason" },
 		LeaveReason: func(string) error { s.note("leave reason"); return nil },
 	}
 }
 
-// Configurations that are, and are not, usable before the validation result.
+// Configurations of new clusters. When the result arrives, a prefetched configuration is usable for one member, but
+// not for three, whose configuration depends on the state of the cluster.
 const (
 	clusterOfOne   = "{data-dir: /data, initial-cluster: etcd-0=http://127.0.0.1:2380, initial-cluster-state: new}"
 	clusterOfThree = "{data-dir: /data, initial-cluster: 'etcd-0=http://a,etcd-1=http://b,etcd-2=http://c', initial-cluster-state: new}"
 )
 
-// pass advances the fake time in a synctest bubble and waits until the driver has reacted.
+// pass advances the fake time of a synctest bubble and waits until the driver is idle.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// hang returns only when ctx is done.
+// hang waits until ctx is done.
 func hang(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-var errStage = errors.New("the test made it fail")
+var errStage = errors.New("simulated failure")
 
-// failing returns a function that fails the given number of times and then succeeds.
+// failing returns a call that fails the given number of times and then succeeds.
 func failing(times int) func(context.Context) error {
 	return func(context.Context) error {
 		if times--; times >= 0 {
@@ -118,7 +120,7 @@ func (s *stage) count(what string) (times int) {
 	return times
 }
 
-// visits returns the states in the history in order.
+// visits returns the visited states in order.
 func (s *stage) visits() []State {
 	visited := []State{Query}
 	for _, t := range s.driver.Snapshot().History {
@@ -137,7 +139,7 @@ func (s *stage) run(t *testing.T) func() Outcome {
 	return func() Outcome { return <-done }
 }
 
-// start runs the stage for the given fake time. The stage is stopped when the test ends.
+// start runs the driver and lets the given fake time pass. The driver is stopped when the test ends.
 func (s *stage) start(t *testing.T, d time.Duration) {
 	t.Helper()
 	wait := s.run(t)

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// tested wraps the machine for the tests that all state machines share.
+// tested is the lifecycle as seen by the tests that all state machines share.
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: declared[Guard]()}
 
 func TestTable_isComplete(t *testing.T) {
@@ -24,7 +24,7 @@ func TestTable_isComplete(t *testing.T) {
 
 func TestTable_everyStateLeadsToTheEnd(t *testing.T) {
 	for _, state := range tested.StateNames() {
-		assert.Contains(t, tested.Reachable(state), Terminated, "from %s", state)
+		assert.Contains(t, tested.Reachable(state), Terminated, "Terminated is not reachable from %s", state)
 	}
 }
 
@@ -45,24 +45,24 @@ func asStrings(states []State) []string {
 }
 
 func TestTable_illegalTransition(t *testing.T) {
-	begun := slices.IndexFunc(Table, func(r Row) bool { return r.On == Started })
-	asked := slices.IndexFunc(Table, func(r Row) bool { return r.From == Query && r.When == StatusNew })
+	started := slices.IndexFunc(Table, func(r Row) bool { return r.On == Started })
+	newStatus := slices.IndexFunc(Table, func(r Row) bool { return r.From == Query && r.When == StatusNew })
 	elapsed := slices.IndexFunc(Table, func(r Row) bool { return r.From == Wait && r.On == Elapsed })
-	require.NoError(t, TakeInOrder(Table, begun, begun, asked))
+	require.NoError(t, TakeInOrder(Table, started, started, newStatus))
 	assert.ErrorContains(t, TakeInOrder(Table, elapsed), "illegal transition from Query to Query")
 }
 
 type sentence statemachinetest.Sentence[Facts, Payload]
 
-// there stands for the state in which the step started.
-const there State = ""
+// sameState means that a step does not change the state.
+const sameState State = ""
 
-// Facts for each way that a run can end.
+// Facts in Terminating after each kind of ending, followed by payloads and lists of actions.
 var (
-	begunByStop    = Facts{Ending: StopPosted}
-	begunByTerm    = Facts{Ending: Signal, Signals: 1, LastSignal: syscall.SIGTERM}
-	begunByLoss    = Facts{Ending: ListenerLost, Status: exitcode.ServerTaken}
-	begunByFailure = Facts{Ending: EtcdFailed, Status: exitcode.EtcdFailed}
+	endedByStop    = Facts{Ending: StopPosted}
+	endedByTerm    = Facts{Ending: Signal, Signals: 1, LastSignal: syscall.SIGTERM}
+	endedByLoss    = Facts{Ending: ListenerLost, Status: exitcode.ServerTaken}
+	endedByFailure = Facts{Ending: EtcdFailed, Status: exitcode.EtcdFailed}
 
 	sigterm = Payload{Signal: syscall.SIGTERM}
 	sigint  = Payload{Signal: syscall.SIGINT}
@@ -79,87 +79,87 @@ var (
 
 var sentences = []sentence{
 	// Query
-	{"a process that begins asks the sidecar, with the volume's lock held", Query, Facts{}, Started, Payload{}, Query, ask},
-	{"without the volume's lock it waits and asks for nothing", Query, Facts{}, VolumeBusy, Payload{}, Wait, []Action{PaceLock}},
-	{"New asks for an initialization", Query, Facts{}, Replied, Payload{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskInit}},
-	{"Successful leads to the configuration", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
-	{"Successful with a usable early configuration only checks that", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: true}, FetchConfig, check},
-	{"an early configuration that was young for an earlier result says nothing about this one", Query, Facts{ConfigKept: true}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
-	{"a configuration that is here already opens nothing without Successful", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress, Early: true}, Wait, []Action{PaceProgress, RefreshConfig}},
-	{"Failed waits, longer each time, before the next initialization", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
-	{"Failed for good ends the run", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}, Terminating, abort},
-	{"that an earlier result was for good says nothing about this one", Query, Facts{Permanent: true}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
-	{"only Failed can be for good", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress, Status: exitcode.EtcdFailed}, Wait, []Action{PaceProgress, RefreshConfig}},
-	{"New after Failed asks for a full initialization", Query, Facts{Failed: true}, Replied, Payload{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskFullInit}},
-	{"Progress waits, without a deadline, and keeps the early configuration young", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress, RefreshConfig}},
-	{"an earlier Successful does not count for a later Progress", Query, Facts{Word: bootstrap.Successful}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress, RefreshConfig}},
-	{"a word that is no word opens nothing, and is asked about less and less often", Query, Facts{}, Replied, Payload{Word: "successful"}, Wait, []Action{PaceSilence}},
-	{"nor does one that a later sidecar may say", Query, Facts{ConfigKept: true}, Replied, Payload{Word: unknownWord}, Wait, []Action{PaceSilence}},
-	{"no answer waits and asks again", Query, Facts{}, NoAnswer, Payload{}, Wait, []Action{PaceSilence}},
-	{"no answer after a Successful that was read before opens nothing", Query, Facts{Word: bootstrap.Successful}, NoAnswer, Payload{}, Wait, []Action{PaceSilence}},
+	{"a new process locks the volume and queries the status", Query, Facts{}, Started, Payload{}, Query, ask},
+	{"without the volume lock, the status is not queried", Query, Facts{}, VolumeBusy, Payload{}, Wait, []Action{PaceLock}},
+	{"after New, an initialization is requested", Query, Facts{}, Replied, Payload{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskInit}},
+	{"after Successful, the configuration is fetched", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
+	{"after Successful, a usable prefetched configuration is checked", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: true}, FetchConfig, check},
+	{"a prefetched configuration that was usable for an earlier result is not used for a later one", Query, Facts{ConfigKept: true}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
+	{"a usable prefetched configuration is not used before Successful", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress, Early: true}, Wait, []Action{PaceProgress, RefreshConfig}},
+	{"after Failed, the next query is delayed with a backoff", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
+	{"a permanent failure ends the run", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}, Terminating, abort},
+	{"an earlier permanent failure does not make a later failure permanent", Query, Facts{Permanent: true}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
+	{"only Failed can be permanent", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress, Status: exitcode.EtcdFailed}, Wait, []Action{PaceProgress, RefreshConfig}},
+	{"after Failed and New, a full initialization is requested", Query, Facts{Failed: true}, Replied, Payload{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskFullInit}},
+	{"after Progress, the status is polled, and the prefetched configuration is refreshed", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress, RefreshConfig}},
+	{"after Successful and then Progress, the status is polled", Query, Facts{Word: bootstrap.Successful}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress, RefreshConfig}},
+	{"after a misspelled status, the status is queried again with a backoff", Query, Facts{}, Replied, Payload{Word: "successful"}, Wait, []Action{PaceSilence}},
+	{"after an unknown status, a usable prefetched configuration is not used", Query, Facts{ConfigKept: true}, Replied, Payload{Word: unknownStatus}, Wait, []Action{PaceSilence}},
+	{"without a response, the status is queried again with a backoff", Query, Facts{}, NoAnswer, Payload{}, Wait, []Action{PaceSilence}},
+	{"without a response after Successful, etcd is not opened", Query, Facts{Word: bootstrap.Successful}, NoAnswer, Payload{}, Wait, []Action{PaceSilence}},
 
 	// Trigger
-	{"an accepted initialization is waited for, and the configuration fetched meanwhile", Trigger, Facts{}, Accepted, Payload{}, Wait, []Action{PaceProgress, PrefetchConfig}},
-	{"one that is accepted again and again without a result is asked for less and less often", Trigger, Facts{RequestPending: true}, Accepted, Payload{}, Wait, []Action{PaceFailure, PrefetchConfig}},
-	{"data that somebody else has open for writing is not validated", Trigger, Facts{}, DataInUse, Payload{}, Wait, []Action{PaceFailure}},
-	{"one that was not accepted is asked about, not asked for twice", Trigger, Facts{}, NotAccepted, Payload{}, Wait, []Action{PaceFailure}},
+	{"during an accepted initialization, the status is polled, and the configuration is prefetched", Trigger, Facts{}, Accepted, Payload{}, Wait, []Action{PaceProgress, PrefetchConfig}},
+	{"repeated initializations without a result are delayed with a backoff", Trigger, Facts{RequestPending: true}, Accepted, Payload{}, Wait, []Action{PaceFailure, PrefetchConfig}},
+	{"no initialization is requested while another process has the data open for writing", Trigger, Facts{}, DataInUse, Payload{}, Wait, []Action{PaceFailure}},
+	{"after a rejected request, the status is queried with a backoff", Trigger, Facts{}, NotAccepted, Payload{}, Wait, []Action{PaceFailure}},
 
 	// Wait
-	{"after the pause it asks again", Wait, Facts{}, Elapsed, Payload{}, Query, ask},
+	{"after the pause, the status is queried again", Wait, Facts{}, Elapsed, Payload{}, Query, ask},
 
 	// FetchConfig
-	{"a configuration that is here is checked, and with it what etcd's start needs", FetchConfig, Facts{}, ConfigFetched, Payload{Config: some}, FetchConfig, check},
-	{"a valid configuration starts etcd, after the exit record is removed", FetchConfig, Facts{}, ConfigValid, Payload{}, StartEtcd, []Action{LimitStart, RemoveRecord, OpenEtcd}},
-	{"data that another wrapper has locked is waited for, here", FetchConfig, Facts{}, DataInUse, Payload{}, FetchConfig, []Action{PaceSilence}},
+	{"a fetched configuration is checked, /readyz is served, and the data directory is locked", FetchConfig, Facts{}, ConfigFetched, Payload{Config: some}, FetchConfig, check},
+	{"with a valid configuration, the exit record is removed and etcd is opened", FetchConfig, Facts{}, ConfigValid, Payload{}, StartEtcd, []Action{LimitStart, RemoveRecord, OpenEtcd}},
+	{"if another wrapper has locked the data directory, the configuration is fetched again after a pause", FetchConfig, Facts{}, DataInUse, Payload{}, FetchConfig, []Action{PaceSilence}},
 	{"an invalid configuration ends the run", FetchConfig, Facts{}, ConfigInvalid, Payload{}, Terminating, abort},
-	{"a configuration that can't be had is asked for again, here", FetchConfig, Facts{}, ConfigUnavailable, Payload{}, FetchConfig, []Action{PaceSilence}},
-	{"after the pause the configuration is fetched again", FetchConfig, Facts{}, Elapsed, Payload{}, FetchConfig, fetch},
+	{"if the configuration is unavailable, it is fetched again after a pause", FetchConfig, Facts{}, ConfigUnavailable, Payload{}, FetchConfig, []Action{PaceSilence}},
+	{"after the pause, the configuration is fetched", FetchConfig, Facts{}, Elapsed, Payload{}, FetchConfig, fetch},
 
 	// Prefetched configuration
-	{"an early configuration is kept before the result", BeforeResult, Facts{}, ConfigPrefetched, Payload{Config: some}, there, nil},
-	{"an early configuration that comes first is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: true}, FetchConfig, check},
-	{"one that can't be used disturbs nothing, knowing Successful", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{}, FetchConfig, nil},
-	{"one that can't be used disturbs nothing", FetchConfig, Facts{}, ConfigPrefetched, Payload{}, FetchConfig, nil},
+	{"a prefetch that finishes before the result changes no state", BeforeResult, Facts{}, ConfigPrefetched, Payload{Config: some}, sameState, nil},
+	{"a usable prefetched configuration that arrives before the fetched one is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: true}, FetchConfig, check},
+	{"an unusable prefetched configuration is ignored after Successful", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{}, FetchConfig, nil},
+	{"an unusable prefetched configuration is ignored", FetchConfig, Facts{}, ConfigPrefetched, Payload{}, FetchConfig, nil},
 
 	// StartEtcd
-	{"etcd that joined its cluster serves", StartEtcd, Facts{}, EtcdReady, Payload{}, Serving, []Action{WatchEtcd}},
-	{"etcd that did not start ends the run", StartEtcd, Facts{}, EtcdFailed, Payload{}, Terminating, stop},
-	{"etcd that is not ready in time ends the run", StartEtcd, Facts{}, Elapsed, Payload{}, Terminating, stop},
+	{"after etcd has joined its cluster, it is watched", StartEtcd, Facts{}, EtcdReady, Payload{}, Serving, []Action{WatchEtcd}},
+	{"a failed start of etcd ends the run", StartEtcd, Facts{}, EtcdFailed, Payload{}, Terminating, stop},
+	{"the run ends if etcd is not ready in time", StartEtcd, Facts{}, Elapsed, Payload{}, Terminating, stop},
 
 	// Serving
-	{"etcd that stops by itself ends the run", Serving, Facts{}, EtcdFailed, Payload{}, Terminating, stop},
+	{"the run ends if etcd stops unexpectedly", Serving, Facts{}, EtcdFailed, Payload{}, Terminating, stop},
 
 	// Stops
-	{"SIGTERM before etcd has nothing to close", BeforeEtcd, Facts{}, Signal, sigterm, Terminating, abort},
-	{"SIGTERM closes etcd", WithEtcd, Facts{}, Signal, sigterm, Terminating, stop},
-	{"POST /stop before etcd has nothing to close", BeforeEtcd, Facts{}, StopPosted, Payload{}, Terminating, abort},
-	{"POST /stop closes etcd", WithEtcd, Facts{}, StopPosted, Payload{}, Terminating, stop},
+	{"SIGTERM before etcd is started sets the short time limit", BeforeEtcd, Facts{}, Signal, sigterm, Terminating, abort},
+	{"SIGTERM after etcd is started sets the long time limit", WithEtcd, Facts{}, Signal, sigterm, Terminating, stop},
+	{"POST /stop before etcd is started sets the short time limit", BeforeEtcd, Facts{}, StopPosted, Payload{}, Terminating, abort},
+	{"POST /stop after etcd is started sets the long time limit", WithEtcd, Facts{}, StopPosted, Payload{}, Terminating, stop},
 
 	// The wrapper's own server
-	{"a wrapper that nobody can ask any more has nothing to close before etcd", BeforeEtcd, Facts{}, ListenerLost, Payload{}, Terminating, abort},
-	{"a wrapper that nobody can ask any more closes etcd", WithEtcd, Facts{}, ListenerLost, Payload{}, Terminating, stop},
+	{"a server failure before etcd is started sets the short time limit", BeforeEtcd, Facts{}, ListenerLost, Payload{}, Terminating, abort},
+	{"a server failure after etcd is started sets the long time limit", WithEtcd, Facts{}, ListenerLost, Payload{}, Terminating, stop},
 
 	// Crashes
-	{"a crash ends the run and leaves its reason", BeforeEnd, Facts{}, Crashed, Payload{}, Terminating, leaveReason},
-	{"a crash while closing", Terminating, begunByTerm, Crashed, Payload{}, Terminating, []Action{LeaveReason}},
+	{"a crash ends the run, and its reason is recorded", BeforeEnd, Facts{}, Crashed, Payload{}, Terminating, leaveReason},
+	{"the reason of a crash while closing etcd is recorded", Terminating, endedByTerm, Crashed, Payload{}, Terminating, []Action{LeaveReason}},
 
 	// Terminating
-	{"etcd that was never opened leaves the record as it was", Terminating, begunByTerm, EtcdClosed, Payload{NeverOpened: true}, Terminating, []Action{RestoreRecord}},
-	{"after SIGTERM a close in order is recorded", Terminating, begunByTerm, EtcdClosed, Payload{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
-	{"after POST /stop a close in order is recorded", Terminating, begunByStop, EtcdClosed, Payload{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
-	{"a close that was not in order is never recorded", Terminating, begunByTerm, EtcdClosed, Payload{}, Terminated, nil},
-	{"a close after a failure is never recorded", Terminating, begunByFailure, EtcdClosed, Payload{ClosedInOrder: true}, Terminated, nil},
-	{"a close in order after the own listener was lost is not recorded: nobody asked for the stop", Terminating, begunByLoss, EtcdClosed, Payload{ClosedInOrder: true}, Terminated, nil},
-	{"with the record settled the process exits", Terminating, begunByTerm, RecordSettled, Payload{}, Terminated, nil},
-	{"a stop that outlives its budget is cut short", Terminating, begunByTerm, Elapsed, Payload{}, Terminated, nil},
-	{"a second signal cuts the stop short", Terminating, begunByTerm, Signal, sigint, Terminated, nil},
-	{"the first signal after POST /stop changes nothing", Terminating, begunByStop, Signal, sigterm, Terminating, nil},
+	{"if etcd was never opened, the exit record is restored", Terminating, endedByTerm, EtcdClosed, Payload{NeverOpened: true}, Terminating, []Action{RestoreRecord}},
+	{"a clean close after SIGTERM is recorded", Terminating, endedByTerm, EtcdClosed, Payload{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
+	{"a clean close after POST /stop is recorded", Terminating, endedByStop, EtcdClosed, Payload{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
+	{"a close that was not clean is not recorded", Terminating, endedByTerm, EtcdClosed, Payload{}, Terminated, nil},
+	{"a clean close after a failure of etcd is not recorded", Terminating, endedByFailure, EtcdClosed, Payload{ClosedInOrder: true}, Terminated, nil},
+	{"a clean close after a server failure is not recorded, because no stop was requested", Terminating, endedByLoss, EtcdClosed, Payload{ClosedInOrder: true}, Terminated, nil},
+	{"once the exit record is final, the process exits", Terminating, endedByTerm, RecordSettled, Payload{}, Terminated, nil},
+	{"a stop that exceeds its time limit is forced", Terminating, endedByTerm, Elapsed, Payload{}, Terminated, nil},
+	{"a second signal forces the exit", Terminating, endedByTerm, Signal, sigint, Terminated, nil},
+	{"the first signal after POST /stop is ignored", Terminating, endedByStop, Signal, sigterm, Terminating, nil},
 }
 
-// suite tests single steps.
+// suite contains the expected result of each step, and the expected reactions to events without a row.
 var suite = func() statemachinetest.Suite[Facts, Payload] {
 	all := statemachinetest.Suite[Facts, Payload]{
-		Machine: tested, Final: Terminated, Rest: answerWithoutRow, Given: begunByTerm, Payload: Payload{Err: assert.AnError},
+		Machine: tested, Final: Terminated, Rest: answerWithoutRow, Given: endedByTerm, Payload: Payload{Err: assert.AnError},
 	}
 	for _, s := range sentences {
 		all.Sentences = append(all.Sentences, statemachinetest.Sentence[Facts, Payload](s))
@@ -167,8 +167,8 @@ var suite = func() statemachinetest.Suite[Facts, Payload] {
 	return all
 }()
 
-// answerWithoutRow returns the expected reaction without a row: Terminated ignores everything, a repeated stop is
-// ignored, and all other events are rejected.
+// answerWithoutRow returns the expected reaction to an event without a row. Terminated ignores all events, Terminating
+// ignores POST /stop and server failures, and all other events are rejected.
 func answerWithoutRow(state State, event Event) statemachine.Answer {
 	if state == Terminated || (state == Terminating && (event == StopPosted || event == ListenerLost)) {
 		return statemachine.Ignore

@@ -32,10 +32,10 @@ type Snapshot struct {
 	State      State
 	Since      time.Time
 	PhaseSince time.Time                      // start of the phase; polling is a single phase
-	Reason     string                         // reason of the state
-	Attempt    int                            // how often the last transition was taken in this phase
-	NextRetry  time.Time                      // time at which the timer fires, or zero
-	Condition  Condition                      // latest condition; check Ended
+	Reason     string                         // message of the transition that explains the state
+	Attempt    int                            // number of times the last transition was taken in this phase
+	NextRetry  time.Time                      // time at which the timer fires; zero without a timer
+	Condition  Condition                      // latest condition, which may have ended
 	Word       bootstrap.InitializationStatus // last status of the sidecar
 	Validation Validation                     // last requested validation
 	History    []Transition                   // oldest first, at most 64 transitions
@@ -51,7 +51,7 @@ func (s *Snapshot) Changed() <-chan struct{} { return s.changed }
 // a count. If every repetition were listed, a loop would push older transitions out of the history.
 type timeline struct {
 	Snapshot            // next snapshot to publish
-	endReasons []string // reasons for ending the run and for changing the exit status
+	endReasons []string // messages of the transitions that ended the run or set the exit status
 }
 
 func (l *timeline) enter(state State, now time.Time) {
@@ -72,7 +72,8 @@ func phaseOf(state State) State {
 	return state
 }
 
-// add completes a transition, adds it to the history and returns it.
+// add sets the duration and the count of a transition, adds it to the history and returns it. A repeated transition
+// replaces its earlier entry.
 func (l *timeline) add(t Transition) Transition {
 	t.AfterSeconds = t.At.Sub(l.Since).Seconds()
 	l.count(t)
@@ -89,7 +90,7 @@ func (l *timeline) add(t Transition) Transition {
 	return t
 }
 
-// count counts a transition. There is at most one count per row.
+// count adds a transition to EdgeCounts, which has at most one entry per row.
 func (l *timeline) count(t Transition) {
 	i := slices.IndexFunc(l.EdgeCounts, func(e EdgeCount) bool {
 		return e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To
@@ -120,8 +121,7 @@ func isWithin(t Transition, phase State) bool {
 	return phaseOf(t.From) == phase && phaseOf(t.To) == phase
 }
 
-// addEndReason adds the first line of a reason. The crash note contains the remaining lines, for example a stack
-// trace.
+// addEndReason adds the first line of a reason. Other lines, such as a stack trace, are only in the crash note.
 func (l *timeline) addEndReason(reason string) {
 	sentence, _, _ := strings.Cut(reason, "\n")
 	l.endReasons = append(l.endReasons, sentence)
@@ -165,8 +165,8 @@ func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	}
 }
 
-// logTransition logs a transition, at debug level if it is a repetition. The code that watches the snapshots logs
-// persistent conditions.
+// logTransition logs a transition. Repetitions are logged only at debug level: the command, which watches the
+// snapshots, logs conditions that persist.
 func (d *Driver) logTransition(taken Transition, pause time.Duration) {
 	entry := d.log.WithLevel(d.level(taken)).
 		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).
@@ -177,7 +177,8 @@ func (d *Driver) logTransition(taken Transition, pause time.Duration) {
 	entry.Msg(taken.Reason)
 }
 
-// level returns the log level: error for a failure that ends the run, and warn for other failures.
+// level returns the log level of a transition: debug for a repetition, error for a failure that ends the run, warn for
+// other failures, and info otherwise.
 func (d *Driver) level(taken Transition) zerolog.Level {
 	current := d.timeline.Condition
 	bad := current.At.Equal(taken.At)
@@ -199,7 +200,8 @@ func (d *Driver) logResolved(resolved Condition, now time.Time) {
 		Dur("lasted_ms", now.Sub(resolved.Since)).Msg("recovered: " + resolved.Text)
 }
 
-// logWithoutRow logs an event without a row. A rejected event is a bug.
+// logWithoutRow logs an event that has no row in the current state. If the event is rejected, there is a bug, so the
+// log level is error.
 func (d *Driver) logWithoutRow(m message, decision statemachine.Decision) {
 	logged := zerolog.DebugLevel
 	if decision.Answer == statemachine.Reject {

@@ -78,8 +78,8 @@ const (
 	AskStatus       Action = "ask status"
 	ProbeData       Action = "probe data" // check that no etcd has the data open; if one has, invalidate the exit record
 	AskInit         Action = "ask initialization"
-	AskFullInit     Action = "ask full initialization" // regardless of the exit record
-	PrefetchConfig  Action = "prefetch config"         // concurrent with all other actions
+	AskFullInit     Action = "ask full initialization" // request a full validation, regardless of the exit record
+	PrefetchConfig  Action = "prefetch config"         // runs concurrently with all other actions
 	FetchEtcdConfig Action = "fetch config"
 	CheckEtcdConfig Action = "check config"
 	ServeReadyz     Action = "serve readyz"
@@ -95,18 +95,18 @@ const (
 	RefreshConfig Action = "refresh config" // quick: prefetch again, unless a prefetch is in progress or has just finished
 	EndPrefetch   Action = "end prefetch"   // quick: cancel the prefetch
 
-	PaceProgress Action = "pace progress" // quick: poll soon at first, then less and less often
-	PaceFailure  Action = "pace failure"  // quick: back off after a failed initialization
-	PaceSilence  Action = "pace silence"  // quick: back off if the sidecar does not respond
-	PaceLock     Action = "pace lock"     // quick: retry soon, because locking the volume is cheap
-	LimitStart   Action = "limit start"   // quick: --etcd-ready-timeout
+	PaceProgress Action = "pace progress" // quick: wait before the next poll; the pauses grow
+	PaceFailure  Action = "pace failure"  // quick: back off before the next attempt to initialize
+	PaceSilence  Action = "pace silence"  // quick: back off while the sidecar or the configuration is unavailable
+	PaceLock     Action = "pace lock"     // quick: wait briefly, because trying to lock the volume is cheap
+	LimitStart   Action = "limit start"   // quick: set the time limit of etcd's start (--etcd-ready-timeout)
 	LimitAbort   Action = "limit abort"   // quick: set the time limit of a stop before etcd was started
 	LimitStop    Action = "limit stop"    // quick: set the time limit of a stop after etcd was started
 )
 
 // The groups of states. All states except Terminating and Terminated belong to either BeforeEtcd or WithEtcd.
 var (
-	// BeforeResult contains the states without a validation result.
+	// BeforeResult contains the states before the validation has succeeded.
 	BeforeResult = Group{Query, Trigger, Wait}
 	// BeforeEtcd contains the states before etcd is started. A stop before etcd is started leaves the exit record
 	// unchanged.

@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// vocabulary maps the name of each type to its constants, including unused ones. The constants are read from the
-// source.
+// vocabulary maps the name of each string type to the values of its constants. The values are read from the source,
+// because reflection cannot list constants.
 var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "condition.go", "../bootstrap/sidecar.go")
 
 func constants(paths ...string) map[string][]string {
@@ -64,21 +64,21 @@ func declared[T ~string]() []T {
 	return words
 }
 
-// assertKnown compares the constants that a part of the program handles with the declared ones, and explains how to
-// fix any difference.
+// assertKnown checks that a part of the program handles all declared constants of a type and no others. The advice
+// explains what to do about a missing constant.
 func assertKnown[T ~string](t *testing.T, known []T, advice string) {
 	t.Helper()
 	kind := reflect.TypeFor[T]().Name()
 	assert.NotEmpty(t, declared[T](), "no constant of type %s was found", kind)
 	for _, word := range declared[T]() {
-		assert.True(t, slices.Contains(known, word), "%s %q is forgotten: %s", kind, word, advice)
+		assert.True(t, slices.Contains(known, word), "%s %q is not handled: %s", kind, word, advice)
 	}
 	for _, word := range known {
-		assert.True(t, slices.Contains(declared[T](), word), "%s %q is used, but no constant declares it", kind, word)
+		assert.True(t, slices.Contains(declared[T](), word), "%s %q is used but not declared as a constant", kind, word)
 	}
 }
 
-// usedIn collects constants from all rows of the table.
+// usedIn concatenates the results of a function for all rows of the table.
 func usedIn[T ~string](words func(Row) []T) []T {
 	var all []T
 	for _, row := range Table {
@@ -91,65 +91,65 @@ func TestNoStateIsForgotten(t *testing.T) {
 	assertKnown(t, tested.StateNames(), "describe it in States (vocabulary.go)")
 	assertKnown(t, usedIn(func(r Row) []State { return []State{r.From, r.To} }), "no row leads to it (table.go)")
 	assertKnown(t, slices.Concat(BeforeEtcd, WithEtcd, Group{Terminating, Terminated}),
-		"put it into BeforeEtcd or WithEtcd (vocabulary.go), so that a stop or a crash is answered in it")
+		"add it to BeforeEtcd or WithEtcd (vocabulary.go), so that it has rows for a stop and a crash")
 	for _, state := range BeforeEnd {
-		assert.Contains(t, parkings, state, "say how a run is held in it, in parkings (driver_test.go)")
+		assert.Contains(t, parkings, state, "add a way to keep a run in this state to parkings (driver_test.go)")
 	}
 	for _, state := range WithEtcd {
-		assert.NotContains(t, BeforeEtcd, state, "a state is either BeforeEtcd or WithEtcd (vocabulary.go)")
+		assert.NotContains(t, BeforeEtcd, state, "a state must not be in both BeforeEtcd and WithEtcd (vocabulary.go)")
 	}
 	var bounds []statemachine.Bound
 	for _, state := range States {
 		bounds = append(bounds, state.Bound)
-		assert.NotEmpty(t, state.Meaning, "say what %s is for (table.go)", state.Name)
-		assert.NotEmpty(t, state.Deadline, "say what bounds a visit to %s, or why nothing does (table.go)", state.Name)
+		assert.NotEmpty(t, state.Meaning, "describe the purpose of %s in States (vocabulary.go)", state.Name)
+		assert.NotEmpty(t, state.Deadline, "describe the deadline of %s in States (vocabulary.go), or why there is none", state.Name)
 	}
 	assertKnown(t, bounds, "no state has this bound; check it in holdsBound (explore_test.go)")
 }
 
 func TestNoEventIsForgotten(t *testing.T) {
-	assertKnown(t, tested.Events(), "write a row for it (table.go)")
-	assertKnown(t, usedIn(func(r Row) []Event { return []Event{r.On} }), "no row answers it (table.go)")
-	var told []Event
+	assertKnown(t, tested.Events(), "add a row for it (table.go)")
+	assertKnown(t, usedIn(func(r Row) []Event { return []Event{r.On} }), "no row handles it (table.go)")
+	var used []Event
 	for _, h := range phrases {
-		told = append(told, h.event)
+		used = append(used, h.event)
 	}
-	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
+	assertKnown(t, used, "add a phrase for it to phrases (scenario_test.go)")
 	seen := []Event{Started}
-	for _, by := range explored(t).from {
-		if by.by != "" {
-			seen = append(seen, by.by)
+	for _, arrival := range explored(t).arrivals {
+		if arrival.event != "" {
+			seen = append(seen, arrival.event)
 		}
 	}
-	assertKnown(t, seen, "the exploration never sees it: add it to what an action can end with, in outcomes, or to anytime (explore_test.go)")
+	assertKnown(t, seen, "it never occurs in the exploration: add it to outcomes or to anytimeInputs (explore_test.go)")
 }
 
 func TestNoGuardIsForgotten(t *testing.T) {
-	assertKnown(t, usedIn(func(r Row) []Guard { return []Guard{r.When} }), "no row is guarded by it (table.go)")
+	assertKnown(t, usedIn(func(r Row) []Guard { return []Guard{r.When} }), "no row has this guard (table.go)")
 	holds, fails := []Guard{}, []Guard{Always}
-	for place := range explored(t).from {
+	for node := range explored(t).arrivals {
 		for _, guard := range declared[Guard]() {
-			if place.core.Facts.Holds(guard) {
+			if node.core.Facts.Holds(guard) {
 				holds = append(holds, guard)
 			} else {
 				fails = append(fails, guard)
 			}
 		}
 	}
-	assertKnown(t, uniq(holds), "it holds in no reachable place: say what it means in conditions (core.go)")
-	assertKnown(t, uniq(fails), "it holds in every reachable place, so it guards nothing (core.go)")
-	assert.False(t, Facts{}.Holds("a guard that nobody wrote"), "what is unknown never holds")
+	assertKnown(t, uniq(holds), "it holds in no reachable node: define it in conditions (core.go)")
+	assertKnown(t, uniq(fails), "it holds in every reachable node, so it has no effect (core.go)")
+	assert.False(t, Facts{}.Holds("unknown guard"), "an unknown guard never holds")
 }
 
 func TestNoActionIsForgotten(t *testing.T) {
-	assertKnown(t, usedIn(func(r Row) []Action { return r.Do }), "no row does it (table.go)")
+	assertKnown(t, usedIn(func(r Row) []Action { return r.Do }), "no row performs it (table.go)")
 	for _, action := range declared[Action]() {
-		assert.True(t, IsBound(action), "Action %q does nothing: bind it in blocking (work.go) or newTimers (pace.go)", action)
+		assert.True(t, IsBound(action), "Action %q is not implemented: add it to blocking (work.go) or newTimers (pace.go)", action)
 		if !SetsTimer(action) && !IsBeside(action) {
-			assert.NotEmpty(t, outcomes(action, truth{}), "Action %q: say how it can end, in outcomes (explore_test.go)", action)
+			assert.NotEmpty(t, outcomes(action, environment{}), "Action %q has no outcome: add its possible results to outcomes (explore_test.go)", action)
 		}
 	}
-	assert.False(t, IsBound("an action that nobody wrote"))
+	assert.False(t, IsBound("unknown action"))
 }
 
 func TestNoAnswerIsForgotten(t *testing.T) {
@@ -161,7 +161,7 @@ func TestNoAnswerIsForgotten(t *testing.T) {
 			given = append(given, decision.Answer)
 		}
 	}
-	assertKnown(t, uniq(given), "no state answers any event with it (table.go)")
+	assertKnown(t, uniq(given), "no state reacts to any event with it (table.go)")
 }
 
 func TestProblemClasses_areAllUsed(t *testing.T) {
@@ -171,58 +171,59 @@ func TestProblemClasses_areAllUsed(t *testing.T) {
 			seen = append(seen, failure.class)
 		}
 	}
-	assertKnown(t, uniq(seen), "say when a failure is of it, in classOf (condition.go), and show such a failure in failures (timeline_test.go)")
+	assertKnown(t, uniq(seen), "return it from classOf (condition.go), and add such a failure to failures (early_test.go)")
 	assertDocumented[Class](t, "The class is ")
 }
 
 // assertDocumented checks that the documentation lists the words of a type after an introduction.
 func assertDocumented[T ~string](t *testing.T, introduction string) {
 	t.Helper()
-	assert.ElementsMatch(t, declared[T](), listed[T](t, introduction), "list them in README.md or docs/*.md behind: %s", introduction)
+	assert.ElementsMatch(t, declared[T](), listed[T](t, introduction), "list them in README.md or docs/*.md after: %s", introduction)
 }
 
 // list matches consecutive words in backquotes.
 var list = regexp.MustCompile("^`[^`]*`(?:(?:,|\\s+or|\\s+and)+\\s+`[^`]*`)*")
 
-// listed returns the words in backquotes after an introduction, in any order. The introduction must occur once in
-// README.md or docs/*.md, on the same line as the words.
+// listed returns the words in backquotes after an introduction. The introduction must occur exactly once in README.md
+// and docs/*.md together, immediately before the words.
 func listed[T ~string](t *testing.T, introduction string) (words []T) {
 	t.Helper()
 	parts := strings.Split(docs.Text(t), introduction)
-	require.Len(t, parts, 2, "%q must be in README.md and docs/*.md once", introduction)
+	require.Len(t, parts, 2, "%q must occur exactly once in README.md and docs/*.md", introduction)
 	for _, word := range docs.Quoted(list.FindString(parts[1])) {
 		words = append(words, T(word))
 	}
 	return words
 }
 
-// Every known status must have a row. After an unrecognized status, the machine must poll again without opening
-// anything.
+// Every known status must have a row of its own. Without one, the machine would poll again, as after an unknown
+// status.
 func TestSidecarWords_haveRows(t *testing.T) {
 	assertKnown(t, bootstrap.InitializationStatuses, "add it to InitializationStatuses (bootstrap/sidecar.go)")
-	var told []bootstrap.InitializationStatus
+	var used []bootstrap.InitializationStatus
 	for _, h := range phrases {
-		if h.event == Replied && h.payload.Word != unknownWord {
-			told = append(told, h.payload.Word)
+		if h.event == Replied && h.payload.Word != unknownStatus {
+			used = append(used, h.payload.Word)
 		}
 	}
-	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
+	assertKnown(t, used, "add a phrase for it to phrases (scenario_test.go)")
 	assertDocumented[bootstrap.InitializationStatus](t, "the sidecar's last answer: ")
 	rules := NewRules(Table, Elsewhere)
 	for _, word := range declared[bootstrap.InitializationStatus]() {
 		_, decision := rules.Step(NewCore(), Replied, Payload{Word: word})
 		assert.NotEqual(t, Always, Table[decision.Row].When,
-			"%q is answered like an unknown word: write a guard (core.go) and a row for it (table.go)", word)
+			"%q is handled like an unknown status: add a guard (core.go) and a row for it (table.go)", word)
 		assert.True(t, word == bootstrap.New || word.Running() || word.Result(),
-			"say in Running or Result (bootstrap/sidecar.go) whether %q goes on or ends an initialization", word)
+			"add %q to Running or Result (bootstrap/sidecar.go)", word)
 	}
 }
 
-// explored explores the table and fails on any violated invariant, because a violation ends the exploration early.
+// explored explores the table and fails the test if an invariant is violated, because the exploration is then
+// incomplete.
 func explored(t *testing.T) *explorer {
 	t.Helper()
 	found := explore()
-	require.Empty(t, found.wrong, "a promise is broken")
+	require.Empty(t, found.violations, "an invariant is violated")
 	return found
 }
 

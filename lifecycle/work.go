@@ -21,8 +21,8 @@ type Sidecar interface {
 	Trigger(ctx context.Context, mode bootstrap.Mode) error
 	// Config returns the etcd configuration as YAML.
 	Config(ctx context.Context) ([]byte, error)
-	// WhyFailed returns the reason why the last initialization failed, including the file, or nil if it is unknown.
-	// An exitcode.FinalError ends the run.
+	// WhyFailed returns the reason why the last initialization failed, or nil if it is unknown. If the error wraps an
+	// exitcode.FinalError, the initialization is not retried and the run ends.
 	WhyFailed() error
 }
 
@@ -30,7 +30,7 @@ type Sidecar interface {
 type Volume interface {
 	// Lock locks the volume without waiting. If another process holds the lock, the error is bootstrap.ErrVolumeBusy.
 	Lock() error
-	// Probe returns bootstrap.ErrDataInUse while any etcd server has a database on the volume open.
+	// Probe returns bootstrap.ErrDataInUse if another process has a database on the volume open for writing.
 	Probe() error
 	// Logs returns the WAL directories on the volume.
 	Logs() []string
@@ -39,13 +39,15 @@ type Volume interface {
 	LockData() error
 }
 
-// Record is the exit record. When a method returns, its changes are durable.
+// Record is the exit record on the volume. Changes are durable when a method returns.
 type Record interface {
 	Remove() error
+	// Restore restores the record that Remove has deleted.
 	Restore() error
 	Write(word exitcode.Word) error
 	// Invalidate removes the record and disables Restore and Write.
 	Invalidate() error
+	// Invalid reports whether Invalidate was called.
 	Invalid() bool
 }
 
@@ -80,12 +82,13 @@ type Runtime struct {
 	Server  Server
 	// Mode returns the validation mode to use after the last exit, and the reason.
 	Mode func() (mode bootstrap.Mode, reason string)
-	// LeaveReason records the reason for a crash.
+	// LeaveReason writes the reason for a crash to the volume.
 	LeaveReason func(reason string) error
 }
 
-// A message is an event in a mailbox. A completion contains the number of its task, and Elapsed contains the number
-// of its visit. If a blocking action returns a message without an event, the next action of the row runs.
+// A message is an event in a mailbox, or the result of a blocking action. A completion contains the number of its
+// task, and Elapsed contains the number of its visit. If an action returns a message without an event, the next
+// action of the row runs.
 type message struct {
 	event   Event
 	payload Payload
@@ -101,7 +104,7 @@ type work struct {
 	yaml    []byte
 }
 
-// blocking binds the blocking actions.
+// blocking maps the blocking actions to their implementations.
 var blocking = map[Action]func(*work, context.Context) message{
 	PrefetchConfig:  (*work).prefetchConfig,
 	LockVolume:      (*work).lockVolume,
@@ -122,7 +125,7 @@ var blocking = map[Action]func(*work, context.Context) message{
 	LeaveReason:     (*work).leaveReason,
 }
 
-// run performs the actions in order until one of them returns an event. A panic becomes a Crashed event.
+// run performs the actions in order until one of them returns an event. If an action panics, run returns Crashed.
 func (w *work) run(ctx context.Context, actions []Action) (done message) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -165,7 +168,7 @@ func (w *work) queryStatus(ctx context.Context) message {
 	return message{event: Replied, payload: payload}
 }
 
-// probeData prevents an initialization while any etcd server has the data open, because the sidecar deletes data that
+// probeData prevents an initialization while another process has the data open, because the sidecar deletes data that
 // it considers corrupt.
 func (w *work) probeData(context.Context) message {
 	err := w.runtime.Volume.Probe()
@@ -248,13 +251,13 @@ func (w *work) lockData(context.Context) message {
 	if errors.Is(err, bootstrap.ErrDataInUse) {
 		return w.dataInUse(err)
 	}
-	// etcd starts even if the file system does not support locks. If the directory is unusable, etcd reports the
-	// error after the record has been removed.
+	// Any other error is only reported: etcd must start even if the file system does not support locks, and if the
+	// directory is unusable, etcd itself reports that.
 	return message{event: ConfigValid, payload: Payload{Err: err}}
 }
 
 func (w *work) removeRecord(ctx context.Context) message {
-	// If a stop was requested, the record must remain unchanged.
+	// The record must not be removed if a stop was requested in the meantime.
 	if ctx.Err() != nil {
 		return message{event: EtcdFailed, payload: Payload{Err: ctx.Err(), Status: exitcode.EtcdFailed}}
 	}
