@@ -119,14 +119,14 @@ func (b *remoteStore) describeVolume() relation.Data {
 
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 
-// otherStates are the states of a store that does not belong to this member.
-var otherStates = []StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed}
+// foreignStates are the states of a store that does not belong to this member.
+var foreignStates = []StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed}
 
 // state returns the state of the store. All relations that allow a restore map to the same state, because the rules
 // do not distinguish between them.
 func (c contents) state() StoreState {
 	r := c.judgment.Relation
-	if slices.Contains(otherStates, r) || slices.Contains([]StoreState{relation.Empty, relation.Founded, relation.Adopted}, r) {
+	if slices.Contains(foreignStates, r) || slices.Contains([]StoreState{relation.Empty, relation.Founded, relation.Adopted}, r) {
 		return r
 	}
 	return relation.Ours
@@ -170,7 +170,7 @@ func (b *remoteStore) isDone(seen contents) bool {
 
 // queryStore determines which cluster the store belongs to and lists the store's contents.
 func (b *remoteStore) queryStore() (Event, Facts, error) {
-	ctx, cancel := b.limitWait(patience)
+	ctx, cancel := b.limitWait(storeTimeout)
 	defer cancel()
 	seen, err := b.find(ctx)
 	if err != nil {
@@ -187,7 +187,7 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 		b.requested = false
 		b.volume.logDone()
 	}
-	if why := b.findMissingKey(seen); why != nil && !slices.Contains(otherStates, state) {
+	if why := b.findMissingKey(seen); why != nil && !slices.Contains(foreignStates, state) {
 		answer.Answer, answer.Behind, answer.Err = StoreLocked, false, why
 		return Answered, answer, nil
 	}
@@ -304,10 +304,10 @@ func (b *remoteStore) findMissingKey(seen contents) error {
 // describe returns details about the store to append to the rule's reason.
 func (b *remoteStore) describe(state StoreState) error {
 	switch seen := b.last; {
-	case slices.Contains(otherStates, state) && b.options.Adopt != "":
+	case slices.Contains(foreignStates, state) && b.options.Adopt != "":
 		return fmt.Errorf("%s, but --adopt=%s names another cluster or has already been applied; to adopt this store, set --adopt=%s/%d",
 			b.describeRelation(seen), b.options.Adopt, seen.Cluster.Cluster, seen.Newest().Number)
-	case slices.Contains(otherStates, state):
+	case slices.Contains(foreignStates, state):
 		return errors.New(b.describeRelation(seen))
 	case state != relation.Empty && b.facts.peerState() == PeersUnnamed && seen.Cluster.Cluster != "":
 		return fmt.Errorf("%s belongs to cluster %s", b.options.Archive, seen.Cluster.Cluster)
@@ -438,7 +438,7 @@ func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	if b.options.Flush == nil || b.last.judgment.Lacks {
 		return Flushed, Facts{}, nil
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, storeTimeout)
 	defer cancel()
 	position := b.volume.position
 	if err := b.options.Flush(ctx, b.member.DataDir, position); err != nil {
@@ -460,7 +460,7 @@ func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 // afterwards comes from another process. If another process has created a generation in the meantime, the claim
 // will fail later.
 func (b *remoteStore) findEnd() (Event, Facts, error) {
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, storeTimeout)
 	defer cancel()
 	seen, err := b.find(ctx)
 	switch {
@@ -516,7 +516,7 @@ func (b *remoteStore) endNamed() (Event, Facts, error) {
 	if !b.last.adopted || b.last.Newest().Number == 0 || b.last.Head.Ending() != nil {
 		return "", Facts{}, nil
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, storeTimeout)
 	defer cancel()
 	next := archive.Generation{Number: b.last.Next, Cluster: b.last.Cluster.Cluster, Session: b.id, Created: b.now()}
 	err := archive.ErrMoved
@@ -532,7 +532,7 @@ func (b *remoteStore) endNamed() (Event, Facts, error) {
 // adopt ends the newest generation and creates the next one for the data on the volume. After an error, recovery
 // queries the store again.
 func (b *remoteStore) adopt() (Event, Facts, error) {
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, storeTimeout)
 	defer cancel()
 	seen := b.last
 	lineage, err := b.options.Archive.Lineage(ctx)
@@ -585,7 +585,7 @@ func (b *remoteStore) writeIdentity(result Event) error {
 	if b.options.Archive == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, brief)
+	ctx, cancel := context.WithTimeout(b.ctx, shortStoreTimeout)
 	defer cancel()
 	identity, err := b.volume.identity, error(nil)
 	switch {

@@ -25,23 +25,23 @@ import (
 func TestDataDirThatIsASymbolicLink(t *testing.T) {
 	for name, lost := range map[string]bool{"broken": false, "lost": true} {
 		t.Run(name, func(t *testing.T) {
-			w := newFilledWorld(t)
-			w.damage()
+			f := newFilledFixture(t)
+			f.damage()
 			elsewhere := filepath.Join(t.TempDir(), "etcd")
-			require.NoError(t, os.Rename(w.member.DataDir, elsewhere))
-			require.NoError(t, os.Symlink(elsewhere, w.member.DataDir))
+			require.NoError(t, os.Rename(f.member.DataDir, elsewhere))
+			require.NoError(t, os.Symlink(elsewhere, f.member.DataDir))
 			if lost {
 				require.NoError(t, os.RemoveAll(elsewhere))
 			}
-			link := w.member.DataDir
-			require.NoError(t, w.run())
+			link := f.member.DataDir
+			require.NoError(t, f.run())
 			target, err := os.Readlink(link)
-			require.NoError(t, err, "the link is as it was")
+			require.NoError(t, err, "the data directory is still a link")
 			assert.Equal(t, elsewhere, target)
-			w.member.DataDir = elsewhere
-			w.requireKeys("key")
+			f.member.DataDir = elsewhere
+			f.requireKeys("key")
 			if !lost {
-				assert.Len(t, w.preserved(), 1)
+				assert.Len(t, f.preserved(), 1)
 			}
 		})
 	}
@@ -50,144 +50,146 @@ func TestDataDirThatIsASymbolicLink(t *testing.T) {
 // A mount point cannot be replaced by renaming. Recovery must detect a mount point before it creates a generation,
 // because that cannot be undone.
 func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
-	w := newFilledWorld(t)
-	w.lose()
-	require.NoError(t, os.Mkdir(w.member.DataDir, 0o700))
-	w.mount(t.TempDir(), w.member.DataDir)
-	require.ErrorContains(t, w.run(), "is a mount point")
-	assert.Empty(t, w.leftovers())
-	assert.Len(t, w.generations(), 1)
+	f := newFilledFixture(t)
+	f.lose()
+	require.NoError(t, os.Mkdir(f.member.DataDir, 0o700))
+	f.mount(t.TempDir(), f.member.DataDir)
+	require.ErrorContains(t, f.run(), "is a mount point")
+	assert.Empty(t, f.leftovers())
+	assert.Len(t, f.generations(), 1)
 }
 
 // A mount point within the data directory must be reported while the data is still valid, because a restore would
 // mix the mounted part of the old data with the new data.
-func TestMountPointIsReportedWhileDataAreValid(t *testing.T) {
+func TestMountPointIsReportedWhileDataIsValid(t *testing.T) {
 	for within, warning := range map[string]string{
 		"":           "automatic recovery of lost or damaged data would fail",
 		"member/wal": "member/wal is a mount point, so part of the old data would remain there after a restore",
 	} {
 		t.Run(within, func(t *testing.T) {
-			w := newFilledWorld(t)
-			w.requireStarts()
-			assert.NotContains(t, w.log.String(), warning)
-			at := filepath.Join(w.member.DataDir, within)
-			w.mount(at, at)
-			w.requireStarts()
-			assert.Contains(t, w.log.String(), warning)
-			assert.Contains(t, w.log.String(), at+" is a mount point")
+			f := newFilledFixture(t)
+			f.requireStarts()
+			assert.NotContains(t, f.log.String(), warning)
+			at := filepath.Join(f.member.DataDir, within)
+			f.mount(at, at)
+			f.requireStarts()
+			assert.Contains(t, f.log.String(), warning)
+			assert.Contains(t, f.log.String(), at+" is a mount point")
 		})
 	}
 }
 
 // mount mounts a directory over another one until the test ends.
-func (w *world) mount(what, at string) {
-	w.t.Helper()
+func (f *fixture) mount(what, at string) {
+	f.t.Helper()
 	if err := unix.Mount(what, at, "", unix.MS_BIND, ""); err != nil {
-		w.t.Skipf("skipped: cannot mount a file system: %v", err)
+		f.t.Skipf("skipped: cannot mount a file system: %v", err)
 	}
-	w.t.Cleanup(func() { require.NoError(w.t, unix.Unmount(at, unix.MNT_DETACH)) })
+	f.t.Cleanup(func() { require.NoError(f.t, unix.Unmount(at, unix.MNT_DETACH)) })
 }
 
-// cutOff returns a world in which a restore was interrupted just before an action.
-func cutOff(t *testing.T, before Action) *world {
+// interruptedRestore returns a fixture in which a restore was interrupted just before an action.
+func interruptedRestore(t *testing.T, before Action) *fixture {
 	t.Helper()
-	w := newFilledWorld(t)
-	w.put("a")
-	w.backUp()
-	w.put("b")
-	w.backUp()
-	w.options.Request = &Request{Target: archive.Target{Revision: 3}, ID: "first"}
-	require.ErrorIs(t, w.cutAt(before), errCut)
-	return w
+	f := newFilledFixture(t)
+	f.put("a")
+	f.backUp()
+	f.put("b")
+	f.backUp()
+	f.options.Request = &Request{Target: archive.Target{Revision: 3}, ID: "first"}
+	require.ErrorIs(t, f.interruptBefore(before), errInterrupted)
+	return f
 }
 
 // Recovery must report changes that are only in the log, as after a kill, because only the contents of the database
 // are uploaded.
 func TestChangesOnlyInTheLogAreReported(t *testing.T) {
-	w := newFilledWorld(t)
-	committed, err := os.ReadFile(w.database())
+	f := newFilledFixture(t)
+	committed, err := os.ReadFile(f.database())
 	require.NoError(t, err)
-	w.put("a", "b")
-	require.NoError(t, os.WriteFile(w.database(), committed, 0o600))
-	w.options.Flush = func(context.Context, string, datadir.Position) error { return nil }
-	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
-	require.NoError(t, w.run())
-	assert.Contains(t, w.log.String(), "up to 2 of the latest changes were not uploaded because they are only in the write-ahead log")
-	require.Len(t, w.preserved(), 1)
+	f.put("a", "b")
+	require.NoError(t, os.WriteFile(f.database(), committed, 0o600))
+	f.options.Flush = func(context.Context, string, datadir.Position) error { return nil }
+	f.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
+	require.NoError(t, f.run())
+	assert.Contains(t, f.log.String(), "up to 2 of the latest changes were not uploaded because they are only in the write-ahead log")
+	require.Len(t, f.preserved(), 1)
 }
 
-// Restored data must be kept if the validation fails for another reason, for example because the machine ran out of
-// memory.
-func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
-	w := cutOff(t, InstallData)
-	verify := w.options.Validate
-	w.options.Validate = func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, datadir.ErrUnable }
-	err := w.run()
-	assert.Equal(t, exitcode.Clean, w.statusOf(err))
-	assert.DirExists(t, w.member.DataDir+restoredSuffix, "it is claimed, and all there is")
-	w.options.Validate = verify
-	require.NoError(t, w.run())
-	w.requireEnd([]string{"a", "key"}, 1)
-	assert.Len(t, w.generations(), 2)
+// Restored data must be kept if its validation fails for a reason other than damage, for example because the machine
+// ran out of memory.
+func TestRestoredDataThatCannotBeReadIsKept(t *testing.T) {
+	f := interruptedRestore(t, InstallData)
+	verify := f.options.Validate
+	f.options.Validate = func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, datadir.ErrUnable }
+	err := f.run()
+	assert.Equal(t, exitcode.Clean, f.statusOf(err))
+	assert.DirExists(t, f.member.DataDir+restoredSuffix, "the claimed data is kept")
+	f.options.Validate = verify
+	require.NoError(t, f.run())
+	f.requireRestored([]string{"a", "key"}, 1)
+	assert.Len(t, f.generations(), 2)
 }
 
-// disasters maps the ways of losing the data on a volume to the expected result of recovery.
+// disasters contains events after which recovery must restore a backup, with the keys and the number of preserved
+// copies that must exist afterwards.
 var disasters = map[string]struct {
-	happens func(*world)
+	happens func(*fixture)
 	keys    []string
-	asides  int
+	copies  int
 }{
-	"lost":        {(*world).lose, []string{"a", "b", "c", "key"}, 0},
-	"broken":      {(*world).damage, []string{"a", "b", "c", "key"}, 1},
-	"rolled back": {(*world).rollBack, []string{"a", "b", "c", "key"}, 1},
-	"going back": {func(w *world) {
-		w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
+	"lost":        {(*fixture).lose, []string{"a", "b", "c", "key"}, 0},
+	"broken":      {(*fixture).damage, []string{"a", "b", "c", "key"}, 1},
+	"rolled back": {(*fixture).rollBack, []string{"a", "b", "c", "key"}, 1},
+	"restore requested": {func(f *fixture) {
+		f.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	}, []string{"key"}, 1},
 }
 
 // everywhere makes tests interrupt recovery at every point rather than at a sample of points. The Makefile target
 // test-recovery sets the flag.
-var everywhere = flag.Bool("everywhere", false, "cut recovery off at every place")
+var everywhere = flag.Bool("everywhere", false, "interrupt recovery at every point")
 
-// some returns the distance between two interruption points.
-func some(apart int) int {
+// stride returns the distance between two interruption points: 1 with -everywhere, and sample otherwise.
+func stride(sample int) int {
 	if *everywhere {
 		return 1
 	}
-	return apart
+	return sample
 }
 
-// afterDisaster returns a world after a disaster.
-func afterDisaster(t *testing.T, disaster string) *world {
-	w := newFilledWorld(t)
-	w.copyVolume()
-	w.put("a", "b", "c")
-	w.backUp()
-	disasters[disaster].happens(w)
-	return w
+// afterDisaster returns a fixture with four keys, all of which are in the backups, after a disaster.
+func afterDisaster(t *testing.T, disaster string) *fixture {
+	f := newFilledFixture(t)
+	f.copyVolume()
+	f.put("a", "b", "c")
+	f.backUp()
+	disasters[disaster].happens(f)
+	return f
 }
 
-// cutEverywhere interrupts a run before each action, or before a sample of the actions, and checks the result of the
-// next run. At least atLeast actions must be interrupted.
-func cutEverywhere(t *testing.T, apart, atLeast int, begin func() *world, requireEnd func(w *world, start string)) {
+// interruptEverywhere repeats a run and interrupts it before a different action each time. step is the distance
+// between two interruption points. requireEnd checks the result of the run that follows the interruption. The run
+// must have at least minActions actions.
+func interruptEverywhere(t *testing.T, step, minActions int, begin func() *fixture, requireEnd func(f *fixture, start string)) {
 	t.Helper()
-	for at := 0; ; at += apart {
-		w, seen := begin(), 0
-		start, err := w.start(func(Action) error {
+	for at := 0; ; at += step {
+		f, seen := begin(), 0
+		start, err := f.start(func(Action) error {
 			if seen++; seen > at {
-				return errCut
+				return errInterrupted
 			}
 			return nil
 		})
 		cut := err != nil
 		if cut {
-			require.ErrorIs(t, err, errCut)
-			start, err = w.start(nil)
+			require.ErrorIs(t, err, errInterrupted)
+			start, err = f.start(nil)
 			require.NoError(t, err)
 		}
-		requireEnd(w, start)
+		requireEnd(f, start)
 		if !cut {
-			require.GreaterOrEqual(t, at, atLeast, "there is something to cut off")
+			require.GreaterOrEqual(t, at, minActions, "the run has too few actions to interrupt")
 			return
 		}
 	}
@@ -198,8 +200,8 @@ func TestRunCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			begin := func() *world { return afterDisaster(t, name) }
-			cutEverywhere(t, some(3), 9, begin, func(w *world, _ string) { w.requireEnd(disaster.keys, disaster.asides) })
+			begin := func() *fixture { return afterDisaster(t, name) }
+			interruptEverywhere(t, stride(3), 9, begin, func(f *fixture, _ string) { f.requireRestored(disaster.keys, disaster.copies) })
 		})
 	}
 }
@@ -207,103 +209,103 @@ func TestRunCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 // An interrupted rejoin must be completed by the next run, which reads the progress from the member list of the
 // cluster.
 func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
-	begin := func() *world {
-		w, _ := ofThree(t)
-		w.damage()
-		return w
+	begin := func() *fixture {
+		f, _ := memberOfThree(t)
+		f.damage()
+		return f
 	}
-	cutEverywhere(t, 1, 10, begin, func(w *world, start string) {
+	interruptEverywhere(t, 1, 10, begin, func(f *fixture, start string) {
 		assert.Equal(t, "m-0=http://m-0,m-2=http://m-2", start)
-		assert.Len(t, w.preserved(), 1)
-		assert.Equal(t, []string{"removed", "added"}, w.member.Peers.(*fakePeers).changes)
+		assert.Len(t, f.preserved(), 1)
+		assert.Equal(t, []string{"removed", "added"}, f.member.Peers.(*fakePeers).changes)
 	})
 }
 
 // The result must be the same even if a single request to the store fails before or after it takes effect.
-func TestFailureOfAnyRequestDoesNotChangeTheEnd(t *testing.T) {
+func TestFailureOfAnyRequestDoesNotChangeTheResult(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for at, more := 0, true; more; at += some(11) {
+			for at, more := 0, true; more; at += stride(11) {
 				for _, lost := range []bool{false, true} {
-					w := afterDisaster(t, name)
-					begun := len(w.store.Calls())
-					w.store.Inject(memory.Fault{After: at, Times: 1, Err: store.ErrUnavailable, ReplyLost: lost})
-					if err := w.run(); err != nil {
+					f := afterDisaster(t, name)
+					before := len(f.store.Calls())
+					f.store.Inject(memory.Fault{After: at, Times: 1, Err: store.ErrUnavailable, ReplyLost: lost})
+					if err := f.run(); err != nil {
 						require.ErrorIs(t, err, store.ErrUnavailable)
-						require.NoError(t, w.run())
+						require.NoError(t, f.run())
 					}
-					more = len(w.store.Calls())-begun > at
-					w.requireEnd(disaster.keys, disaster.asides)
+					more = len(f.store.Calls())-before > at
+					f.requireRestored(disaster.keys, disaster.copies)
 				}
 			}
 		})
 	}
 }
 
-// promises lists the invariants that must hold in every reachable place.
-var promises = []struct {
-	what string
-	kept func(place) bool
+// invariants must hold in every reachable state of the model.
+var invariants = []struct {
+	name  string
+	holds func(modelState) bool
 }{
-	{"nothing happens that must not", func(p place) bool { return p.truth.lost == "" }},
-	{"etcd opens only what was proved, or found valid, or a new cluster", func(p place) bool {
-		t := p.truth
-		return !p.opens() || t.place == "restored" && t.sound || t.place == "original" && t.validated && p.lot.found != VolumeCorrupt || p.isNew() || t.adopted
+	{"actions run only if their preconditions hold", func(p modelState) bool { return p.actual.violation == "" }},
+	{"etcd opens only restored data that was verified, original data that was found valid, or a new data directory", func(p modelState) bool {
+		t := p.actual
+		return !p.opens() || t.data == "restored" && t.installedVerified || t.data == "original" && t.validated && p.input.volume != VolumeCorrupt || p.isNew() || t.joinsPeers
 	}},
-	{"nor one of several that all are", func(p place) bool {
-		byStore := p.lot.behind && p.lot.listing == peers.Gone
-		return !p.opens() || !byStore || p.lot.never || p.truth.place != "original" || p.truth.listing != peers.Gone
+	{"data that is older than the store is not opened while no other member has usable data", func(p modelState) bool {
+		byStore := p.input.behind && p.input.listing == peers.Gone
+		return !p.opens() || !byStore || p.input.never || p.actual.data != "original" || p.actual.listing != peers.Gone
 	}},
-	{"new is said only where no certificate is", func(p place) bool {
-		return !p.opens() || !p.isNew() || p.lot.peers || p.lot.joins || p.lot.owner == relation.Empty || p.lot.owner == relation.Founded
+	{"a member that lists no peers and joins no cluster creates a cluster only if the store is unused", func(p modelState) bool {
+		return !p.opens() || !p.isNew() || p.input.peers || p.input.joins || p.input.storeState == relation.Empty || p.input.storeState == relation.Founded
 	}},
-	{"a cluster is begun only after what waits on the volume has told whether there was one", func(p place) bool {
-		return !p.opens() || !p.isNew() || p.core.Facts.Answer == "" || p.truth.brought
+	{"if the store was queried, a cluster is created only after the queued segments were uploaded", func(p modelState) bool {
+		return !p.opens() || !p.isNew() || p.core.Facts.Answer == "" || p.actual.spoolUploaded
 	}},
-	{"a volume that is behind its store is not opened, unless the store was away for long", func(p place) bool {
-		return !p.opens() || p.truth.uncompared || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != relation.Ours && p.lot.owner != StoreUnverified
+	{"a volume that is behind the store is not opened unless the store was unreachable for long", func(p modelState) bool {
+		return !p.opens() || p.actual.uncompared || !p.input.alone || p.input.never || p.actual.data == "restored" || !p.input.behind || p.input.storeState != relation.Ours && p.input.storeState != StoreUnverified
 	}},
-	{"a member of several is begun anew only where nobody knows it", func(p place) bool {
-		founds := p.truth.listing == peers.Founding || p.truth.listing == peers.Partial
-		unknown := founds && p.core.Facts.Listing == p.truth.listing && (!p.lot.store || p.lot.owner == relation.Empty || p.lot.owner == relation.Founded)
-		left := p.lot.never && (p.core.Facts.Listing == peers.Added || p.core.Facts.Listing == peers.Unlisted)
-		return !p.opens() || !p.isNew() || !p.lot.peers || left || unknown || p.core.Facts.Listing == peers.Expected
+	{"a member of a multi-member cluster starts without data only if the cluster is new or expects it, or with --recover=never", func(p modelState) bool {
+		founds := p.actual.listing == peers.Founding || p.actual.listing == peers.Partial
+		unknown := founds && p.core.Facts.Listing == p.actual.listing && (!p.input.store || p.input.storeState == relation.Empty || p.input.storeState == relation.Founded)
+		left := p.input.never && (p.core.Facts.Listing == peers.Added || p.core.Facts.Listing == peers.Unlisted)
+		return !p.opens() || !p.isNew() || !p.input.peers || left || unknown || p.core.Facts.Listing == peers.Expected
 	}},
-	{"a volume that was put back is not opened where a quorum says so", func(p place) bool {
-		return !p.opens() || p.lot.alone || p.truth.place != "original" || !p.core.Facts.Outdated
+	{"a volume that is outdated according to the peers is not opened", func(p modelState) bool {
+		return !p.opens() || p.input.alone || p.actual.data != "original" || !p.core.Facts.Outdated
 	}},
-	{"a volume is opened beside the store of its own cluster, or of nobody, or one that a person has named for it", func(p place) bool {
-		others := p.lot.owner == relation.OtherCluster || p.lot.owner == relation.OtherOwner || p.lot.owner == relation.Unclaimed || p.lot.owner == relation.Adopted && !p.truth.taken
-		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.uncompared || !others
+	{"data that was compared with the store is opened only if the store is unused, adopted, or of the same cluster", func(p modelState) bool {
+		others := p.input.storeState == relation.OtherCluster || p.input.storeState == relation.OtherOwner || p.input.storeState == relation.Unclaimed || p.input.storeState == relation.Adopted && !p.actual.adoptedStore
+		return !p.opens() || !p.input.alone || p.input.never || p.actual.uncompared || !others
 	}},
-	{"a claim is installed once", func(p place) bool { return p.truth.installs <= 1 }},
-	{"a member whose peers are not named restores nothing", func(p place) bool { return p.lot.alone || p.lot.peers || !p.truth.claimed }},
-	{"a member whose peers are not named moves nothing", func(p place) bool { return p.lot.alone || p.lot.peers || p.truth.place == "original" }},
-	{"a target that is not kept moves nothing", func(p place) bool { return !p.lot.alone || p.lot.kept || p.truth.place == "original" }},
-	{"a restore that is asked for is done before etcd opens", func(p place) bool {
-		return !p.opens() || !p.lot.requested || p.truth.done || !p.lot.alone && p.truth.outrun
+	{"a claim is installed at most once", func(p modelState) bool { return p.actual.installCount <= 1 }},
+	{"a member of a multi-member cluster whose configuration lists no peers restores nothing", func(p modelState) bool { return p.input.alone || p.input.peers || !p.actual.claimed }},
+	{"a member of a multi-member cluster whose configuration lists no peers moves nothing", func(p modelState) bool { return p.input.alone || p.input.peers || p.actual.data == "original" }},
+	{"the data of a single member is not moved if the target cannot be restored", func(p modelState) bool { return !p.input.alone || p.input.restorable || p.actual.data == "original" }},
+	{"a requested restore is done before etcd opens the data", func(p modelState) bool {
+		return !p.opens() || !p.input.requested || p.actual.idRecorded || !p.input.alone && p.actual.overtaken
 	}},
-	{"a visit ends: there is work, or a timer", func(p place) bool {
-		return p.ended() || p.chain != "" || p.timer
+	{"a run that has not ended has a pending action or a timer", func(p modelState) bool {
+		return p.ended() || p.pending != "" || p.timer
 	}},
 }
 
-func (p place) opens() bool { return p.core.State == Ready && p.chain == "" }
-func (p place) ended() bool { return p.opens() || p.core.State == Refused && p.chain == "" }
-func (p place) isNew() bool {
-	return !p.truth.adopted && (p.truth.place == "original" && p.lot.found == VolumeEmpty || p.truth.place == "")
+func (p modelState) opens() bool { return p.core.State == Ready && p.pending == "" }
+func (p modelState) ended() bool { return p.opens() || p.core.State == Refused && p.pending == "" }
+func (p modelState) isNew() bool {
+	return !p.actual.joinsPeers && (p.actual.data == "original" && p.input.volume == VolumeEmpty || p.actual.data == "")
 }
 
-// An input is the configuration and the initial state of a run.
+// An input describes the configuration and the initial state of the volume, the store and the peers.
 type input struct {
-	found     VolumeState
-	alone     bool
-	never     bool
-	requested bool // --restore-to
-	owner     StoreState
-	kept      bool // the requested target can be restored
-	behind    bool // after a rollback in a multi-member cluster, the store has data that the volume lacks
+	volume     VolumeState
+	alone      bool // the cluster has a single member
+	never      bool // --recover=never
+	requested  bool // --restore-to
+	storeState StoreState
+	restorable bool // the store has a backup to restore
+	behind     bool // the volume was rolled back, so the store or the peers have data that it lacks
 
 	unidentified bool // the data does not record which cluster it belongs to
 
@@ -311,7 +313,7 @@ type input struct {
 	// Fields for multi-member clusters.
 	peers   bool      // the configuration lists the peers
 	joins   bool      // the configuration joins an existing cluster
-	remains bool      // the volume has only the files of an etcd server that had just started
+	remains bool      // the empty volume has the directories of an etcd that was killed right after its first start
 	listing PeerState // how the peers initially list this member
 }
 
@@ -320,37 +322,37 @@ func allInputs() (all []input) {
 	for _, found := range []VolumeState{VolumeEmpty, VolumeValid, VolumeCorrupt} {
 		for _, owner := range []StoreState{relation.Empty, relation.Founded, relation.Ours, relation.Adopted, relation.OtherOwner, relation.Unclaimed, relation.OtherCluster, StoreUnverified} {
 			for bits := range 32 {
-				given := input{store: true, found: found, owner: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, kept: bits&8 > 0, behind: bits&16 > 0}
+				given := input{store: true, volume: found, storeState: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, restorable: bits&8 > 0, behind: bits&16 > 0}
 				given.unidentified = found == VolumeValid && (owner == relation.Unclaimed || owner == relation.Adopted || owner == relation.Empty)
-				if given.sensible() {
+				if given.isConsistent() {
 					all = append(all, given.variants()...)
 				}
 			}
 		}
 		for bits := range 4 {
-			all = append(all, input{found: found, owner: relation.Empty, alone: bits&1 == 0, never: bits&2 > 0}) // without a store
+			all = append(all, input{volume: found, storeState: relation.Empty, alone: bits&1 == 0, never: bits&2 > 0}) // without a store
 		}
 	}
 	return all
 }
 
-// sensible reports whether the store can be in this state for this volume.
-func (l input) sensible() bool {
-	switch l.owner { //nolint:exhaustive // of the others nothing more is demanded
+// isConsistent reports whether the store can be in this state for this volume.
+func (l input) isConsistent() bool {
+	switch l.storeState { //nolint:exhaustive // the other states are possible with every volume
 	case StoreUnverified:
-		return !l.kept
+		return !l.restorable
 	case relation.Empty:
-		return !l.kept && (!l.behind || !l.alone)
+		return !l.restorable && (!l.behind || !l.alone)
 	case relation.Founded:
-		return l.found != VolumeValid && !l.kept && !l.behind
+		return l.volume != VolumeValid && !l.restorable && !l.behind
 	case relation.OtherOwner:
-		return l.found != VolumeValid || l.behind
+		return l.volume != VolumeValid || l.behind
 	case relation.Unclaimed:
-		return l.found == VolumeValid && !l.behind
+		return l.volume == VolumeValid && !l.behind
 	case relation.Adopted:
-		return l.found == VolumeValid && !l.behind && !l.requested
+		return l.volume == VolumeValid && !l.behind && !l.requested
 	case relation.OtherCluster:
-		return l.found != VolumeEmpty
+		return l.volume != VolumeEmpty
 	}
 	return true
 }
@@ -360,7 +362,7 @@ func (l input) variants() (all []input) {
 	if l.alone {
 		return []input{l}
 	}
-	if l.behind && (l.found != VolumeValid || l.requested) {
+	if l.behind && (l.volume != VolumeValid || l.requested) {
 		return nil
 	}
 	joining := l
@@ -369,7 +371,7 @@ func (l input) variants() (all []input) {
 	for _, listing := range []PeerState{peers.Founding, peers.Partial, peers.Gone, peers.Asking, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
 		for bits := range 4 {
 			l.peers, l.listing, l.store, l.remains = true, listing, bits&1 > 0, bits&2 > 0
-			if l.possible() {
+			if l.isPossible() {
 				all = append(all, l)
 			}
 		}
@@ -377,15 +379,15 @@ func (l input) variants() (all []input) {
 	return all
 }
 
-// possible reports whether the peers' responses are consistent with this member's state.
-func (l input) possible() bool {
+// isPossible reports whether the peers' responses are consistent with this member's state.
+func (l input) isPossible() bool {
 	switch {
-	case l.remains && l.found != VolumeEmpty, l.behind && !l.rolledBack(), l.requested && !l.store:
+	case l.remains && l.volume != VolumeEmpty, l.behind && !l.rolledBack(), l.requested && !l.store:
 		return false
 	case l.listing == peers.Founding, l.listing == peers.Partial:
-		return l.found == VolumeEmpty && !l.requested
+		return l.volume == VolumeEmpty && !l.requested
 	case l.listing == peers.Gone:
-		return (l.found != VolumeValid || l.behind) && !l.requested
+		return (l.volume != VolumeValid || l.behind) && !l.requested
 	case l.listing == peers.Asking:
 		return l.requested
 	default:
@@ -395,7 +397,9 @@ func (l input) possible() bool {
 
 // rolledBack reports whether the peers or the store can reveal that the volume was rolled back.
 func (l input) rolledBack() bool {
-	return l.listing == peers.Started || l.listing == peers.Gone && l.store && l.owner == relation.Ours && l.kept
+	return l.listing == peers.Started || l.listing == peers.Gone && l.store && l.storeState == relation.Ours && l.restorable
 }
 
-func origin(given input) reality { return reality{place: "original", listing: given.listing} }
+func initialState(given input) actualState {
+	return actualState{data: "original", listing: given.listing}
+}

@@ -112,9 +112,9 @@ func (c *peerGroup) checkCluster(s *peers.Survey) error {
 	if s.Cluster == "" || c.options.Archive == nil || c.volume.position.ClusterID != 0 && s.ID == "" {
 		return nil
 	}
-	if (c.id == "" || s.ID == "" && c.etcdID != s.Cluster) && c.now().Sub(c.askedAt) >= brief {
+	if (c.id == "" || s.ID == "" && c.etcdID != s.Cluster) && c.now().Sub(c.askedAt) >= shortStoreTimeout {
 		c.askedAt = c.now()
-		ctx, cancel := context.WithTimeout(c.ctx, brief)
+		ctx, cancel := context.WithTimeout(c.ctx, shortStoreTimeout)
 		defer cancel()
 		seen, err := c.backups.readCluster(ctx)
 		if c.storeAway = err != nil; err == nil && seen.Cluster.Cluster != "" {
@@ -140,7 +140,7 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 	if s.ID == "" || s.ID != c.volume.identity.Cluster || theirs <= own {
 		own, theirs = 0, 0
 		if c.options.Archive != nil {
-			ctx, cancel := context.WithTimeout(c.ctx, patience)
+			ctx, cancel := context.WithTimeout(c.ctx, storeTimeout)
 			defer cancel()
 			lineage, err := c.options.Archive.Lineage(ctx)
 			if err != nil || lineage.Newest().Number == 0 {
@@ -193,7 +193,7 @@ var errVotesAlone = errors.New("this member is the only voter according to its l
 // findNewer describes the cluster's data that the store has but the volume lacks. If there is no such data, newer
 // is nil. If the store cannot be read, findNewer returns err.
 func (c *peerGroup) findNewer() (newer, err error) {
-	ctx, cancel := context.WithTimeout(c.ctx, brief)
+	ctx, cancel := context.WithTimeout(c.ctx, shortStoreTimeout)
 	defer cancel()
 	position, data := c.volume.position, c.backups.describeVolume()
 	seen, err := c.backups.observe(ctx)

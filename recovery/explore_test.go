@@ -14,26 +14,26 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// An explorer visits every reachable place and collects violations.
+// An explorer visits every reachable state of the model and collects violations of the invariants.
 type explorer struct {
 	*statemachine.Rules[Facts, Facts]
-	seen  map[place]bool
-	queue []place
-	wrong []string
+	seen       map[modelState]bool
+	queue      []modelState
+	violations []string
 }
 
-// explore visits all places that are reachable from any input, up to the first violation.
+// explore visits every state of the model that is reachable from an input. explore stops at the first violation.
 func explore() *explorer {
-	e := &explorer{Rules: program, seen: map[place]bool{}}
+	e := &explorer{Rules: program, seen: map[modelState]bool{}}
 	for _, given := range allInputs() {
-		e.find(e.begin(given, origin(given)))
+		e.enqueue(e.begin(given, initialState(given)))
 	}
-	for len(e.queue) > 0 && len(e.wrong) == 0 {
+	for len(e.queue) > 0 && len(e.violations) == 0 {
 		here := e.queue[0]
 		e.queue = e.queue[1:]
-		for _, promise := range promises {
-			if !promise.kept(here) {
-				e.blame("broken: "+promise.what+" "+here.truth.lost, here)
+		for _, invariant := range invariants {
+			if !invariant.holds(here) {
+				e.addViolation("invariant violated: "+invariant.name+" "+here.actual.violation, here)
 			}
 		}
 		e.expand(here)
@@ -41,49 +41,49 @@ func explore() *explorer {
 	return e
 }
 
-// begin starts a run.
-func (e *explorer) begin(given input, now reality) place {
-	now.validated, now.free, now.adopted, now.told, now.uncompared, now.rolled = false, false, false, false, false, now.rolled && now.noted
-	return e.take(place{lot: given, truth: now, core: statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never, Store: given.store}}}, Begun, Facts{})
+// begin starts a run. The new process has lost what the previous one had only in memory.
+func (e *explorer) begin(given input, now actualState) modelState {
+	now.validated, now.replaceable, now.joinsPeers, now.announced, now.uncompared, now.allReported = false, false, false, false, false, now.allReported && now.recorded
+	return e.take(modelState{input: given, actual: now, core: statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never, Store: given.store}}}, Begun, Facts{})
 }
 
-func (e *explorer) expand(here place) {
+func (e *explorer) expand(here modelState) {
 	if here.core.State != Ready {
-		e.find(e.begin(here.lot, here.truth)) // after a crash or for the next attempt
+		e.enqueue(e.begin(here.input, here.actual)) // after a crash or for the next attempt
 	}
 	if here.timer {
-		e.find(e.take(here, Elapsed, Facts{}))
+		e.enqueue(e.take(here, Elapsed, Facts{}))
 	}
-	if !here.lot.alone && here.truth.noted && !here.truth.claimed && !here.truth.revived && !here.truth.outrun {
+	if !here.input.alone && here.actual.recorded && !here.actual.claimed && !here.actual.peersReturned && !here.actual.overtaken {
 		back := here
-		back.truth.revived, back.truth.listing = true, peers.Started
-		e.find(back)
+		back.actual.peersReturned, back.actual.listing = true, peers.Started
+		e.enqueue(back)
 	}
-	for _, there := range e.ends(here) {
-		e.find(there)
+	for _, there := range e.successors(here) {
+		e.enqueue(there)
 	}
 }
 
-// ends returns the places to which the next action leads.
-func (e *explorer) ends(here place) (all []place) {
-	if here.chain == "" {
+// successors returns the model states to which the next action can lead.
+func (e *explorer) successors(here modelState) (all []modelState) {
+	if here.pending == "" {
 		return nil
 	}
-	action, rest, _ := strings.Cut(here.chain, "|")
+	action, rest, _ := strings.Cut(here.pending, "|")
 	if Action(action) == DecideNow {
 		next := here
-		next.chain = ""
-		return []place{e.take(next, evaluate(rules, here.core.Facts.caseOf()).Result, Facts{})}
+		next.pending = ""
+		return []modelState{e.take(next, evaluate(rules, here.core.Facts.caseOf()).Result, Facts{})}
 	}
-	ways := outcomes(Action(action), here.lot, here.truth)
+	ways := outcomes(Action(action), here.input, here.actual)
 	if len(ways) == 0 {
-		e.blame(fmt.Sprintf("action %q has no outcome: say how it can end, in outcomes", action), here)
+		e.addViolation(fmt.Sprintf("action %q has no outcome: add a case to the function outcomes", action), here)
 	}
 	for _, o := range ways {
 		next := here
-		next.truth, next.chain = o.after, rest
+		next.actual, next.pending = o.after, rest
 		if o.event != "" {
-			next.chain = ""
+			next.pending = ""
 			if here.core.State == Refused {
 				all = append(all, next) // the cleanup at the end of a run sends no event
 				continue
@@ -95,11 +95,11 @@ func (e *explorer) ends(here place) (all []place) {
 	return all
 }
 
-// take applies an event.
-func (e *explorer) take(here place, event Event, payload Facts) place {
+// take applies an event to a model state.
+func (e *explorer) take(here modelState, event Event, payload Facts) modelState {
 	core, decision := e.Step(here.core, event, payload)
 	if decision.Row < 0 {
-		e.blame(fmt.Sprintf("%q is %sed", event, decision.Answer), here)
+		e.addViolation(fmt.Sprintf("the table has no row for event %q (%s)", event, decision.Answer), here)
 		return here
 	}
 	here.core, here.timer = core, slices.Contains(decision.Do, PaceStore) || slices.Contains(decision.Do, PacePeers)
@@ -109,33 +109,33 @@ func (e *explorer) take(here place, event Event, payload Facts) place {
 			names = append(names, string(action))
 		}
 	}
-	here.chain = strings.Join(names, "|")
+	here.pending = strings.Join(names, "|")
 	return here
 }
 
-func (e *explorer) find(p place) {
+func (e *explorer) enqueue(p modelState) {
 	if !e.seen[p] {
 		e.seen[p] = true
 		e.queue = append(e.queue, p)
 	}
 }
 
-func (e *explorer) blame(what string, p place) {
-	e.wrong = append(e.wrong, fmt.Sprintf("%s: in %s, given %+v, knowing %+v, when %+v", what, p.core.State, p.lot, p.core.Facts, p.truth))
+func (e *explorer) addViolation(what string, p modelState) {
+	e.violations = append(e.violations, fmt.Sprintf("%s: in state %s with input %+v, facts %+v and actual state %+v", what, p.core.State, p.input, p.core.Facts, p.actual))
 }
 
-// calm continues from a place without further failures and returns the last place, which is either final or waiting
-// for other members.
-func (e *explorer) calm(p place) place {
-	been := map[place]bool{}
+// finish continues a run without further failures and returns its last model state, which is final unless the run
+// waits for other members.
+func (e *explorer) finish(p modelState) modelState {
+	been := map[modelState]bool{}
 	for range 100 {
 		if p.timer && been[p] {
 			return p
 		}
 		been[p] = true
 		switch {
-		case p.chain != "":
-			next := e.ends(p)
+		case p.pending != "":
+			next := e.successors(p)
 			if len(next) == 0 {
 				return p // the violation was already recorded
 			}
@@ -146,44 +146,44 @@ func (e *explorer) calm(p place) place {
 			return p
 		}
 	}
-	e.blame("no end is reached", p)
+	e.addViolation("the run does not end", p)
 	return p
 }
 
 func TestPromisesHoldInEveryReachableState(t *testing.T) {
 	e := explore()
-	require.Empty(t, e.wrong)
+	require.Empty(t, e.violations)
 	visited := map[State]bool{}
 	for p := range e.seen {
 		visited[p.core.State] = true
 	}
 	assert.Len(t, visited, len(States), "every state was visited")
-	t.Logf("explored %d places of %d states, %d rows and %d lots", len(e.seen), len(States), len(Table), len(allInputs()))
+	t.Logf("explored %d model states: %d inputs, %d states and %d rows", len(e.seen), len(allInputs()), len(States), len(Table))
 }
 
 // If a run crashes or fails at any point, the next run must have the same outcome as an uninterrupted run.
 func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
 	e := explore()
-	type end struct {
-		state State
-		place string
-		aside bool
+	type result struct {
+		state     State
+		data      string
+		preserved bool
 	}
-	calm := func(p place) end {
-		p = e.calm(p)
-		return end{p.core.State, p.truth.place, p.truth.aside}
+	finish := func(p modelState) result {
+		p = e.finish(p)
+		return result{p.core.State, p.actual.data, p.actual.preserved}
 	}
-	comesTo := map[input]end{}
+	uninterrupted := map[input]result{}
 	for _, given := range allInputs() {
-		comesTo[given] = calm(e.begin(given, origin(given)))
+		uninterrupted[given] = finish(e.begin(given, initialState(given)))
 	}
 	for p := range e.seen {
-		if p.truth.outrun || p.truth.revived { // another process has changed the target
+		if p.actual.overtaken || p.actual.peersReturned { // another process has changed what recovery must do
 			continue
 		}
-		require.Equal(t, comesTo[p.lot], calm(e.begin(p.lot, p.truth)), "cut off in %s, given %+v, when %+v", p.core.State, p.lot, p.truth)
+		require.Equal(t, uninterrupted[p.input], finish(e.begin(p.input, p.actual)), "interrupted in state %s with input %+v and actual state %+v", p.core.State, p.input, p.actual)
 	}
-	require.Empty(t, e.wrong)
+	require.Empty(t, e.violations)
 }
 
 // At most one guard may hold for a state and an event, so that the order of guarded rows does not matter.
@@ -196,46 +196,47 @@ func TestGuardsExcludeEachOther(t *testing.T) {
 			}
 		}
 		for event, count := range holding {
-			require.Equal(t, 1, count, "%s, %s, knowing %+v", p.core.State, event, p.core.Facts)
+			require.Equal(t, 1, count, "state %s, event %s, facts %+v", p.core.State, event, p.core.Facts)
 		}
 	}
 }
 
-// A reality is the true state of the world, which the state machine may not know.
-type reality struct {
-	place     string // data at the path of the data directory: "original", "" or "restored"
-	validated bool   // whether that data was validated
-	aside     bool   // whether the original data was preserved
-	built     bool   // whether a complete new data directory exists next to the original
-	proved    bool   // whether the new directory is valid
-	sound     bool   // whether the installed directory was validated before
-	brought   bool   // whether the segments queued on the volume are in the store
-	noted     bool   // whether the claim is recorded on the volume
-	taken     bool   // whether an adoption created the newest generation for this volume
-	claimed   bool   // whether the store has the generation of this restore
-	outrun    bool   // another process has created a generation
-	revived   bool   // whether members returned with their data after the claim was recorded
-	installs  int    // number of installations for this claim
-	done      bool   // whether the ID of the restore is recorded
+// An actualState is the actual state of the volume, the store and the peers, which the state machine may not know.
+type actualState struct {
+	data              string // data in the data directory: "original", "restored", or "" if the directory was moved
+	validated         bool   // whether that data was validated
+	preserved         bool   // whether the original data was preserved
+	built             bool   // whether a complete new data directory exists next to the original
+	verified          bool   // whether the new directory is valid
+	installedVerified bool   // whether the installed directory was validated before
+	spoolUploaded     bool   // whether the segments queued on the volume are in the store
+	recorded          bool   // whether the claim is recorded on the volume
+	adoptedStore      bool   // whether an adoption created the newest generation for this volume
+	claimed           bool   // whether the store has the generation of this restore
+	overtaken         bool   // whether another process has created a generation
+	peersReturned     bool   // whether members returned with their data after the claim was recorded
+	installCount      int    // number of installations for this claim
+	idRecorded        bool   // whether the ID of the restore is recorded
 
-	listing    PeerState // how the peers list this member
-	free       bool      // whether a quorum of the peers agrees on the listing and nothing blocks a replacement
-	adopted    bool      // whether etcd starts with the members that the peers listed
-	told       bool      // whether this member reports to its peers that it will have data soon
-	uncompared bool      // whether valid data may be served without a comparison, after a long store outage
-	rolled     bool      // whether all members have uploaded and have lost their data or request the same restore
-	flushed    bool      // whether this member has uploaded its data
+	listing        PeerState // how the peers list this member
+	replaceable    bool      // whether a quorum of the peers agrees on the listing and nothing blocks a replacement
+	joinsPeers     bool      // whether etcd starts with the members that the peers listed
+	announced      bool      // whether this member has reported to its peers that it is about to restore
+	uncompared     bool      // whether the store was unreachable for so long that valid data may be served uncompared
+	allReported    bool      // whether all members have uploaded and have lost their data or request the same restore
+	volumeUploaded bool      // whether this member has uploaded its data
 
-	lost string // first violation; empty if there is none
+	violation string // violated precondition of an action; empty if there is none
 }
 
-// A place is a state of the state machine together with a state of the world.
-type place struct {
-	lot   input
-	truth reality
-	core  statemachine.Core[Facts]
-	chain string // remaining actions, joined to make places comparable
-	timer bool
+// A modelState is a state of the model, which consists of the state machine and its surroundings. Model states are
+// map keys, so all fields must be comparable.
+type modelState struct {
+	input   input
+	actual  actualState
+	core    statemachine.Core[Facts]
+	pending string // actions that the current row has not performed yet, separated by |
+	timer   bool   // whether the current row has set the timer
 }
 
 // An outcome is a possible result of an action. If an outcome has no event, the next action runs. The first outcome
@@ -243,188 +244,191 @@ type place struct {
 type outcome struct {
 	event   Event
 	payload Facts
-	after   reality
+	after   actualState
 }
 
-// ends returns one outcome for each event, without facts.
-func ends(after reality, events ...Event) (all []outcome) {
+// outcomesOf returns an outcome without facts for each event.
+func outcomesOf(after actualState, events ...Event) (all []outcome) {
 	for _, event := range events {
 		all = append(all, outcome{event: event, after: after})
 	}
 	return all
 }
 
-// breaks returns the outcomes of an action that fails either before or after it takes effect.
-func breaks(now reality, done ...reality) (all []outcome) {
+// brokeOutcomes returns the outcomes of an action that fails before it takes effect, which leaves the state now, or
+// afterwards, which leads to one of the states in done.
+func brokeOutcomes(now actualState, done ...actualState) (all []outcome) {
 	for _, after := range append(done, now) {
-		all = append(all, ends(after, Broke)...)
+		all = append(all, outcomesOf(after, Broke)...)
 	}
 	return all
 }
 
 // outcomes returns all outcomes of an action.
-func outcomes(action Action, given input, now reality) []outcome {
+func outcomes(action Action, given input, now actualState) []outcome {
 	then := now
-	next := func(events ...Event) []outcome { return append(ends(then, events...), breaks(now, then)...) }
+	next := func(events ...Event) []outcome {
+		return append(outcomesOf(then, events...), brokeOutcomes(now, then)...)
+	}
 	untrusted := outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: StoreLocked}}, now}
 	switch action {
 	case ReadPosition:
 		switch {
-		case !now.noted:
+		case !now.recorded:
 			return next(NothingBegun)
-		case now.place == "restored":
+		case now.data == "restored":
 			return next(InstallFound)
 		default:
 			return next(ClaimFound)
 		}
 	case DropUnfinished:
-		then.built, then.proved = false, false
-		if now.noted {
-			then.lost = "what was claimed is dropped"
+		then.built, then.verified = false, false
+		if now.recorded {
+			then.violation = "a claimed restore is removed"
 		}
 		return next("")
 	case ForgetClaim:
-		then.noted, then.claimed, then.installs = false, false, 0
-		if now.place == "restored" {
-			then.lost = "an installed restore is forgotten"
+		then.recorded, then.claimed, then.installCount = false, false, 0
+		if now.data == "restored" {
+			then.violation = "the claim of an installed restore is dropped"
 		}
 		return next("")
 	case ValidateVolume:
-		return examinations(given, now)
+		return validationOutcomes(given, now)
 	case AskThePeers:
-		return survey(given, now)
+		return surveyOutcomes(given, now)
 	case TellReturn:
 		return next("")
 	case RemoveMember:
-		return changes(given, now, peers.Started, peers.Unlisted)
+		return membershipOutcomes(given, now, peers.Started, peers.Unlisted)
 	case AddMember:
-		return changes(given, now, peers.Unlisted, peers.Added)
+		return membershipOutcomes(given, now, peers.Unlisted, peers.Added)
 	case AdoptCluster:
-		then.adopted = true
+		then.joinsPeers = true
 		if now.listing != peers.Added || holdsData(given, now) {
-			then.lost = "a cluster is joined that does not expect the member, or with old data"
+			then.violation = "the member joins a cluster that does not expect it, or joins with old data"
 		}
 		return []outcome{{after: then}} // this action cannot fail
 	case AskTheStore:
-		all := append(answers(given, now), silence(given, now), outcome{event: Broke, after: now})
+		all := append(storeOutcomes(given, now), outageOutcome(given, now), outcome{event: Broke, after: now})
 		for _, told := range []StoreState{StoreAway, StoreInUse, StoreDamaged, StoreLocked} {
-			all = append(all, outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: told, RestoreDone: given.requested && !asks(given, now)}}, now})
+			all = append(all, outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: told, RestoreDone: given.requested && !wantsRestore(given, now)}}, now})
 		}
 		return all
 	case TakeStore:
-		if then.taken = true; given.owner != relation.Adopted {
-			then.lost = "a store is taken that nobody has named"
+		if then.adoptedStore = true; given.storeState != relation.Adopted {
+			then.violation = "a store is adopted without --adopt"
 		}
-		return append(next(Taken), append(ends(now, StoreSilent), ends(then, StoreSilent)...)...)
+		return append(next(Taken), append(outcomesOf(now, StoreSilent), outcomesOf(then, StoreSilent)...)...)
 	case TellLoss:
-		return append(append(next(""), ends(now, Missing)...), untrusted)
+		return append(append(next(""), outcomesOf(now, Missing)...), untrusted)
 	case FlushSpool:
-		then.brought = true
-		return append(append(next(""), ends(now, Stuck)...), outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: StoreAway}}, now})
+		then.spoolUploaded = true
+		return append(append(next(""), outcomesOf(now, Stuck)...), outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: StoreAway}}, now})
 	case FlushVolume:
-		then.flushed = true
+		then.volumeUploaded = true
 		return next(Flushed)
 	case FindEnd, EndAdopted:
-		return append(next(""), ends(now, StoreSilent)...)
+		return append(next(""), outcomesOf(now, StoreSilent)...)
 	case MeasureRoom:
 		return next(RoomEnough, RoomLacking)
 	case BuildData:
 		then.built = true
-		if slices.Contains([]StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed, relation.Adopted}, given.owner) {
-			then.lost = "another cluster's data are restored"
+		if slices.Contains([]StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed, relation.Adopted}, given.storeState) {
+			then.violation = "the data of another cluster is restored"
 		}
-		return append(append(next(Built), ends(now, StoreSilent, Unbuildable, RoomLacking, Missing, Grown)...), untrusted)
+		return append(append(next(Built), outcomesOf(now, StoreSilent, Unbuildable, RoomLacking, Missing, Grown)...), untrusted)
 	case ProveData:
-		then.proved = true
-		return append(next(Proved), ends(now, Unproved, Diverged)...)
+		then.verified = true
+		return append(next(Proved), outcomesOf(now, Unproved, Diverged)...)
 	case NotePosition:
-		then.told, then.noted = true, true
+		then.announced, then.recorded = true, true
 		return next("")
 	case ClaimGeneration:
-		return claims(given, now)
+		return claimOutcomes(given, now)
 	case SetVolumeAside:
-		return setsAside(given, now)
+		return preserveOutcomes(given, now)
 	case InstallData:
-		return installs(given, now)
+		return installOutcomes(given, now)
 	case Remember:
-		then.noted, then.done = false, true
+		then.recorded, then.idRecorded = false, true
 		return next(Installed)
 	}
 	return nil
 }
 
-// silence returns the outcome if the store has been unreachable for so long that valid data is served.
-func silence(given input, now reality) outcome {
-	now.uncompared = (given.alone || given.unidentified) && !asks(given, now)
+// outageOutcome returns the outcome if the store has been unreachable for so long that valid data is served.
+func outageOutcome(given input, now actualState) outcome {
+	now.uncompared = (given.alone || given.unidentified) && !wantsRestore(given, now)
 	return outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: StoreLongAway}}, now}
 }
 
-func examinations(given input, now reality) []outcome {
+func validationOutcomes(given input, now actualState) []outcome {
 	now.validated = true
-	condition := given.found
-	switch now.place {
+	condition := given.volume
+	switch now.data {
 	case "":
 		condition = VolumeEmpty
 	case "restored":
 		condition = VolumeValid
 	}
 	return []outcome{
-		{Examined, Facts{VolumeFacts: VolumeFacts{Volume: condition, Alone: given.alone, Joins: given.joins, Peers: given.peers, Remains: holdsData(given, now), Unidentified: given.unidentified && condition == VolumeValid && now.place == "original" && !now.taken}, Asked: given.requested && !now.done}, now},
+		{Examined, Facts{VolumeFacts: VolumeFacts{Volume: condition, Alone: given.alone, Joins: given.joins, Peers: given.peers, Remains: holdsData(given, now), Unidentified: given.unidentified && condition == VolumeValid && now.data == "original" && !now.adoptedStore}, Asked: given.requested && !now.idRecorded}, now},
 		{Broke, Facts{}, now},
 	}
 }
 
-// answers returns the outcomes of a query to the store. If another process has created a generation, the volume is
-// behind the store.
-func answers(given input, now reality) []outcome {
-	now.rolled, now.uncompared = false, false
-	if given.owner == StoreUnverified && now.place != "restored" && (!given.alone || given.found != VolumeValid || given.behind || asks(given, now)) {
+// storeOutcomes returns the outcomes of a query to the store. If another process has created a generation, the volume
+// is behind the store.
+func storeOutcomes(given input, now actualState) []outcome {
+	now.allReported, now.uncompared = false, false
+	if given.storeState == StoreUnverified && now.data != "restored" && (!given.alone || given.volume != VolumeValid || given.behind || wantsRestore(given, now)) {
 		return []outcome{{event: Answered, payload: Facts{StoreFacts: StoreFacts{Answer: StoreDamaged}}, after: now}}
 	}
-	behind := (given.behind || now.outrun || now.claimed) && now.place != "restored"
-	owner := given.owner
-	if now.place == "restored" || now.taken {
+	behind := (given.behind || now.overtaken || now.claimed) && now.data != "restored"
+	owner := given.storeState
+	if now.data == "restored" || now.adoptedStore {
 		owner = relation.Ours // the store has the generation of this volume
 	}
-	if owner == relation.Ours && !given.kept {
+	if owner == relation.Ours && !given.restorable {
 		owner = StoreBare
 	}
-	return []outcome{{Answered, Facts{StoreFacts: StoreFacts{Answer: owner, Behind: behind, RestoreDone: given.requested && !asks(given, now)}}, now}}
+	return []outcome{{Answered, Facts{StoreFacts: StoreFacts{Answer: owner, Behind: behind, RestoreDone: given.requested && !wantsRestore(given, now)}}, now}}
 }
 
 // holdsData reports whether the data directory exists.
-func holdsData(given input, now reality) bool {
-	return now.place == "restored" || now.place == "original" && (given.found != VolumeEmpty || given.remains)
+func holdsData(given input, now actualState) bool {
+	return now.data == "restored" || now.data == "original" && (given.volume != VolumeEmpty || given.remains)
 }
 
-// asks reports whether a requested restore is still pending, according to the store.
-func asks(given input, now reality) bool {
-	return given.requested && !now.done && (given.alone || !now.outrun)
+// wantsRestore reports whether a requested restore is still pending, according to the store.
+func wantsRestore(given input, now actualState) bool {
+	return given.requested && !now.idRecorded && (given.alone || !now.overtaken)
 }
 
-// survey returns the possible responses of the peers: the true state with or without an obstacle, a response without
-// a quorum, and no response.
-func survey(given input, now reality) (all []outcome) {
+// surveyOutcomes returns the possible responses of the peers: the actual state with or without an obstacle to a
+// replacement, responses without a quorum, and no response.
+func surveyOutcomes(given input, now actualState) (all []outcome) {
 	runs := now.listing == peers.Added || now.listing == peers.Started || now.listing == peers.Unlisted
 	byStore := given.behind && now.listing == peers.Gone
-	outdated := given.found == VolumeValid && now.place == "original" && (byStore || runs && (given.behind && now.listing == peers.Started || now.outrun))
+	outdated := given.volume == VolumeValid && now.data == "original" && (byStore || runs && (given.behind && now.listing == peers.Started || now.overtaken))
 	asked := now
-	asked.free = runs
+	asked.replaceable = runs
 	listing := now.listing
-	if listing == peers.Asking && !asks(given, now) {
+	if listing == peers.Asking && !wantsRestore(given, now) {
 		listing = peers.Unknown
 	}
 	allHere := listing == peers.Gone || listing == peers.Founding || listing == peers.Asking
-	asked.rolled = now.rolled || allHere
+	asked.allReported = now.allReported || allHere
 	all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: listing, Outdated: outdated, Free: true, AllUploaded: true, Settled: true}}, asked})
-	asked.rolled = now.rolled
+	asked.allReported = now.allReported
 	if allHere {
 		if listing != peers.Asking {
 			all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: listing, Outdated: outdated, Free: true, AllUploaded: true}}, asked})
 		}
 		all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: listing, Outdated: outdated, Free: true}}, asked})
 	}
-	asked.free = false
+	asked.replaceable = false
 	if now.listing == peers.Started || now.listing == peers.Unlisted {
 		all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: now.listing, Outdated: outdated}}, asked})
 	}
@@ -435,91 +439,91 @@ func survey(given input, now reality) (all []outcome) {
 	return append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: peers.Unknown, Outdated: outdated, Free: true}}, asked}, outcome{Broke, Facts{}, now})
 }
 
-// changes returns the outcomes of a membership change.
-func changes(given input, now reality, from, to PeerState) []outcome {
+// membershipOutcomes returns the outcomes of a membership change.
+func membershipOutcomes(given input, now actualState, from, to PeerState) []outcome {
 	then := now
-	then.listing, then.free = to, false
+	then.listing, then.replaceable = to, false
 	switch {
 	case now.listing != from:
-		then.lost = "a member is removed, or added, twice"
-	case !now.free:
-		then.lost = "members are changed although something is in the way, or nobody said that nothing is"
+		then.violation = "the member is removed or added twice"
+	case !now.replaceable:
+		then.violation = "the membership is changed although no survey has shown that the member can be replaced"
 	case holdsData(given, now):
-		then.lost = "the member is replaced before its data have made way"
+		then.violation = "the member is replaced before its old data is moved"
 	case given.never:
-		then.lost = "members are changed in spite of --recover=never"
+		then.violation = "the membership is changed despite --recover=never"
 	}
-	return slices.Concat(ends(then, Changed), ends(now, PeersSilent), ends(then, PeersSilent), breaks(now, then))
+	return slices.Concat(outcomesOf(then, Changed), outcomesOf(now, PeersSilent), outcomesOf(then, PeersSilent), brokeOutcomes(now, then))
 }
 
-func claims(given input, now reality) []outcome {
+func claimOutcomes(given input, now actualState) []outcome {
 	then, lost := now, now
 	then.claimed = true
-	if !given.alone && (!now.rolled || !now.told && !now.claimed) {
-		then.lost = "a cluster of several is replaced before all have called"
+	if !given.alone && (!now.allReported || !now.announced && !now.claimed) {
+		then.violation = "a multi-member cluster is replaced before all members have reported, or before this member has announced it"
 	}
-	if !now.brought {
-		then.lost = "a restore is claimed without what waits on the volume"
+	if !now.spoolUploaded {
+		then.violation = "a restore is claimed before the queued segments are uploaded"
 	}
-	if !given.alone && given.requested && given.found == VolumeValid && now.place == "original" && !now.flushed {
-		then.lost = "a restore is claimed before the store has what only the volume has"
+	if !given.alone && given.requested && given.volume == VolumeValid && now.data == "original" && !now.volumeUploaded {
+		then.violation = "a restore is claimed before the data that only the volume has is uploaded"
 	}
-	if !given.alone && now.revived {
-		then.lost = "a cluster is replaced that has its data"
+	if !given.alone && now.peersReturned {
+		then.violation = "a cluster is replaced although its members have their data again"
 	}
-	if !now.proved || !now.noted {
-		then.lost = "a generation is claimed for what is not proved, or not noted"
+	if !now.verified || !now.recorded {
+		then.violation = "a generation is claimed for data that was not verified, or before the claim is recorded"
 	}
-	if !given.alone && !now.claimed && now.revived { // the last survey detects the members that returned
-		return append(ends(now, ClaimLost, PeersSilent, StoreSilent), breaks(now)...)
+	if !given.alone && !now.claimed && now.peersReturned { // the last survey detects the members that returned
+		return append(outcomesOf(now, ClaimLost, PeersSilent, StoreSilent), brokeOutcomes(now)...)
 	}
-	all := slices.Concat(ends(then, Claimed, StoreSilent), ends(now, StoreSilent))
+	all := slices.Concat(outcomesOf(then, Claimed, StoreSilent), outcomesOf(now, StoreSilent))
 	if !given.alone {
-		all = append(all, ends(now, PeersSilent)...)
+		all = append(all, outcomesOf(now, PeersSilent)...)
 	}
-	if !now.outrun {
-		lost.outrun = true
+	if !now.overtaken {
+		lost.overtaken = true
 		if !given.alone { // another member claimed first and is the only running member
 			lost.listing = peers.Unlisted
 		}
-		all = append(all, ends(lost, ClaimLost)...)
+		all = append(all, outcomesOf(lost, ClaimLost)...)
 	}
-	return append(all, breaks(now, then)...)
+	return append(all, brokeOutcomes(now, then)...)
 }
 
-func setsAside(given input, now reality) []outcome {
+func preserveOutcomes(given input, now actualState) []outcome {
 	then := now
-	then.place, then.aside = "", now.aside || now.place == "original"
+	then.data, then.preserved = "", now.preserved || now.data == "original"
 	switch {
-	case now.place == "restored":
-		then.lost = "restored data are set aside"
+	case now.data == "restored":
+		then.violation = "restored data is moved"
 	case given.never && !given.requested:
-		then.lost = "data are moved in spite of --recover=never"
-	case !given.alone && !now.claimed && (!now.free || given.found == VolumeValid && !given.behind && !now.outrun):
-		then.lost = "data are moved that the others may not have, or that are of use"
+		then.violation = "data is moved despite --recover=never"
+	case !given.alone && !now.claimed && (!now.replaceable || given.volume == VolumeValid && !given.behind && !now.overtaken):
+		then.violation = "data is moved although it is usable or the other members may not have it"
 	case !given.alone && !now.claimed:
-	case !now.claimed || !now.proved:
-		then.lost = "data are moved without a claim"
-	case given.found == VolumeValid && !given.behind && !now.outrun && !given.requested:
-		then.lost = "good data are moved"
+	case !now.claimed || !now.verified:
+		then.violation = "data is moved without a claim"
+	case given.volume == VolumeValid && !given.behind && !now.overtaken && !given.requested:
+		then.violation = "valid data is moved although nothing is newer"
 	}
-	return append(ends(then, Moved), breaks(now, then)...)
+	return append(outcomesOf(then, Moved), brokeOutcomes(now, then)...)
 }
 
-func installs(given input, now reality) []outcome {
+func installOutcomes(given input, now actualState) []outcome {
 	then := now
-	then.place, then.built, then.sound = "restored", false, now.proved && now.built
-	then.installs++
+	then.data, then.built, then.installedVerified = "restored", false, now.verified && now.built
+	then.installCount++
 	if !given.alone {
 		then.listing = peers.Started // this member is listed by the members that have joined
 	}
 	switch {
-	case now.place == "original":
-		then.lost = "data are deleted: something is installed over them"
-	case !now.proved || !now.built:
-		then.lost = "what was not proved is installed"
+	case now.data == "original":
+		then.violation = "the original data is overwritten"
+	case !now.verified || !now.built:
+		then.violation = "data is installed that was not verified"
 	case !now.claimed:
-		then.lost = "what is not claimed is installed, so revisions may be handed out twice"
+		then.violation = "data is installed without a claim, so revisions may be used twice"
 	}
-	return append(ends(then, ""), breaks(now, then)...)
+	return append(outcomesOf(then, ""), brokeOutcomes(now, then)...)
 }

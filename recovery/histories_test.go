@@ -33,9 +33,9 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// TestHistories runs the histories in testdata/histories/recovery, whose steps are described in the README of that
-// directory. Each history consists of events on a volume, in its store and on the other members, followed by
-// recovery's reaction. With -rewrite, TestHistories updates the reactions in the files.
+// TestHistories runs the histories in testdata/histories/recovery. testdata/histories/README.md describes their steps.
+// Each history consists of events on a volume, in its store and on the other members, followed by recovery's
+// reaction. With -rewrite, TestHistories updates the reactions in the files.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "../testdata/histories/recovery", func(t *testing.T, file string) {
 		t.Parallel()
@@ -50,33 +50,34 @@ func TestHistories(t *testing.T) {
 	})
 }
 
-// A history is a world together with the other members and the results so far.
+// A history is a fixture with the other members of its cluster, the steps that are still to be performed, and the
+// results so far.
 type history struct {
-	*world
-	peers    *fakePeers
-	etcd     uint64 // etcd's cluster ID of the peers
-	results  strings.Builder
-	due      map[string][]arguments // steps to perform during pauses or before actions of the next run
-	cut      string                 // action before which the next run is interrupted
-	patience int                    // number of the pause after which the run is stopped
-	outcome  Result                 // result of the last run
-	asked    int                    // number of requests to the store before the last run
-	other    *history               // another member with the same store; nil until a step creates it
-	keyFiles map[string]formattest.Keys
+	*fixture
+	peers          *fakePeers
+	etcd           uint64 // etcd cluster ID that the peers have at the start
+	results        strings.Builder
+	scheduled      map[string][]arguments // steps to perform during pauses or before actions of the next run
+	interruptAt    string                 // action before which the next run is interrupted
+	maxPauses      int                    // number of pauses after which a run is canceled
+	outcome        Result                 // result of the last run
+	requestsBefore int                    // number of requests to the store before the last run
+	otherMember    *history               // another member with the same store; nil until a step creates it
+	keyFiles       map[string]formattest.Keys
 }
 
 func newHistory(t *testing.T, kind string) *history {
 	t.Helper()
-	h := &history{patience: 12, due: map[string][]arguments{}, keyFiles: map[string]formattest.Keys{}}
+	h := &history{maxPauses: 12, scheduled: map[string][]arguments{}, keyFiles: map[string]formattest.Keys{}}
 	switch kind {
 	case "new":
-		h.world = newWorld(t)
+		h.fixture = newFixture(t)
 	case "filled":
-		h.world = newFilledWorld(t)
+		h.fixture = newFilledFixture(t)
 	case "three":
-		h.world, h.peers = ofThree(t)
+		h.fixture, h.peers = memberOfThree(t)
 	case "sole-voter":
-		h.world, h.peers = soleVoter(t)
+		h.fixture, h.peers = soleVoter(t)
 	default:
 		t.Fatalf("no such volume: %s", kind)
 	}
@@ -121,8 +122,8 @@ func (a arguments) generation() archive.Generation {
 
 func (h *history) step(words arguments) {
 	h.t.Helper()
-	do, is := steps[words[0]]
-	require.True(h.t, is, "no such step: %s", words)
+	do, known := steps[words[0]]
+	require.True(h.t, known, "no such step: %s", words)
 	do(h, words[1:])
 }
 
@@ -134,17 +135,17 @@ func init() { // in init, because steps refer to each other
 		"put":            func(h *history, a arguments) { h.put(a...) },
 		"lose":           func(h *history, _ arguments) { h.lose() },
 		"damage":         func(h *history, _ arguments) { h.damage() },
-		"barely-started": func(h *history, _ arguments) { barelyStarted(h.world) },
+		"barely-started": func(h *history, _ arguments) { killAtFirstStart(h.fixture) },
 		"copy":           func(h *history, _ arguments) { h.copyVolume() },
 		"roll-back":      func(h *history, _ arguments) { h.rollBack() },
 		"plain-data":     func(h *history, _ arguments) { h.replaceByPlainData() },
-		"joined-by":      func(h *history, a arguments) { h.joinedBy(a...) },
-		"leave":          func(h *history, _ arguments) { h.leave() },
+		"joined-by":      func(h *history, a arguments) { h.addMembers(a...) },
+		"leave":          func(h *history, _ arguments) { h.recordRemoval() },
 		"name-data":      func(h *history, a arguments) { require.NoError(h.t, a.identity().Write(h.member.DataDir)) },
 		"unname-data":    func(h *history, _ arguments) { h.remove(h.member.DataDir, archive.IdentityFile) },
 		"forget-record":  func(h *history, _ arguments) { h.remove(h.volume, recordFile) },
 		"flip-bit":       func(h *history, _ arguments) { h.flipBit() },
-		"refuse":         func(h *history, a arguments) { h.refuse(int64(a.number(0)), int64(a.number(1)), a.word(2)) },
+		"refuse":         func(h *history, a arguments) { h.rejectData(int64(a.number(0)), int64(a.number(1)), a.word(2)) },
 		"preserve":       (*history).preserve,
 		"delete-copy":    func(h *history, a arguments) { require.NoError(h.t, os.RemoveAll(h.preservedCopies()[a.number(0)])) },
 		"room":           func(h *history, a arguments) { h.room = a.number(0) },
@@ -154,7 +155,7 @@ func init() { // in init, because steps refer to each other
 			if member == "self" {
 				member = hex(positionOf(h.t, h.member.DataDir).MemberID)
 			}
-			h.found(at)
+			h.initStore(at)
 			h.uploadFullAs(member, ours, max(a.number(0), 1), at)
 		},
 		"full":          func(h *history, a arguments) { h.uploadFullAs("", ours, a.number(0), at) },
@@ -172,8 +173,8 @@ func init() { // in init, because steps refer to each other
 			require.NoError(h.t, err)
 		},
 		"reserve": func(h *history, a arguments) {
-			is, revision := a.identity(), margin+int64(a.number(1))
-			reservation := archive.Reservation{Cluster: is.Cluster, Generation: is.Generation, Revision: revision, Created: at}
+			identity, revision := a.identity(), margin+int64(a.number(1))
+			reservation := archive.Reservation{Cluster: identity.Cluster, Generation: identity.Generation, Revision: revision, Created: at}
 			require.NoError(h.t, h.archive.Reserve(h.t.Context(), reservation))
 		},
 		"replace-keys": func(h *history, _ arguments) { h.replaceKeys() },
@@ -184,13 +185,13 @@ func init() { // in init, because steps refer to each other
 			h.step(a)
 			h.archive = signed
 		},
-		"test-backup": func(h *history, _ arguments) { h.verify() },
+		"test-backup": func(h *history, _ arguments) { h.recordRestoreTest() },
 		"end-session": func(h *history, a arguments) {
 			h.endSession(format.Source{Session: a.word(0), Released: a.word(1) == "released"})
 		},
 		"corrupt": func(h *history, a arguments) {
 			for _, name := range a {
-				h.corrupt(h.named(name))
+				h.corrupt(h.objectName(name))
 			}
 		},
 		"write-object": func(h *history, a arguments) { h.store.SetContent(a.word(0), []byte("x")) },
@@ -221,8 +222,8 @@ func init() { // in init, because steps refer to each other
 				h.options.Request = &Request{ID: a.word(0), Target: archive.Target{Revision: int64(a.number(1))}}
 			}
 		},
-		"idle-time":   func(h *history, a arguments) { h.still = h.duration(a, 0) },
-		"late-mounts": func(h *history, a arguments) { h.late = h.duration(a, 0) },
+		"idle-time":   func(h *history, a arguments) { h.idleTime = h.duration(a, 0) },
+		"late-mounts": func(h *history, a arguments) { h.lateMounts = h.duration(a, 0) },
 		"pass":        func(h *history, a arguments) { h.clock = h.clock.Add(h.duration(a, 0)) },
 		"clock": func(h *history, a arguments) {
 			h.setClock(h.duration(a, 0))
@@ -237,12 +238,12 @@ func init() { // in init, because steps refer to each other
 		},
 		// The runs.
 		"peers":    (*history).setPeers,
-		"in-pause": func(h *history, a arguments) { h.due[a[0]] = append(h.due[a[0]], a[1:]) },
-		"before":   func(h *history, a arguments) { h.due[a[0]] = append(h.due[a[0]], a[1:]) },
-		"cut":      func(h *history, a arguments) { h.cut = a.word(0) },
-		"patience": func(h *history, a arguments) { h.patience = a.number(0) },
+		"in-pause": func(h *history, a arguments) { h.scheduled[a[0]] = append(h.scheduled[a[0]], a[1:]) },
+		"before":   func(h *history, a arguments) { h.scheduled[a[0]] = append(h.scheduled[a[0]], a[1:]) },
+		"cut":      func(h *history, a arguments) { h.interruptAt = a.word(0) },
+		"patience": func(h *history, a arguments) { h.maxPauses = a.number(0) },
 		"run":      func(h *history, _ arguments) { h.runAndReport() },
-		// The steps below concern another member, which gets a copy of this member's data.
+		// Steps that concern another member. give-data moves this member's data to that member.
 		"give-data": func(h *history, _ arguments) {
 			require.NoError(h.t, os.Rename(h.member.DataDir, h.elsewhere().member.DataDir))
 		},
@@ -255,7 +256,7 @@ func init() { // in init, because steps refer to each other
 			keys, revision := h.keys()
 			h.print("keys: %s; revision %d", strings.Join(keys, ", "), revision)
 		},
-		"reported-upload": func(h *history, _ arguments) { h.print("reported as uploaded: %t", h.peers.brought) },
+		"reported-upload": func(h *history, _ arguments) { h.print("reported as uploaded: %t", h.peers.reportedUploaded) },
 		"copies":          func(h *history, _ arguments) { h.print("copies: %s", strings.Join(h.copyNames(), ", ")) },
 		"members": func(h *history, _ arguments) {
 			h.print("members of the cluster: %d", positionOf(h.t, h.member.DataDir).Members)
@@ -274,7 +275,7 @@ func init() { // in init, because steps refer to each other
 		},
 		"requests": func(h *history, _ arguments) {
 			var requests []string
-			for _, call := range h.store.Calls()[h.asked:] {
+			for _, call := range h.store.Calls()[h.requestsBefore:] {
 				requests = append(requests, fmt.Sprintf("%s %s", call.Op, call.Name))
 			}
 			slices.Sort(requests)
@@ -296,11 +297,11 @@ func (h *history) duration(a arguments, i int) time.Duration {
 
 // elsewhere returns the other member, creating it if necessary.
 func (h *history) elsewhere() *history {
-	if h.other == nil {
-		h.other = newHistory(h.t, "new")
+	if h.otherMember == nil {
+		h.otherMember = newHistory(h.t, "new")
 	}
-	h.other.store, h.other.archive, h.other.options.Archive = h.store, h.archive, h.options.Archive
-	return h.other
+	h.otherMember.store, h.otherMember.archive, h.otherMember.options.Archive = h.store, h.archive, h.options.Archive
+	return h.otherMember
 }
 
 // failures maps the names used in histories to errors from the store, the disk and the spool.
@@ -308,7 +309,7 @@ var failures = map[string]error{
 	"unavailable": store.ErrUnavailable, "denied": store.ErrDenied, "missing": store.ErrNotFound, "exists": store.ErrExists, "no-bucket": store.ErrNoBucket,
 	"denied-with-advice": fmt.Errorf("403: %w: %s", store.ErrDenied, store.ErrDenied.NextStep()),
 	"timeout":            context.DeadlineExceeded, "untrusted": format.ErrUntrusted, "no-identity": format.ErrNoIdentity, "damaged": format.ErrDamaged,
-	"full": syscall.ENOSPC, "read-only": syscall.EROFS, "unreadable": syscall.EIO, "no-successor": errors.New("it does not continue from there"),
+	"full": syscall.ENOSPC, "read-only": syscall.EROFS, "unreadable": syscall.EIO, "no-successor": errors.New("the segment does not continue the chain"),
 	"lost-reply": memory.ErrUnreachable, "late": nil,
 }
 
@@ -317,7 +318,7 @@ var failures = map[string]error{
 func (h *history) fail(a arguments) {
 	err, known := failures[a[0]]
 	require.True(h.t, known, "no such fault: %s", a)
-	fault := memory.Fault{Op: memory.Op(strings.Replace(a.word(1), "any", "", 1)), Prefix: h.named(a.word(2)), Times: a.number(3), Err: err}
+	fault := memory.Fault{Op: memory.Op(strings.Replace(a.word(1), "any", "", 1)), Prefix: h.objectName(a.word(2)), Times: a.number(3), Err: err}
 	switch a[0] {
 	case "lost-reply":
 		fault.ReplyLost = true
@@ -327,8 +328,8 @@ func (h *history) fail(a arguments) {
 	h.store.Inject(fault)
 }
 
-// named returns an object name or a name prefix.
-func (h *history) named(word string) string {
+// objectName returns the object name or name prefix that a word of a history stands for.
+func (h *history) objectName(word string) string {
 	switch word {
 	case "newest-manifest":
 		return h.manifest()
@@ -402,11 +403,11 @@ func (h *history) copyNames() (names []string) {
 	found, err := filepath.Glob(filepath.Join(h.volume, "*.aside-*"))
 	require.NoError(h.t, err)
 	for _, path := range found {
-		of, suffix, _ := strings.Cut(filepath.Base(path), ".aside-")
+		original, suffix, _ := strings.Cut(filepath.Base(path), ".aside-")
 		for name, time := range copyTimes {
 			suffix = strings.Replace(suffix, time, name, 1)
 		}
-		names = append(names, of+" "+suffix)
+		names = append(names, original+" "+suffix)
 	}
 	return names
 }
@@ -420,11 +421,11 @@ var listings = map[string]PeerState{
 // setPeers changes the responses from the other members.
 func (h *history) setPeers(a arguments) {
 	o := h.peers
-	numbers := map[string]*int{"silent": &o.silent, "running": &o.run, "older": &o.older, "voters": &o.voters}
+	numbers := map[string]*int{"silent": &o.withoutQuorum, "running": &o.running, "older": &o.older, "voters": &o.voters}
 	for _, word := range a {
 		key, value, _ := strings.Cut(word, "=")
 		id, _ := strconv.ParseUint(value, 16, 64)
-		if number, is := numbers[key]; is {
+		if number, known := numbers[key]; known {
 			*number = arguments{value}.number(0)
 			continue
 		}
@@ -436,18 +437,18 @@ func (h *history) setPeers(a arguments) {
 			o.cluster = cmp.Or(id, h.etcd)
 		case "cluster":
 			identity := arguments{value}.identity()
-			o.id, o.of = identity.Cluster, identity.Generation
+			o.id, o.generation = identity.Cluster, identity.Generation
 		case "outdated":
 			o.outdated = errors.New(value)
 		case "blocked":
 			obstacle := map[string]error{"": nil, "learner": errors.New("a learner"), "too-few": peers.ErrTooFew}[value]
-			o.inTheWay = slices.Repeat([]error{obstacle}, 20)
+			o.blocked = slices.Repeat([]error{obstacle}, 20)
 		case "change-fails":
-			o.fail = value
+			o.failChange = value
 		case "revision":
-			o.reach = int64(arguments{value}.number(0))
+			o.revision = int64(arguments{value}.number(0))
 		case "gone-if-older":
-			o.hears = func(self peers.Self) PeerState {
+			o.respond = func(self peers.Self) PeerState {
 				if self.Volume == peers.Older || self.Volume == peers.Restores {
 					return peers.Gone
 				}
@@ -460,11 +461,11 @@ func (h *history) setPeers(a arguments) {
 		case "size":
 			o.size = int64(arguments{value}.number(0))
 		case "late":
-			o.late = value != "off"
+			o.notUploaded = value != "off"
 		case "no-quorum":
 			o.noQuorum = true
 		default:
-			h.t.Fatalf("the other members have no %s", key)
+			h.t.Fatalf("unknown setting of the other members: %s", key)
 		}
 	}
 }
@@ -476,26 +477,26 @@ func (h *history) runAndReport() {
 	defer cancel()
 	h.log.Reset()
 	files, objects, identity := h.onVolume(), h.stored(), h.identityText()
-	h.asked = len(h.store.Calls())
+	h.requestsBefore = len(h.store.Calls())
 	r, pauses, bounded, wait := h.recovery(), 0, 0, h.wait
 	r.wait = func(ctx context.Context, times int) {
 		if until, isBounded := ctx.Deadline(); isBounded {
-			require.LessOrEqual(h.t, time.Until(until), h.still)
+			require.LessOrEqual(h.t, time.Until(until), h.idleTime)
 			bounded++
 		}
 		wait(ctx, times)
 		pauses++
-		h.take(strconv.Itoa(pauses))
-		if pauses == h.patience {
+		h.performScheduled(strconv.Itoa(pauses))
+		if pauses == h.maxPauses {
 			cancel()
 		}
 	}
 	r.interrupt = func(next Action) error {
 		action := strings.ReplaceAll(string(next), " ", "-")
-		h.take(action)
-		if action == h.cut {
-			h.cut = ""
-			return errCut
+		h.performScheduled(action)
+		if action == h.interruptAt {
+			h.interruptAt = ""
+			return errInterrupted
 		}
 		return nil
 	}
@@ -505,7 +506,7 @@ func (h *history) runAndReport() {
 	switch {
 	case errors.Is(err, context.Canceled):
 		h.print("= waits")
-	case errors.Is(err, errCut):
+	case errors.Is(err, errInterrupted):
 		h.print("= cut off")
 	case isRefused:
 		h.print("= refused, exit status %d: %s", refusal.Status, err)
@@ -518,20 +519,20 @@ func (h *history) runAndReport() {
 	}
 	h.printIf(pauses > 0, "pauses: %d", pauses)
 	h.printIf(bounded > 0, "  %d of them end when the generation is idle", bounded)
-	h.printIf(r.Progress().Uncompared, "the status reports that the data were not compared with the store")
+	h.printIf(r.Progress().Uncompared, "the status reports that the data was not compared with the store")
 	h.printIf(r.Progress().Warning, "the status has a warning")
 	changed := fmt.Sprintf("preserved copies: %d, unfinished directories: %d", len(h.preserved()), len(h.leftovers()))
 	h.printIf(files != h.onVolume(), "the volume has changed; %s", changed)
-	h.printIf(identity != h.identityText(), "the data belong to %s", h.identityText())
+	h.printIf(identity != h.identityText(), "the data belongs to %s", h.identityText())
 	_, err = os.Stat(filepath.Join(h.member.DataDir, "member"))
 	h.printIf(err != nil, "the volume has no data")
 	h.printObjects("new in the store", h.stored(), objects)
 	h.printObjects("deleted from the store", objects, h.stored())
 	if h.peers != nil {
-		h.printIf(h.peers.size > 0, "the volume needs room for %d bytes", h.needed)
+		h.printIf(h.peers.size > 0, "the volume needs room for %d bytes", h.neededBytes)
 		h.printIf(len(h.peers.changes) > 0, "the cluster has %s the member", strings.Join(h.peers.changes, " and "))
 		h.peers.changes = nil
-		h.print("reported to the others: %s", h.peers.holds)
+		h.print("reported to the others: %s", h.peers.reported)
 	}
 }
 
@@ -551,10 +552,11 @@ func (h *history) printObjects(what string, names, others []string) {
 	h.printIf(len(names) > 0, "%s: %s", what, strings.Join(names, ", "))
 }
 
-// take performs the steps that are due at a given point of the run. Each step is performed only once.
-func (h *history) take(moment string) {
-	due := h.due[moment]
-	delete(h.due, moment)
+// performScheduled performs the steps that are scheduled for a pause, given by its number, or for an action. Each step
+// is performed only once.
+func (h *history) performScheduled(point string) {
+	due := h.scheduled[point]
+	delete(h.scheduled, point)
 	for _, words := range due {
 		h.step(words)
 	}
@@ -570,8 +572,8 @@ func (h *history) printIf(holds bool, form string, values ...any) {
 // record.
 func (h *history) onVolume() string {
 	files := slices.DeleteFunc(h.files(), func(name string) bool { return name == recordFile })
-	is, err := datadir.ReadPosition(h.member.DataDir)
-	return fmt.Sprint(files, is.ClusterID, is.MemberID, is.Members, is.Revision, is.HighestRevision, is.Index, err)
+	p, err := datadir.ReadPosition(h.member.DataDir)
+	return fmt.Sprint(files, p.ClusterID, p.MemberID, p.Members, p.Revision, p.HighestRevision, p.Index, err)
 }
 
 func (h *history) identityText() string {
@@ -615,7 +617,7 @@ var varying = []struct {
 
 var newCluster = regexp.MustCompile(`\b[0-9a-f]{32}\b`)
 
-// normalized removes paths, times and IDs, which differ between runs, from the results.
+// normalized returns the results with placeholders for paths, times and IDs, which differ between runs.
 func (h *history) normalized() string {
 	text := strings.ReplaceAll(h.results.String(), h.volume, "VOLUME")
 	for _, each := range varying {

@@ -73,7 +73,7 @@ func (j *job) dropClaim() (Event, Facts, error) {
 func (j *job) checkSpace() (Event, Facts, error) {
 	err := j.volume.checkRename()
 	if err == nil {
-		if lacks := j.volume.freeSpace(restore.NewSource(j.options.Archive, j.backups.last.path), patience); lacks != nil {
+		if lacks := j.volume.freeSpace(restore.NewSource(j.options.Archive, j.backups.last.path), storeTimeout); lacks != nil {
 			return RoomLacking, Facts{Err: lacks}, nil
 		}
 	}
@@ -239,7 +239,7 @@ func (j *job) verify() (Event, Facts, error) {
 // store can no longer be verified, createGeneration gives up the claim: waiting would not help, and the next
 // request to the store reports the error.
 func (j *job) createGeneration() (Event, Facts, error) {
-	ctx, cancel := context.WithTimeout(j.ctx, patience)
+	ctx, cancel := context.WithTimeout(j.ctx, storeTimeout)
 	defer cancel()
 	switch err := j.tryClaim(ctx); {
 	case err == nil:

@@ -47,7 +47,7 @@ func New(options Options) *Recovery {
 	}
 	r := &Recovery{volume: datadir.Validator{Run: options.Validate}, status: bootstrap.New, environment: environment{
 		options: options, checkRoom: seed.Seed.CheckSpace, now: time.Now, wait: backOff,
-		idleTime: stillness, serveAfter: comparing, lateMounts: settling,
+		idleTime: stillness, serveAfter: compareTimeout, lateMounts: mountTimeout,
 	}}
 	r.stopped, r.stop = context.WithCancel(context.Background())
 	return r
@@ -437,9 +437,9 @@ func (r *runner) report(from State, event Event, facts Facts, decision statemach
 
 // Ways out for stores with unusable metadata.
 const (
-	putNameBack = "restore the object, for example from an earlier version in the bucket; or, if the backups in its folder are unwanted or of unknown origin, " +
+	restoreObject = "restore the object, for example from an earlier version in the bucket; or, if the backups in its folder are unwanted or of unknown origin, " +
 		"move the whole folder elsewhere to continue from the previous generation"
-	believe = "add the key to the --backup-trusted-keys file or to --backup-identities; or, if the signer is unknown, delete the object (for generation.json, delete its whole folder)"
+	trustKey = "add the key to the --backup-trusted-keys file or to --backup-identities; or, if the signer is unknown, delete the object (for generation.json, delete its whole folder)"
 )
 
 // waysOut lists the ways out of refusals that are not decisions. For other events, the error contains the way out.
@@ -456,7 +456,7 @@ var waysOut = map[Event]string{
 func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	switch {
 	case errors.Is(err, archive.ErrNameless):
-		return putNameBack
+		return restoreObject
 	case errors.Is(err, archive.ErrUnsigned):
 		return "set the flag, or create the data directory with etcd-wrapper restore and use a separate --backup-store for the new cluster"
 	case errors.Is(err, syscall.EROFS):
@@ -464,7 +464,7 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	case row.From != Decide:
 		return waysOut[row.On]
 	case r.facts.Answer == StoreLocked && r.backups.last.Cluster.Cluster == "": // no revision can be reported here
-		return believe
+		return trustKey
 	}
 	way := storeWayOut(err, r.decision.WayOut)
 	if c := r.facts.caseOf(); row.On == Refuse && c.Asked == AskedNever && c.Store == relation.Ours {

@@ -31,53 +31,53 @@ import (
 var at = time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 
 // If the store hangs, etcd must start with valid data once the time limit has passed.
-func TestValidDataAreServedWhenTheStoreHangs(t *testing.T) {
-	w := newFilledWorld(t)
-	w.options.FlushSpool = func(ctx context.Context, _ archive.Identity, _ int64) error {
+func TestValidDataIsServedWhenTheStoreHangs(t *testing.T) {
+	f := newFilledFixture(t)
+	f.options.FlushSpool = func(ctx context.Context, _ archive.Identity, _ int64) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	r := w.recovery()
+	r := f.recovery()
 	r.serveAfter = time.Millisecond
-	require.NoError(t, w.prepare(r))
+	require.NoError(t, f.prepare(r))
 	assert.True(t, r.Progress().Uncompared)
 }
 
 func TestValidVolumeIsNotChanged(t *testing.T) {
-	w := newFilledWorld(t)
-	w.put("another key")
-	before := positionOf(t, w.member.DataDir)
-	require.NoError(t, w.run())
-	assert.Equal(t, before, positionOf(t, w.member.DataDir))
-	assert.Len(t, w.generations(), 1)
-	assert.NoFileExists(t, filepath.Join(w.volume, recordFile))
+	f := newFilledFixture(t)
+	f.put("another key")
+	before := positionOf(t, f.member.DataDir)
+	require.NoError(t, f.run())
+	assert.Equal(t, before, positionOf(t, f.member.DataDir))
+	assert.Len(t, f.generations(), 1)
+	assert.NoFileExists(t, filepath.Join(f.volume, recordFile))
 }
 
 // If etcd would refuse to create the cluster, recovery must not initialize the store.
 func TestClusterThatEtcdRefusesIsNotFounded(t *testing.T) {
-	w := newWorld(t)
-	w.member.InitialCluster += ",default=http://a:1,b=http://b:1"
-	err := w.run()
+	f := newFixture(t)
+	f.member.InitialCluster += ",default=http://a:1,b=http://b:1"
+	err := f.run()
 	require.ErrorContains(t, err, "use the same URLs in both")
-	assert.Equal(t, exitcode.BadConfig, w.statusOf(err))
-	assert.Empty(t, w.objects(""))
+	assert.Equal(t, exitcode.BadConfig, f.statusOf(err))
+	assert.Empty(t, f.objects(""))
 }
 
 func TestRestoreThatWasDoneIsLoggedOnce(t *testing.T) {
-	w := newFilledWorld(t)
-	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
-	require.NoError(t, w.run())
-	r := w.recovery()
+	f := newFilledFixture(t)
+	f.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
+	require.NoError(t, f.run())
+	r := f.recovery()
 	for range 2 {
-		require.NoError(t, w.prepare(r))
+		require.NoError(t, f.prepare(r))
 	}
-	assert.Equal(t, 1, strings.Count(w.log.String(), "restore \\\"drop\\\" has already been done"))
+	assert.Equal(t, 1, strings.Count(f.log.String(), "restore \\\"drop\\\" has already been done"))
 }
 
 func TestProgressWhileTheStoreIsUnreachable(t *testing.T) {
-	w := newFilledWorld(t)
-	w.store.Inject(memory.Fault{Op: memory.Get, Times: 3, Err: memory.ErrUnreachable})
-	r := w.recovery()
+	f := newFilledFixture(t)
+	f.store.Inject(memory.Fault{Op: memory.Get, Times: 3, Err: memory.ErrUnreachable})
+	r := f.recovery()
 	var waits, asks []Progress
 	r.wait = func(context.Context, int) { waits = append(waits, r.Progress()) }
 	r.interrupt = func(action Action) error {
@@ -86,49 +86,49 @@ func TestProgressWhileTheStoreIsUnreachable(t *testing.T) {
 		}
 		return nil
 	}
-	require.NoError(t, w.prepare(r))
+	require.NoError(t, f.prepare(r))
 	require.Len(t, waits, 3)
-	for _, is := range waits {
-		assert.Equal(t, AskStore, is.State)
-		assert.Equal(t, waits[0].Since, is.Since, "since the store cannot be read")
-		assert.Contains(t, is.Reason, "memory://test/: store unavailable: dial tcp: connection refused; check that the store is reachable")
-		assert.Contains(t, is.Reason, "; next attempt within ")
+	for _, progress := range waits {
+		assert.Equal(t, AskStore, progress.State)
+		assert.Equal(t, waits[0].Since, progress.Since, "a retry does not change the time")
+		assert.Contains(t, progress.Reason, "memory://test/: store unavailable: dial tcp: connection refused; check that the store is reachable")
+		assert.Contains(t, progress.Reason, "; next attempt within ")
 	}
-	for _, is := range asks[1:] {
-		assert.Contains(t, is.Reason, "store unavailable", "while it is asked again")
-		assert.NotContains(t, is.Reason, "next attempt")
+	for _, progress := range asks[1:] {
+		assert.Contains(t, progress.Reason, "store unavailable", "the reason is still shown during the next request")
+		assert.NotContains(t, progress.Reason, "next attempt")
 	}
 }
 
-func TestSpoolIsUploadedUnlessValidDataHaveIt(t *testing.T) {
+func TestSpoolIsUploadedUnlessValidDataIncludesIt(t *testing.T) {
 	for name, test := range map[string]struct {
-		action func(*world)
-		has    archive.Identity // identity of the data on the volume
+		action func(*fixture)
+		has    archive.Identity // identity that FlushSpool receives; zero if there is no valid data
 	}{
-		"valid":  {func(*world) {}, archive.Identity{Cluster: ours, Generation: 1}},
+		"valid":  {func(*fixture) {}, archive.Identity{Cluster: ours, Generation: 1}},
 		"broken": {losses["broken"], archive.Identity{}},
 		"empty":  {losses["empty"], archive.Identity{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newFilledWorld(t)
-			reach := positionOf(t, w.member.DataDir).HighestRevision
-			test.action(w)
+			f := newFilledFixture(t)
+			reach := positionOf(t, f.member.DataDir).HighestRevision
+			test.action(f)
 			flushes := 0
-			w.options.FlushSpool = func(_ context.Context, data archive.Identity, told int64) error {
+			f.options.FlushSpool = func(_ context.Context, data archive.Identity, received int64) error {
 				flushes++
 				assert.Equal(t, test.has, data)
-				assert.True(t, told == reach || !data.Known())
-				assert.Len(t, w.generations(), 1)
+				assert.True(t, received == reach || !data.Known())
+				assert.Len(t, f.generations(), 1)
 				return nil
 			}
-			require.NoError(t, w.run())
+			require.NoError(t, f.run())
 			assert.Equal(t, 1, flushes)
 		})
 	}
 }
 
-// validated returns a Recovery that uses the given validation.
-func validated(t *testing.T, verify datadir.Validation) *Recovery {
+// newRecovery returns a Recovery that uses the given validation.
+func newRecovery(t *testing.T, verify datadir.Validation) *Recovery {
 	t.Helper()
 	volume := t.TempDir()
 	dataDir := filepath.Join(volume, "new.etcd")
@@ -161,7 +161,7 @@ func TestStatusIsReadOnce(t *testing.T) {
 		bootstrap.Successful: nil,
 		bootstrap.Failed:     errors.New("broken"),
 	} {
-		r := validated(t, validationOf(result))
+		r := newRecovery(t, validationOf(result))
 		requireStatus(t, r, bootstrap.New)
 		requireStatus(t, r, bootstrap.New)
 		initialize(t, r)
@@ -171,7 +171,7 @@ func TestStatusIsReadOnce(t *testing.T) {
 }
 
 func TestStatusIsKeptIfTheReaderHasLeft(t *testing.T) {
-	r := validated(t, validationOf(nil))
+	r := newRecovery(t, validationOf(nil))
 	initialize(t, r)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
@@ -184,7 +184,7 @@ func TestStatusIsKeptIfTheReaderHasLeft(t *testing.T) {
 func TestTriggerStartsOnlyOneRun(t *testing.T) {
 	var runs atomic.Int32
 	release := make(chan struct{})
-	r := validated(t, func(context.Context, string, bootstrap.Mode) ([]string, error) {
+	r := newRecovery(t, func(context.Context, string, bootstrap.Mode) ([]string, error) {
 		runs.Add(1)
 		<-release
 		return nil, nil
@@ -195,7 +195,7 @@ func TestTriggerStartsOnlyOneRun(t *testing.T) {
 	}
 	close(release)
 	r.running.Wait()
-	require.NoError(t, r.Trigger(t.Context(), bootstrap.Full), "the result was not read yet")
+	require.NoError(t, r.Trigger(t.Context(), bootstrap.Full), "no new run starts until the result is read")
 	r.running.Wait()
 	require.EqualValues(t, 1, runs.Load())
 	requireStatus(t, r, bootstrap.Successful)
@@ -206,7 +206,7 @@ func TestUnknownModeMeansFull(t *testing.T) {
 		bootstrap.Sanity: bootstrap.Sanity, bootstrap.Full: bootstrap.Full, "": bootstrap.Full, "SANITY": bootstrap.Full,
 	} {
 		ran := make(chan bootstrap.Mode, 1)
-		r := validated(t, func(_ context.Context, _ string, mode bootstrap.Mode) ([]string, error) {
+		r := newRecovery(t, func(_ context.Context, _ string, mode bootstrap.Mode) ([]string, error) {
 			ran <- mode
 			return nil, nil
 		})
@@ -219,7 +219,7 @@ func TestUnknownModeMeansFull(t *testing.T) {
 func TestCloseStopsAnInitializationAndWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := false
-		r := validated(t, func(ctx context.Context, _ string, _ bootstrap.Mode) ([]string, error) {
+		r := newRecovery(t, func(ctx context.Context, _ string, _ bootstrap.Mode) ([]string, error) {
 			<-ctx.Done()
 			time.Sleep(time.Second) // in fake time
 			ended = true
@@ -240,7 +240,7 @@ func TestCloseStopsAnInitializationAndWaits(t *testing.T) {
 }
 
 func TestFailureIsReportedAndLoggedOnce(t *testing.T) {
-	r := validated(t, validationOf(errors.New("db: invalid page")))
+	r := newRecovery(t, validationOf(errors.New("db: invalid page")))
 	var log bytes.Buffer
 	r.options.Log = zerolog.New(&log).Level(zerolog.ErrorLevel)
 	require.NoError(t, r.WhyFailed())
@@ -257,7 +257,7 @@ func TestFailureIsReportedAndLoggedOnce(t *testing.T) {
 }
 
 func TestConfigIsTheValidatedOne(t *testing.T) {
-	r := validated(t, validationOf(nil))
+	r := newRecovery(t, validationOf(nil))
 	first, second := "name: etcd-0\ndata-dir: "+r.options.Config.DataDir, "name: another"
 	r.options.Config.File = filepath.Join(t.TempDir(), "etcd.yaml")
 	require.NoError(t, os.WriteFile(r.options.Config.File, []byte(first), 0o600))
@@ -270,8 +270,8 @@ func TestConfigIsTheValidatedOne(t *testing.T) {
 }
 
 func TestMissingConfigFails(t *testing.T) {
-	r := validated(t, func(context.Context, string, bootstrap.Mode) ([]string, error) {
-		return nil, errors.New("nobody knows what to validate")
+	r := newRecovery(t, func(context.Context, string, bootstrap.Mode) ([]string, error) {
+		return nil, errors.New("validation must not be called")
 	})
 	r.options.Config.File = filepath.Join(t.TempDir(), "etcd.yaml")
 	initialize(t, r)
@@ -281,53 +281,53 @@ func TestMissingConfigFails(t *testing.T) {
 
 // A locked or unreadable database must not be mistaken for a new member.
 func TestUnreadableVolumeIsNotEmpty(t *testing.T) {
-	w, o := ofThree(t)
-	held, err := bolt.Open(w.database(), 0o600, nil)
+	f, o := memberOfThree(t)
+	held, err := bolt.Open(f.database(), 0o600, nil)
 	require.NoError(t, err)
 	defer held.Close()
-	_, err = w.recovery().prepare(t.Context(), w.member, func(context.Context) error { return nil })
+	_, err = f.recovery().prepare(t.Context(), f.member, func(context.Context) error { return nil })
 	require.ErrorContains(t, err, "cannot read the last revision of the data")
-	assert.Empty(t, w.preserved())
+	assert.Empty(t, f.preserved())
 	assert.Empty(t, o.changes)
 }
 
 // Data that cannot be read completely must count as damaged even if it has passed validation, because a sanity
 // validation may miss the damage.
 func TestPartlyReadableVolumeIsDamaged(t *testing.T) {
-	w, o := ofThree(t)
-	w.damage()
+	f, o := memberOfThree(t)
+	f.damage()
 	o.listing = peers.Unknown
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	w.wait = func(context.Context, int) { cancel() }
-	_, err := w.recovery().prepare(ctx, w.member, func(context.Context) error { return nil })
+	f.wait = func(context.Context, int) { cancel() }
+	_, err := f.recovery().prepare(ctx, f.member, func(context.Context) error { return nil })
 	require.ErrorIs(t, err, context.Canceled)
-	assert.Equal(t, peers.Ruins, o.holds)
-	assert.Empty(t, w.preserved())
+	assert.Equal(t, peers.Ruins, o.reported)
+	assert.Empty(t, f.preserved())
 }
 
-// etcd must start with the valid data without waiting for the store.
+// etcd must start with valid data even if the store does not respond and cannot show which copies may be deleted.
 func TestFullVolumeDoesNotWaitForAStoreThatHangs(t *testing.T) {
-	w := newFilledWorld(t)
-	w.verify()
-	w.options.Never, w.options.SpoolDir, w.room = true, filepath.Join(w.options.VolumeDir, "spool"), 0
+	f := newFilledFixture(t)
+	f.recordRestoreTest()
+	f.options.Never, f.options.SpoolDir, f.room = true, filepath.Join(f.options.VolumeDir, "spool"), 0
 	for _, name := range []string{"new.etcd.aside-" + copyTimes["oldest"], "new.etcd.aside-" + copyTimes["newest"], "spool.aside-" + copyTimes["newest"]} {
-		require.NoError(t, os.MkdirAll(filepath.Join(w.volume, name, "member"), 0o700))
+		require.NoError(t, os.MkdirAll(filepath.Join(f.volume, name, "member"), 0o700))
 	}
-	w.store.Inject(memory.Fault{Hang: true})
+	f.store.Inject(memory.Fault{Hang: true})
 	synctest.Test(t, func(t *testing.T) {
-		w.t = t
+		f.t = t
 		start := time.Now()
-		require.NoError(t, w.run())
+		require.NoError(t, f.run())
 		assert.LessOrEqual(t, time.Since(start), 5*time.Second)
 	})
-	w.t = t
-	assert.Len(t, w.preservedCopies(), 2)
-	assert.NoDirExists(t, w.member.DataDir+".aside-"+copyTimes["oldest"])
+	f.t = t
+	assert.Len(t, f.preservedCopies(), 2)
+	assert.NoDirExists(t, f.member.DataDir+".aside-"+copyTimes["oldest"])
 }
 
-// locked locks a directory or file until the test ends.
-func locked(t *testing.T, path string) {
+// lock locks a directory or file until the test ends.
+func lock(t *testing.T, path string) {
 	t.Helper()
 	file, err := os.Open(path)
 	require.NoError(t, err)
@@ -339,47 +339,47 @@ func locked(t *testing.T, path string) {
 func TestDirectoryOfAnotherProcessIsKept(t *testing.T) {
 	for _, ending := range []string{restoredSuffix, restoredSuffix + unfinishedSuffix} {
 		t.Run(ending, func(t *testing.T) {
-			w := newFilledWorld(t)
-			w.damage()
-			theirs := w.member.DataDir + ending
+			f := newFilledFixture(t)
+			f.damage()
+			theirs := f.member.DataDir + ending
 			require.NoError(t, os.MkdirAll(filepath.Join(theirs, "member"), 0o700))
-			locked(t, theirs)
-			require.ErrorIs(t, w.run(), seed.ErrInUse)
+			lock(t, theirs)
+			require.ErrorIs(t, f.run(), seed.ErrInUse)
 			assert.DirExists(t, filepath.Join(theirs, "member"))
-			assert.Empty(t, w.preserved())
+			assert.Empty(t, f.preserved())
 		})
 	}
 }
 
 func TestBuiltDirectoryIsLockedUntilInstalled(t *testing.T) {
-	w := newFilledWorld(t)
-	w.damage()
+	f := newFilledFixture(t)
+	f.damage()
 	seen := 0
-	require.NoError(t, w.runWith(func(action Action) error {
+	require.NoError(t, f.runWith(func(action Action) error {
 		if action == ProveData || action == ClaimGeneration || action == InstallData {
 			seen++
-			_, err := seed.Lock(w.member.DataDir + restoredSuffix)
+			_, err := seed.Lock(f.member.DataDir + restoredSuffix)
 			require.ErrorIs(t, err, seed.ErrInUse, action)
 		}
 		return nil
 	}))
 	assert.Equal(t, 3, seen)
-	held, err := seed.Lock(w.member.DataDir)
-	require.NoError(t, err, "etcd-wrapper locks it now")
+	held, err := seed.Lock(f.member.DataDir)
+	require.NoError(t, err, "the lock is released at the end of the run")
 	require.NoError(t, held.Close())
-	w.requireEnd([]string{"key"}, 1)
+	f.requireRestored([]string{"key"}, 1)
 }
 
-func TestDataInUseAreNotMoved(t *testing.T) {
-	for message, of := range map[string]struct{ lose, happens func(*world) }{
-		"data appeared in the": {(*world).lose, func(w *world) { require.NoError(t, os.MkdirAll(filepath.Dir(w.database()), 0o700)) }},
-		"a running etcd has ":  {(*world).damage, func(w *world) { locked(t, w.database()) }},
+func TestDataInUseIsNotMoved(t *testing.T) {
+	for message, test := range map[string]struct{ lose, happens func(*fixture) }{
+		"data appeared in the": {(*fixture).lose, func(f *fixture) { require.NoError(t, os.MkdirAll(filepath.Dir(f.database()), 0o700)) }},
+		"a running etcd has ":  {(*fixture).damage, func(f *fixture) { lock(t, f.database()) }},
 	} {
-		w := newFilledWorld(t)
-		of.lose(w)
-		var there []string
-		require.ErrorContains(t, w.runWith(before(SetVolumeAside, func() error { of.happens(w); there = w.files(); return nil })), message)
-		assert.Equal(t, there, w.files())
-		assert.Empty(t, w.preserved())
+		f := newFilledFixture(t)
+		test.lose(f)
+		var files []string
+		require.ErrorContains(t, f.runWith(before(SetVolumeAside, func() error { test.happens(f); files = f.files(); return nil })), message)
+		assert.Equal(t, files, f.files())
+		assert.Empty(t, f.preserved())
 	}
 }

@@ -123,15 +123,15 @@ func (s *session) isValid() bool { return s.facts.Volume == VolumeValid }
 func (s *session) owner() string { return s.options.Owner(s.member.InitialClusterToken) }
 
 const (
-	patience = 2 * time.Minute  // timeout of a request to the store, an upload from the volume, or a claim
-	brief    = 10 * time.Second // timeout of a request to the store that is allowed to fail
+	storeTimeout      = 2 * time.Minute  // timeout of a request to the store, an upload from the volume, or a claim
+	shortStoreTimeout = 10 * time.Second // timeout of a request to the store that is allowed to fail
 
-	firstPause   = 1500 * time.Millisecond
-	longestPause = 23 * time.Second
-	moment       = 300 * time.Millisecond // pause before retrying a request that was answered
+	firstPause    = 1500 * time.Millisecond
+	longestPause  = 23 * time.Second
+	answeredPause = 300 * time.Millisecond // pause before retrying a request that was answered
 
-	comparing = 10 * time.Second // how long valid data waits to be compared with the store
-	settling  = 10 * time.Second // how long a cluster of empty volumes waits for late mounts
+	compareTimeout = 10 * time.Second // how long valid data waits to be compared with the store
+	mountTimeout   = 10 * time.Second // how long a cluster of empty volumes waits for late mounts
 )
 
 // longestWait returns the longest pause of backOff in whole seconds. The pause grows by half with each attempt.
@@ -146,7 +146,7 @@ func longestWait(times int) time.Duration {
 // backOff waits before the next attempt, depending on the number of failed attempts, or until ctx is done. Pauses
 // are randomized so that members that start together do not send requests at the same time.
 func backOff(ctx context.Context, times int) {
-	pause := moment
+	pause := answeredPause
 	if times > 0 {
 		pause = longestWait(times)/3 + rand.N(longestWait(times)*2/3)
 	}

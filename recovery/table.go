@@ -15,16 +15,16 @@ var Table = statemachine.Expand(written)
 
 const always = statemachine.Always
 
-// working is the group of states in which work can fail because of the volume or a bug.
-var working = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Adopt, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
+// workStates is the group of states in which work can fail because of the volume or a bug.
+var workStates = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Adopt, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
 
-// weighing is the group of states in which a listed object may turn out to be missing from the store.
-var weighing = statemachine.Group{Flush, MakeRoom, Build}
+// readingStates is the group of states in which a listed object may turn out to be missing from the store.
+var readingStates = statemachine.Group{Flush, MakeRoom, Build}
 
 // Actions used by more than one row.
 var (
-	deciding = []Action{DecideNow}
-	askPeers = []Action{AskThePeers}
+	decideNow = []Action{DecideNow}
+	askPeers  = []Action{AskThePeers}
 )
 
 // written is the table before expansion. Rows with the same From and On are adjacent, and all but the last have a
@@ -38,7 +38,7 @@ var written = statemachine.Entries{
 	{Resume, ClaimFound, always, Prove, []Action{ProveData}, "resuming an interrupted restore with the data directory that it built"},
 	{Resume, InstallFound, always, Install, []Action{Remember}, "recording an interrupted restore that is already installed"},
 
-	{Examine, Examined, always, Decide, deciding, "the state of the volume is known"},
+	{Examine, Examined, always, Decide, decideNow, "the state of the volume is known"},
 
 	{Decide, StartEtcd, always, Ready, nil, "etcd may open the data directory as it is"},
 	{Decide, FoundCluster, always, Ready, nil, "etcd creates a new cluster"},
@@ -57,7 +57,7 @@ var written = statemachine.Entries{
 	{Decide, Refuse, always, Refused, nil, "user action is required"},
 	{Decide, Decline, always, Refused, nil, "the request cannot be fulfilled"},
 
-	{AskPeers, PeersTold, always, Decide, deciding, "the peers have responded"},
+	{AskPeers, PeersTold, always, Decide, decideNow, "the peers have responded"},
 	{AskPeers, Elapsed, always, AskPeers, askPeers, "the pause is over"},
 
 	{Adopt, Taken, always, Ready, nil, "the store has a new generation for the data"},
@@ -67,13 +67,13 @@ var written = statemachine.Entries{
 	{statemachine.Group{Leave, Enter}, Changed, always, AskPeers, askPeers, "the membership of the cluster has changed"},
 	{statemachine.Group{Leave, Enter}, PeersSilent, always, AskPeers, []Action{PacePeers}, "the membership may not have changed; asking the peers again"},
 
-	{statemachine.Group{AskStore, Flush, MakeRoom, Build}, Answered, always, Decide, deciding, "the store has responded"},
+	{statemachine.Group{AskStore, Flush, MakeRoom, Build}, Answered, always, Decide, decideNow, "the store has responded"},
 	{AskStore, Stuck, always, Refused, nil, "a restore would lose queued segments that cannot be uploaded"},
 	{AskStore, Elapsed, always, AskStore, []Action{FlushSpool, AskTheStore}, "the pause is over"},
 
 	{Flush, Flushed, Several, AskPeers, askPeers, "the volume was uploaded; the restore starts once all members have uploaded theirs"},
 	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "as much of the volume's data as possible was uploaded; the volume will be preserved"},
-	{weighing, Missing, always, AskStore, []Action{PaceStore}, "an object in the store is missing, possibly because of a delayed listing or a merge; searching again before restoring an older backup"},
+	{readingStates, Missing, always, AskStore, []Action{PaceStore}, "an object in the store is missing, possibly because of a delayed listing or a merge; searching again before restoring an older backup"},
 	{statemachine.Group{MakeRoom, Build}, StoreSilent, always, AskStore, []Action{PaceStore}, "the store became unreachable; reading it and fetching the backup again"},
 	{statemachine.Group{MakeRoom, Build}, RoomLacking, always, Refused, nil, "the volume has no room for both the restored data and the old data, so the fetched data was removed"},
 	{MakeRoom, RoomEnough, always, Build, []Action{EndAdopted, BuildData}, "the volume has room for both the restored data and the old data"},
@@ -97,7 +97,7 @@ var written = statemachine.Entries{
 	{Install, Installed, StillAsked, Examine, []Action{ValidateVolume}, "an interrupted restore was completed, but another restore has been requested"},
 	{Install, Installed, always, Ready, nil, "the restored data is installed"},
 
-	{working, Broke, always, Refused, nil, "retrying recovery from this step"},
+	{workStates, Broke, always, Refused, nil, "retrying recovery from this step"},
 }
 
 // Elsewhere handles events that have no row in Table. An event that ends a state's work is accepted only in that

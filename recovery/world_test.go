@@ -45,131 +45,131 @@ func TestMain(m *testing.M) {
 // ours is the ID of the test cluster.
 const ours = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 
-// A world consists of a store and a volume with the data of a closed etcd.
-type world struct {
-	t       *testing.T
-	volume  string
-	older   string // copy of the data directory for rollBack
-	member  Member
-	store   *memory.Store
-	archive *archive.Archive
-	options Options
-	log     bytes.Buffer
-	clock   time.Time        // advances only during pauses if set by setClock
-	now     func() time.Time // nil for the system clock
-	wait    func(context.Context, int)
-	still   time.Duration // idle time before a generation may be replaced; 0 disables the wait
-	late    time.Duration // how long a multi-member cluster without data waits for volumes to be mounted
-	needed  int64         // number of bytes required by the last check of the free space
-	room    int           // number of preserved copies that fit on the volume; negative means unlimited
+// A fixture is a member that is not running etcd, with its volume, its store and the options of its Recovery.
+type fixture struct {
+	t           *testing.T
+	volume      string
+	copyDir     string // copy of the data directory for rollBack
+	member      Member
+	store       *memory.Store
+	archive     *archive.Archive
+	options     Options
+	log         bytes.Buffer
+	clock       time.Time        // advances only during pauses if set by setClock
+	now         func() time.Time // nil for the system clock
+	wait        func(context.Context, int)
+	idleTime    time.Duration // idle time before a generation may be replaced; 0 disables the wait
+	lateMounts  time.Duration // how long a multi-member cluster without data waits for volumes to be mounted
+	neededBytes int64         // number of bytes for which recovery last checked the free space
+	room        int           // number of preserved copies that fit on the volume; negative means unlimited
 }
 
-func asItsToken(token string) string { return token }
+func tokenAsOwner(token string) string { return token }
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	w := &world{t: t, volume: t.TempDir(), store: memory.New(), room: -1}
-	w.archive = archive.New(w.store, &format.Keys{})
-	w.member = Member{
-		Config: embed.NewConfig(), DataDir: filepath.Join(w.volume, "new.etcd"), PeerURLs: types.MustNewURLs([]string{"http://127.0.0.1:1"}), Alone: true,
+	f := &fixture{t: t, volume: t.TempDir(), store: memory.New(), room: -1}
+	f.archive = archive.New(f.store, &format.Keys{})
+	f.member = Member{
+		Config: embed.NewConfig(), DataDir: filepath.Join(f.volume, "new.etcd"), PeerURLs: types.MustNewURLs([]string{"http://127.0.0.1:1"}), Alone: true,
 	}
-	w.options = Options{
-		Archive: w.archive, VolumeDir: w.volume, Validate: datadir.Verify, Log: zerolog.New(&w.log), Owner: asItsToken,
+	f.options = Options{
+		Archive: f.archive, VolumeDir: f.volume, Validate: datadir.Verify, Log: zerolog.New(&f.log), Owner: tokenAsOwner,
 		FlushSpool: func(context.Context, archive.Identity, int64) error { return nil },
 	}
-	w.wait = func(context.Context, int) {}
-	return w
+	f.wait = func(context.Context, int) {}
+	return f
 }
 
-// newFilledWorld returns a world with data and a backup.
-func newFilledWorld(t *testing.T) *world {
+// newFilledFixture returns a fixture with one key on the volume and a backup of it.
+func newFilledFixture(t *testing.T) *fixture {
 	t.Helper()
-	w := newWorld(t)
-	w.fill()
-	return w
+	f := newFixture(t)
+	f.fill()
+	return f
 }
 
 // fill runs an etcd server that writes one key to the volume, and then backs up the volume.
-func (w *world) fill() {
-	w.t.Helper()
-	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
-	w.backUp()
+func (f *fixture) fill() {
+	f.t.Helper()
+	require.NoError(f.t, os.Rename(datadirtest.Initialized(f.t), f.member.DataDir))
+	f.backUp()
 }
 
 // backUp initializes the store and stores a full snapshot of the volume.
-func (w *world) backUp() {
-	w.t.Helper()
-	w.found(time.Now())
-	w.uploadFull(ours)
+func (f *fixture) backUp() {
+	f.t.Helper()
+	f.initStore(time.Now())
+	f.uploadFull(ours)
 }
 
 // uploadFull stores a full snapshot of the volume in a cluster's first generation.
-func (w *world) uploadFull(cluster string) {
-	w.t.Helper()
-	w.uploadFullAs("", cluster, 1, time.Now())
+func (f *fixture) uploadFull(cluster string) {
+	f.t.Helper()
+	f.uploadFullAs("", cluster, 1, time.Now())
 }
 
 // uploadFullAs stores a full snapshot of the volume as the given member and with the given time.
-func (w *world) uploadFullAs(member, cluster string, generation int, made time.Time) {
-	w.t.Helper()
-	stands := positionOf(w.t, w.member.DataDir)
-	database, err := os.Open(w.database())
-	require.NoError(w.t, err)
+func (f *fixture) uploadFullAs(member, cluster string, generation int, made time.Time) {
+	f.t.Helper()
+	position := positionOf(f.t, f.member.DataDir)
+	database, err := os.Open(f.database())
+	require.NoError(f.t, err)
 	defer database.Close()
-	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
-		Cluster: cluster, Generation: generation, Revision: stands.Revision, Chain: format.Seed(cluster, generation, stands.Revision),
+	_, err = archivetest.PutFull(f.t.Context(), f.archive, archive.Full{
+		Cluster: cluster, Generation: generation, Revision: position.Revision, Chain: format.Seed(cluster, generation, position.Revision),
 		Time: made.UTC().Truncate(time.Second), Reason: "requested", Member: member,
 	}, database)
-	require.NoError(w.t, err)
+	require.NoError(f.t, err)
 }
 
-// found initializes the store for the data, like the backup writer.
-func (w *world) found(created time.Time) {
-	w.t.Helper()
-	_, err := w.archive.Create(w.t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.InitialClusterToken, Etcd: hex(positionOf(w.t, w.member.DataDir).ClusterID), Created: created}, 1)
-	require.NoError(w.t, err)
-	if identity, err := archive.ReadIdentity(w.member.DataDir); !identity.Known() {
-		require.NoError(w.t, err)
-		w.setGeneration(1)
+// initStore creates the cluster and its first generation in the store, like the backup writer.
+func (f *fixture) initStore(created time.Time) {
+	f.t.Helper()
+	_, err := f.archive.Create(f.t.Context(), archive.Cluster{Cluster: ours, Owner: f.member.InitialClusterToken, Etcd: hex(positionOf(f.t, f.member.DataDir).ClusterID), Created: created}, 1)
+	require.NoError(f.t, err)
+	if identity, err := archive.ReadIdentity(f.member.DataDir); !identity.Known() {
+		require.NoError(f.t, err)
+		f.setGeneration(1)
 	}
 }
 
 // setGeneration sets the generation in the identity of the data.
-func (w *world) setGeneration(generation int) {
-	w.t.Helper()
-	require.NoError(w.t, archive.Identity{Cluster: ours, Generation: generation}.Write(w.member.DataDir))
+func (f *fixture) setGeneration(generation int) {
+	f.t.Helper()
+	require.NoError(f.t, archive.Identity{Cluster: ours, Generation: generation}.Write(f.member.DataDir))
 }
 
 // positionOf returns the position of the data, which must be readable.
 func positionOf(t *testing.T, dataDir string) datadir.Position {
 	t.Helper()
-	stands, err := datadir.ReadPosition(dataDir)
+	position, err := datadir.ReadPosition(dataDir)
 	require.NoError(t, err)
-	return stands
+	return position
 }
 
-func (w *world) database() string { return filepath.Join(w.member.DataDir, "member", "snap", "db") }
+func (f *fixture) database() string { return filepath.Join(f.member.DataDir, "member", "snap", "db") }
 
 // put runs etcd on the volume and writes keys.
-func (w *world) put(keys ...string) {
-	w.t.Helper()
-	server, err := datadirtest.Start(w.member.DataDir)
-	require.NoError(w.t, err)
+func (f *fixture) put(keys ...string) {
+	f.t.Helper()
+	server, err := datadirtest.Start(f.member.DataDir)
+	require.NoError(f.t, err)
 	defer server.Close()
 	for _, key := range keys {
-		_, err := v3client.New(server.Server).Put(w.t.Context(), key, "value")
-		require.NoError(w.t, err)
+		_, err := v3client.New(server.Server).Put(f.t.Context(), key, "value")
+		require.NoError(f.t, err)
 	}
 }
 
 // keys returns the keys and the revision on the volume.
-func (w *world) keys() (keys []string, revision int64) {
-	w.t.Helper()
-	server, err := datadirtest.Start(w.member.DataDir)
-	require.NoError(w.t, err)
+func (f *fixture) keys() (keys []string, revision int64) {
+	f.t.Helper()
+	server, err := datadirtest.Start(f.member.DataDir)
+	require.NoError(f.t, err)
 	defer server.Close()
-	all, err := v3client.New(server.Server).Get(w.t.Context(), "", clientv3.WithPrefix())
-	require.NoError(w.t, err)
+	all, err := v3client.New(server.Server).Get(f.t.Context(), "", clientv3.WithPrefix())
+	require.NoError(f.t, err)
 	for _, kv := range all.Kvs {
 		keys = append(keys, string(kv.Key))
 	}
@@ -177,164 +177,164 @@ func (w *world) keys() (keys []string, revision int64) {
 }
 
 // requireKeys checks which keys are on the volume.
-func (w *world) requireKeys(want ...string) {
-	w.t.Helper()
-	keys, _ := w.keys()
-	require.Equal(w.t, want, keys)
+func (f *fixture) requireKeys(want ...string) {
+	f.t.Helper()
+	keys, _ := f.keys()
+	require.Equal(f.t, want, keys)
 }
 
 // setClock makes the clock advance only during pauses, by the given amount per pause.
-func (w *world) setClock(each time.Duration) {
-	w.clock = at
-	w.now = func() time.Time { return w.clock }
-	w.wait = func(context.Context, int) { w.clock = w.clock.Add(each) }
+func (f *fixture) setClock(each time.Duration) {
+	f.clock = at
+	f.now = func() time.Time { return f.clock }
+	f.wait = func(context.Context, int) { f.clock = f.clock.Add(each) }
 }
 
 // recovery returns a Recovery that does not wait unless the test enables waiting.
-func (w *world) recovery() *Recovery {
-	r := New(w.options)
-	r.lateMounts, r.idleTime, r.wait = w.late, w.still, w.wait
-	if w.room >= 0 {
+func (f *fixture) recovery() *Recovery {
+	r := New(f.options)
+	r.lateMounts, r.idleTime, r.wait = f.lateMounts, f.idleTime, f.wait
+	if f.room >= 0 {
 		r.checkRoom = func(_ seed.Seed, source restore.Source) error {
-			w.needed = source.DatabaseBytes
-			if len(w.preservedCopies()) > w.room {
+			f.neededBytes = source.DatabaseBytes
+			if len(f.preservedCopies()) > f.room {
 				return fmt.Errorf("%w on the volume", restore.ErrNoRoom)
 			}
 			return nil
 		}
 	}
-	if w.now != nil {
-		r.now = w.now
+	if f.now != nil {
+		r.now = f.now
 	}
 	return r
 }
 
-func (w *world) run() error { return w.runWith(nil) }
+func (f *fixture) run() error { return f.runWith(nil) }
 
-func (w *world) runWith(interrupt func(Action) error) error {
-	_, err := w.start(interrupt)
+func (f *fixture) runWith(interrupt func(Action) error) error {
+	_, err := f.start(interrupt)
 	return err
 }
 
-// cutAt interrupts a run just before an action.
-func (w *world) cutAt(at Action) error {
-	return w.runWith(before(at, func() error { return errCut }))
+// interruptBefore interrupts a run just before an action.
+func (f *fixture) interruptBefore(at Action) error {
+	return f.runWith(before(at, func() error { return errInterrupted }))
 }
 
 // requireStarts checks that etcd can open the volume unchanged, with the configured members.
-func (w *world) requireStarts() {
-	w.t.Helper()
-	start, err := w.start(nil)
-	require.NoError(w.t, err, w.log.String())
-	require.Empty(w.t, start)
-	require.Empty(w.t, w.preserved())
+func (f *fixture) requireStarts() {
+	f.t.Helper()
+	start, err := f.start(nil)
+	require.NoError(f.t, err, f.log.String())
+	require.Empty(f.t, start)
+	require.Empty(f.t, f.preserved())
 }
 
-func (w *world) start(interrupt func(Action) error) (string, error) {
-	return w.startWithin(w.t.Context(), interrupt)
+func (f *fixture) start(interrupt func(Action) error) (string, error) {
+	return f.startWithin(f.t.Context(), interrupt)
 }
 
-func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (string, error) {
-	r := w.recovery()
+func (f *fixture) startWithin(ctx context.Context, interrupt func(Action) error) (string, error) {
+	r := f.recovery()
 	r.interrupt = interrupt
-	return r.prepare(ctx, w.member, w.examine)
+	return r.prepare(ctx, f.member, f.examine)
 }
 
 // prepare runs a Recovery that a test has configured.
-func (w *world) prepare(r *Recovery) error {
-	_, err := r.prepare(w.t.Context(), w.member, w.examine)
+func (f *fixture) prepare(r *Recovery) error {
+	_, err := r.prepare(f.t.Context(), f.member, f.examine)
 	return err
 }
 
 // examine validates the data directory.
-func (w *world) examine(ctx context.Context) error {
-	if _, err := os.Stat(filepath.Join(w.member.DataDir, "member", "wal")); errors.Is(err, fs.ErrNotExist) {
+func (f *fixture) examine(ctx context.Context) error {
+	if _, err := os.Stat(filepath.Join(f.member.DataDir, "member", "wal")); errors.Is(err, fs.ErrNotExist) {
 		return nil // etcd has not stored anything
 	}
-	_, err := datadir.Verify(ctx, w.member.DataDir, bootstrap.Full)
+	_, err := datadir.Verify(ctx, f.member.DataDir, bootstrap.Full)
 	return err
 }
 
-// damage damages the database.
-func (w *world) damage() {
-	w.t.Helper()
-	file, err := os.OpenFile(w.database(), os.O_RDWR, 0)
-	require.NoError(w.t, err)
+// damage overwrites the start of the database.
+func (f *fixture) damage() {
+	f.t.Helper()
+	file, err := os.OpenFile(f.database(), os.O_RDWR, 0)
+	require.NoError(f.t, err)
 	defer file.Close()
 	_, err = file.WriteAt(bytes.Repeat([]byte{0xff}, 16<<10), 0)
-	require.NoError(w.t, err)
+	require.NoError(f.t, err)
 }
 
-// lose removes the data.
-func (w *world) lose() {
-	w.t.Helper()
-	require.NoError(w.t, os.RemoveAll(w.member.DataDir))
+// lose removes the data directory.
+func (f *fixture) lose() {
+	f.t.Helper()
+	require.NoError(f.t, os.RemoveAll(f.member.DataDir))
 }
 
 // losses maps names to functions that make a volume lose its data.
-var losses = map[string]func(*world){
-	"broken": (*world).damage,
-	"empty":  (*world).lose,
+var losses = map[string]func(*fixture){
+	"broken": (*fixture).damage,
+	"empty":  (*fixture).lose,
 }
 
 // copyVolume copies the data directory so that rollBack can restore it.
-func (w *world) copyVolume() {
-	w.t.Helper()
-	w.older = filepath.Join(w.t.TempDir(), "older")
-	require.NoError(w.t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+func (f *fixture) copyVolume() {
+	f.t.Helper()
+	f.copyDir = filepath.Join(f.t.TempDir(), "older")
+	require.NoError(f.t, os.CopyFS(f.copyDir, os.DirFS(f.member.DataDir)))
 }
 
 // rollBack replaces the data directory with the copy.
-func (w *world) rollBack() {
-	w.t.Helper()
-	w.lose()
-	require.NoError(w.t, os.CopyFS(w.member.DataDir, os.DirFS(w.older)))
+func (f *fixture) rollBack() {
+	f.t.Helper()
+	f.lose()
+	require.NoError(f.t, os.CopyFS(f.member.DataDir, os.DirFS(f.copyDir)))
 }
 
-// requireEnd checks the result of a restore: a new cluster with the given keys, a revision above every earlier one,
-// the given number of preserved copies, and no unfinished directories. requireEnd also checks that a second run
-// changes nothing.
-func (w *world) requireEnd(keys []string, asides int) {
-	w.t.Helper()
-	require.NoError(w.t, w.run(), "it is valid, and not behind")
-	require.Len(w.t, w.preserved(), asides)
-	for _, aside := range w.preserved() {
-		require.FileExists(w.t, filepath.Join(aside, "member", "snap", "db"), "nothing is deleted")
+// requireRestored runs recovery once more and checks that it keeps the result of the restore: a new cluster with the
+// given keys, a revision above every earlier one, the given number of preserved copies, and no unfinished
+// directories.
+func (f *fixture) requireRestored(keys []string, copies int) {
+	f.t.Helper()
+	require.NoError(f.t, f.run(), "the restored data is valid and up to date")
+	require.Len(f.t, f.preserved(), copies)
+	for _, dir := range f.preserved() {
+		require.FileExists(f.t, filepath.Join(dir, "member", "snap", "db"), "preserved copies are complete")
 	}
-	require.Empty(w.t, w.leftovers())
-	found, revision := w.keys()
-	require.Equal(w.t, keys, found)
-	all := w.generations()
-	require.Len(w.t, all, 2)
-	require.Greater(w.t, revision, all[1].ParentRevision+margin)
-	require.Equal(w.t, ours, all[1].Cluster)
-	require.Equal(w.t, hex(positionOf(w.t, w.member.DataDir).ClusterID), all[1].Etcd)
-	require.NotEqual(w.t, all[0].Etcd, all[1].Etcd)
-	require.Equal(w.t, archive.Identity{Cluster: ours, Generation: 2}, w.identity())
-	reserved, err := w.archive.Reserved(w.t.Context())
-	require.NoError(w.t, err)
-	require.Greater(w.t, reserved.Revision, revision)
+	require.Empty(f.t, f.leftovers())
+	found, revision := f.keys()
+	require.Equal(f.t, keys, found)
+	all := f.generations()
+	require.Len(f.t, all, 2)
+	require.Greater(f.t, revision, all[1].ParentRevision+margin)
+	require.Equal(f.t, ours, all[1].Cluster)
+	require.Equal(f.t, hex(positionOf(f.t, f.member.DataDir).ClusterID), all[1].Etcd)
+	require.NotEqual(f.t, all[0].Etcd, all[1].Etcd)
+	require.Equal(f.t, archive.Identity{Cluster: ours, Generation: 2}, f.identity())
+	reserved, err := f.archive.Reserved(f.t.Context())
+	require.NoError(f.t, err)
+	require.Greater(f.t, reserved.Revision, revision)
 }
 
 // preserved returns the preserved data directories.
-func (w *world) preserved() []string {
-	w.t.Helper()
-	found, err := filepath.Glob(w.member.DataDir + ".aside-*")
-	require.NoError(w.t, err)
+func (f *fixture) preserved() []string {
+	f.t.Helper()
+	found, err := filepath.Glob(f.member.DataDir + ".aside-*")
+	require.NoError(f.t, err)
 	return found
 }
 
 // leftovers returns the unfinished directories.
-func (w *world) leftovers() []string {
-	w.t.Helper()
-	found, err := filepath.Glob(w.member.DataDir + ".restor*")
-	require.NoError(w.t, err)
+func (f *fixture) leftovers() []string {
+	f.t.Helper()
+	found, err := filepath.Glob(f.member.DataDir + ".restor*")
+	require.NoError(f.t, err)
 	return found
 }
 
 // preservedCopies returns the preserved copies of the data and of the spool.
-func (w *world) preservedCopies() (paths []string) {
-	for _, path := range []string{w.member.DataDir, w.options.SpoolDir} {
+func (f *fixture) preservedCopies() (paths []string) {
+	for _, path := range []string{f.member.DataDir, f.options.SpoolDir} {
 		for _, old := range disk.PreservedCopies(path) {
 			paths = append(paths, old.Path)
 		}
@@ -343,9 +343,9 @@ func (w *world) preservedCopies() (paths []string) {
 }
 
 // flipBit flips a bit of the last value on the volume to simulate a faulty disk.
-func (w *world) flipBit() {
-	w.t.Helper()
-	w.updateDatabase(func(tx *bolt.Tx) error {
+func (f *fixture) flipBit() {
+	f.t.Helper()
+	f.updateDatabase(func(tx *bolt.Tx) error {
 		rows := tx.Bucket(schema.Key.Name())
 		key, value := rows.Cursor().Last()
 		changed := bytes.Clone(value)
@@ -354,43 +354,43 @@ func (w *world) flipBit() {
 	})
 }
 
-// updateDatabase changes the database while etcd is closed.
-func (w *world) updateDatabase(change func(*bolt.Tx) error) {
-	w.t.Helper()
-	db, err := bolt.Open(w.database(), 0o600, nil)
-	require.NoError(w.t, err)
+// updateDatabase changes the database. etcd must be closed.
+func (f *fixture) updateDatabase(change func(*bolt.Tx) error) {
+	f.t.Helper()
+	db, err := bolt.Open(f.database(), 0o600, nil)
+	require.NoError(f.t, err)
 	defer db.Close()
-	require.NoError(w.t, db.Update(change))
+	require.NoError(f.t, db.Update(change))
 }
 
-// refuse records that the writer rejected the data in a directory, whose name is the data directory plus suffix.
+// rejectData records that the writer rejected the data in a directory, whose name is the data directory plus suffix.
 // Revisions first to last differ from those in the store. If last is 0, no rows were compared.
-func (w *world) refuse(first, last int64, suffix string) {
-	w.t.Helper()
+func (f *fixture) rejectData(first, last int64, suffix string) {
+	f.t.Helper()
 	why := errors.New("another copy of this data is writing to the same backups")
 	if last > 0 {
 		why = &relation.RowsError{Err: why, First: first, Last: last}
 	}
-	require.NoError(w.t, w.recovery().RecordMismatch(w.member.DataDir+suffix, why))
+	require.NoError(f.t, f.recovery().RecordMismatch(f.member.DataDir+suffix, why))
 }
 
 // setKeys replaces the keys of the writer and of recovery.
-func (w *world) setKeys(keys *format.Keys) {
-	w.archive = archive.New(w.store, keys)
-	w.options.Archive = w.archive
+func (f *fixture) setKeys(keys *format.Keys) {
+	f.archive = archive.New(f.store, keys)
+	f.options.Archive = f.archive
 }
 
 // uploadSegment stores a segment with the rows that only the volume has.
-func (w *world) uploadSegment() format.Object {
-	w.t.Helper()
-	head, err := w.archive.Head(w.t.Context(), 1)
-	require.NoError(w.t, err)
-	builder, err := format.NewSegmentBuilder(w.archive.Keys(), head.Start)
-	require.NoError(w.t, err)
-	db, err := bolt.Open(w.database(), 0, &bolt.Options{ReadOnly: true})
-	require.NoError(w.t, err)
+func (f *fixture) uploadSegment() format.Object {
+	f.t.Helper()
+	head, err := f.archive.Head(f.t.Context(), 1)
+	require.NoError(f.t, err)
+	builder, err := format.NewSegmentBuilder(f.archive.Keys(), head.Start)
+	require.NoError(f.t, err)
+	db, err := bolt.Open(f.database(), 0, &bolt.Options{ReadOnly: true})
+	require.NoError(f.t, err)
 	defer db.Close()
-	require.NoError(w.t, db.View(func(tx *bolt.Tx) error {
+	require.NoError(f.t, db.View(func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("key")).ForEach(func(key, value []byte) error {
 			row := format.Row{Key: key, Value: value}
 			if revision, err := row.Revision(); err != nil || revision <= head.Revision() {
@@ -400,113 +400,114 @@ func (w *world) uploadSegment() format.Object {
 		})
 	}))
 	object, err := builder.Finish(format.Source{})
-	require.NoError(w.t, err)
-	require.NoError(w.t, archivetest.PutSegment(w.t.Context(), w.archive, object))
+	require.NoError(f.t, err)
+	require.NoError(f.t, archivetest.PutSegment(f.t.Context(), f.archive, object))
 	return object
 }
 
 // objects returns the names of the objects with a prefix.
-func (w *world) objects(prefix string) (names []string) {
-	w.t.Helper()
-	for object, err := range w.store.List(w.t.Context(), prefix, "") {
-		require.NoError(w.t, err)
+func (f *fixture) objects(prefix string) (names []string) {
+	f.t.Helper()
+	for object, err := range f.store.List(f.t.Context(), prefix, "") {
+		require.NoError(f.t, err)
 		names = append(names, object.Name)
 	}
 	return names
 }
 
-// files returns the files of all data directories.
-func (w *world) files() (found []string) {
-	w.t.Helper()
-	for _, of := range []string{"*/member/*/*", recordFile} {
-		all, err := fs.Glob(os.DirFS(w.volume), of)
-		require.NoError(w.t, err)
+// files returns the files of all data directories, and the recovery record if it exists.
+func (f *fixture) files() (found []string) {
+	f.t.Helper()
+	for _, pattern := range []string{"*/member/*/*", recordFile} {
+		all, err := fs.Glob(os.DirFS(f.volume), pattern)
+		require.NoError(f.t, err)
 		found = append(found, all...)
 	}
 	return found
 }
 
-// corrupt damages objects of the store.
-func (w *world) corrupt(names ...string) {
-	w.t.Helper()
+// corrupt appends a byte to objects in the store.
+func (f *fixture) corrupt(names ...string) {
+	f.t.Helper()
 	for _, name := range names {
-		content, exists := w.store.Content(name)
-		require.True(w.t, exists, name)
-		w.store.SetContent(name, append(content, 'x'))
+		content, exists := f.store.Content(name)
+		require.True(f.t, exists, name)
+		f.store.SetContent(name, append(content, 'x'))
 	}
 }
 
 // manifest returns the name of the newest full snapshot's manifest.
-func (w *world) manifest() string {
-	w.t.Helper()
-	head, err := w.archive.Head(w.t.Context(), 1)
-	require.NoError(w.t, err)
+func (f *fixture) manifest() string {
+	f.t.Helper()
+	head, err := f.archive.Head(f.t.Context(), 1)
+	require.NoError(f.t, err)
 	return archive.ManifestName(1, head.Full.Name())
 }
 
-// statusOf returns the exit status for a refusal, or 0 if recovery retries.
-func (w *world) statusOf(err error) exitcode.Code {
-	w.t.Helper()
-	require.Error(w.t, err)
+// statusOf returns the exit status for an error from recovery, or 0 if the error is temporary and is retried.
+func (f *fixture) statusOf(err error) exitcode.Code {
+	f.t.Helper()
+	require.Error(f.t, err)
 	return exitcode.StatusOf(err, exitcode.Clean)
 }
 
 // deleteAll deletes all objects with a prefix, as retention does.
-func (w *world) deleteAll(prefix string) {
-	w.t.Helper()
-	for _, name := range w.objects(prefix) {
-		require.NoError(w.t, w.store.Delete(w.t.Context(), name))
+func (f *fixture) deleteAll(prefix string) {
+	f.t.Helper()
+	for _, name := range f.objects(prefix) {
+		require.NoError(f.t, f.store.Delete(f.t.Context(), name))
 	}
 }
 
 // identity returns the identity of the data.
-func (w *world) identity() archive.Identity {
-	w.t.Helper()
-	identity, err := archive.ReadIdentity(w.member.DataDir)
-	require.NoError(w.t, err)
+func (f *fixture) identity() archive.Identity {
+	f.t.Helper()
+	identity, err := archive.ReadIdentity(f.member.DataDir)
+	require.NoError(f.t, err)
 	return identity
 }
 
-func (w *world) clusterManifest() archive.Cluster {
-	w.t.Helper()
-	cluster, err := w.archive.Cluster(w.t.Context())
-	require.NoError(w.t, err)
+func (f *fixture) clusterManifest() archive.Cluster {
+	f.t.Helper()
+	cluster, err := f.archive.Cluster(f.t.Context())
+	require.NoError(f.t, err)
 	return cluster
 }
 
-// replaceByPlainData gives the volume the data of a plain etcd.
-func (w *world) replaceByPlainData() {
-	w.t.Helper()
-	w.lose()
-	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
+// replaceByPlainData replaces the data with data of plain etcd, which does not record which cluster it belongs to.
+func (f *fixture) replaceByPlainData() {
+	f.t.Helper()
+	f.lose()
+	require.NoError(f.t, os.Rename(datadirtest.Initialized(f.t), f.member.DataDir))
 }
 
-// barelyStarted leaves the directories of an etcd server that was killed right after its first start.
-func barelyStarted(w *world) {
-	w.t.Helper()
-	w.lose()
-	require.NoError(w.t, os.MkdirAll(filepath.Join(w.member.DataDir, "member", "snap"), 0o700))
+// killAtFirstStart replaces the data with the directories that etcd leaves if it is killed right after its first
+// start.
+func killAtFirstStart(f *fixture) {
+	f.t.Helper()
+	f.lose()
+	require.NoError(f.t, os.MkdirAll(filepath.Join(f.member.DataDir, "member", "snap"), 0o700))
 }
 
 // advanceStore adds revisions to the store that the volume lacks.
-func (w *world) advanceStore() {
-	w.t.Helper()
-	w.copyVolume()
-	w.put("a")
-	w.backUp()
-	w.rollBack()
+func (f *fixture) advanceStore() {
+	f.t.Helper()
+	f.copyVolume()
+	f.put("a")
+	f.backUp()
+	f.rollBack()
 }
 
-func (w *world) emptyStore() {
-	w.store = memory.New()
-	w.archive = archive.New(w.store, w.archive.Keys())
-	w.options.Archive = w.archive
+func (f *fixture) emptyStore() {
+	f.store = memory.New()
+	f.archive = archive.New(f.store, f.archive.Keys())
+	f.options.Archive = f.archive
 }
 
-// joinedBy adds members to the database while etcd is closed.
-func (w *world) joinedBy(ids ...string) {
-	w.t.Helper()
-	w.updateDatabase(func(tx *bolt.Tx) error {
+// addMembers adds members with the given IDs to the database. etcd must be closed.
+func (f *fixture) addMembers(ids ...string) {
+	f.t.Helper()
+	f.updateDatabase(func(tx *bolt.Tx) error {
 		members := tx.Bucket(schema.Members.Name())
 		_, first := members.Cursor().First()
 		value := bytes.Clone(first)
@@ -519,54 +520,54 @@ func (w *world) joinedBy(ids ...string) {
 	})
 }
 
-// leave records in the closed database that the member was removed from the cluster, as etcd would.
-func (w *world) leave() {
-	w.t.Helper()
-	id := []byte(hex(positionOf(w.t, w.member.DataDir).MemberID))
-	w.updateDatabase(func(tx *bolt.Tx) error {
+// recordRemoval records in the closed database that the member was removed from the cluster, as etcd would.
+func (f *fixture) recordRemoval() {
+	f.t.Helper()
+	id := []byte(hex(positionOf(f.t, f.member.DataDir).MemberID))
+	f.updateDatabase(func(tx *bolt.Tx) error {
 		return errors.Join(tx.Bucket(schema.Members.Name()).Delete(id), tx.Bucket(schema.MembersRemoved.Name()).Put(id, []byte("removed")))
 	})
 }
 
-// verify records in the store that a restore test of the newest full snapshot was successful.
-func (w *world) verify() {
-	w.t.Helper()
-	full := w.newestFull()
-	require.NoError(w.t, w.archive.PutResult(w.t.Context(), archive.Result{
+// recordRestoreTest records in the store that a restore test of the newest full snapshot was successful.
+func (f *fixture) recordRestoreTest() {
+	f.t.Helper()
+	full := f.newestFull()
+	require.NoError(f.t, f.archive.PutResult(f.t.Context(), archive.Result{
 		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: archive.Verified, At: time.Now(),
 	}))
 }
 
-// endSession stores the end of a session in generation 1.
-func (w *world) endSession(source format.Source) {
-	w.t.Helper()
-	head, err := w.archive.Head(w.t.Context(), 1)
-	require.NoError(w.t, err)
-	builder, err := format.NewSegmentBuilder(w.archive.Keys(), head.Start)
-	require.NoError(w.t, err)
+// endSession stores a segment without rows that ends a writer's session in generation 1.
+func (f *fixture) endSession(source format.Source) {
+	f.t.Helper()
+	head, err := f.archive.Head(f.t.Context(), 1)
+	require.NoError(f.t, err)
+	builder, err := format.NewSegmentBuilder(f.archive.Keys(), head.Start)
+	require.NoError(f.t, err)
 	object, err := builder.Finish(source)
-	require.NoError(w.t, err)
-	require.NoError(w.t, w.archive.PutStored(w.t.Context(), 1, object.Position, object.Reader()))
+	require.NoError(f.t, err)
+	require.NoError(f.t, f.archive.PutStored(f.t.Context(), 1, object.Position, object.Reader()))
 }
 
 // replaceKeys gives the member keys that have not signed anything in the store.
-func (w *world) replaceKeys() {
-	w.options.Archive = archive.New(w.store, formattest.NewKeys(w.t).Load(w.t))
+func (f *fixture) replaceKeys() {
+	f.options.Archive = archive.New(f.store, formattest.NewKeys(f.t).Load(f.t))
 }
 
-func (w *world) newestFull() archive.StoredFull {
-	w.t.Helper()
-	history, err := w.archive.History(w.t.Context())
-	require.NoError(w.t, err)
+func (f *fixture) newestFull() archive.StoredFull {
+	f.t.Helper()
+	history, err := f.archive.History(f.t.Context())
+	require.NoError(f.t, err)
 	fulls := history.Newest().Fulls
 	return fulls[len(fulls)-1]
 }
 
-func (w *world) generations() []archive.Generation {
-	w.t.Helper()
-	all, err := w.archive.Generations(w.t.Context())
-	require.NoError(w.t, err)
+func (f *fixture) generations() []archive.Generation {
+	f.t.Helper()
+	all, err := f.archive.Generations(f.t.Context())
+	require.NoError(f.t, err)
 	return all
 }
 
-var errCut = fmt.Errorf("cut off")
+var errInterrupted = errors.New("interrupted by the test")
