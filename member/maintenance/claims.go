@@ -41,12 +41,12 @@ type claim struct {
 type kind int64
 
 const (
-	wish        kind = iota + 1 // the member wants to defragment its database
-	turn                        // the member is defragmenting
-	handover                    // the leader is about to transfer leadership
-	quiet                       // the member has paused its writes for the handover that has the same nonce
-	promoteMark                 // the learner with this name must be promoted; nonce and member contain a hash of the name
-	manualMark                  // a user added the learner with this name, so it must remain a learner if recovery re-adds it; hashed like promoteMark
+	turnRequest  kind = iota + 1 // the member wants to defragment its database
+	turn                         // the member is defragmenting
+	handover                     // the leader is about to transfer leadership
+	writesPaused                 // the member has paused its writes for the handover that has the same nonce
+	promoteMark                  // the learner with this name must be promoted; nonce and member contain a hash of the name
+	manualMark                   // a user added the learner with this name, so it must remain a learner if recovery re-adds it; hashed like promoteMark
 )
 
 const (
@@ -62,14 +62,14 @@ func (k kind) firstID() int64 { return reserved + int64(k)<<kindShift }
 func (c claim) id() int64 { return c.kind.firstID() + int64(c.nonce)<<nonceShift + int64(c.member) }
 
 func claimOf(id int64) claim {
-	return claim{kind: kind(id >> kindShift & 0xf), nonce: uint16(id >> nonceShift & nonceMask), member: uint32(id)} //nolint:gosec // these bits
+	return claim{kind: kind(id >> kindShift & 0xf), nonce: uint16(id >> nonceShift & nonceMask), member: uint32(id)} //nolint:gosec // truncated on purpose
 }
 
 // names reports whether the claim was made by the member with this ID.
-func (c claim) names(id types.ID) bool { return c.member == uint32(id) } //nolint:gosec // its end
+func (c claim) names(id types.ID) bool { return c.member == uint32(id) } //nolint:gosec // low 32 bits
 
 // isReserved reports whether a lease ID is reserved for claims.
-func isReserved(id int64) bool { return wish.firstID() <= id && id < endOfClaims }
+func isReserved(id int64) bool { return turnRequest.firstID() <= id && id < endOfClaims }
 
 // TTLs, in seconds, of the claims that recovery makes about learners.
 const (
@@ -117,7 +117,7 @@ func RemovePromoteLease(ctx context.Context, server *etcdserver.EtcdServer, name
 }
 
 // checkReserved returns an error if a request uses a reserved lease ID. The check is needed because etcd lets any
-// client grant any lease. As an exception, clients that are allowed to promote members may mark a learner for
+// client choose the ID of a lease. As an exception, clients that are allowed to promote members may mark a learner for
 // promotion.
 func (k *Maintainer) checkReserved(ctx context.Context, request any) error {
 	if !usesReserved(request) {
@@ -128,7 +128,7 @@ func (k *Maintainer) checkReserved(ctx context.Context, request any) error {
 			return nil
 		}
 	}
-	return status.Errorf(codes.InvalidArgument, "etcd-wrapper: lease IDs from %x to %x are reserved for internal use: choose another ID or let etcd choose one", wish.firstID(), endOfClaims-1)
+	return status.Errorf(codes.InvalidArgument, "etcd-wrapper: lease IDs from %x to %x are reserved for internal use: choose another ID or let etcd choose one", turnRequest.firstID(), endOfClaims-1)
 }
 
 func usesReserved(request any) bool {
@@ -170,7 +170,7 @@ type claims struct{ server *etcdserver.EtcdServer }
 
 // newClaim returns a claim of this member with a random nonce.
 func (c claims) newClaim(kind kind) claim {
-	return claim{kind, uint16(rand.IntN(nonceMask + 1)), uint32(c.server.MemberID())} //nolint:gosec // 12 bits; the ID's end
+	return claim{kind, uint16(rand.IntN(nonceMask + 1)), uint32(c.server.MemberID())} //nolint:gosec // 12 bits, and low 32 bits of the ID
 }
 
 // propose proposes a claim with the given TTL, or its revocation if ttl is 0, and does not wait until the proposal is
@@ -192,7 +192,7 @@ func (c claims) propose(ctx context.Context, target claim, ttl time.Duration) er
 // Propose proposes a request directly to raft. It bypasses etcd's checks and does not wait until the request is
 // applied.
 func Propose(ctx context.Context, server *etcdserver.EtcdServer, request etcdserverpb.InternalRaftRequest) error {
-	request.Header = &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1} // 0 would mean that there is no ID; nothing waits for this ID
+	request.Header = &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1} // not 0, which means no ID
 	data, err := request.Marshal()
 	if err != nil {
 		return err
@@ -215,7 +215,7 @@ func (c claims) isKnown(target claim) bool { return slices.Contains(c.list(targe
 // list returns the claims of the given kind. It reads them from the database, because etcd does not export its
 // lessor. If there are no claims, which is usual, it reads at most one key, regardless of the number of leases.
 func (c claims) list(wanted kind) (found []claim) {
-	defer func() { _ = recover() }() // before the lock is acquired, a snapshot from the leader may close and replace the database
+	defer func() { _ = recover() }() // reading panics if a snapshot from the leader replaces the database before RLock
 	tx := c.server.Backend().ReadTx()
 	tx.RLock()
 	defer tx.RUnlock()
@@ -223,7 +223,7 @@ func (c claims) list(wanted kind) (found []claim) {
 		return nil
 	}
 	_ = tx.UnsafeForEach(schema.Lease, func(key, _ []byte) error {
-		id := int64(binary.BigEndian.Uint64(key)) //nolint:gosec // as etcd writes it
+		id := int64(binary.BigEndian.Uint64(key)) //nolint:gosec // etcd encodes lease IDs this way
 		if wanted.firstID() <= id && id < (wanted+1).firstID() {
 			found = append(found, claimOf(id))
 		}
@@ -232,7 +232,7 @@ func (c claims) list(wanted kind) (found []claim) {
 	return found
 }
 
-func leaseKey(id int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(id)) } //nolint:gosec // as etcd writes it
+func leaseKey(id int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(id)) } //nolint:gosec // etcd encodes lease IDs this way
 
 // schedule makes the members of a cluster take turns.
 type schedule interface {
@@ -259,10 +259,10 @@ const (
 // use it.
 type claimSchedule struct {
 	claims
-	active func(self types.ID) map[types.ID]bool // returns the members to which self is connected
-	log    zerolog.Logger
-	wished time.Time // time of the last wish; zero if it was released
-	ttl    time.Duration
+	active    func(self types.ID) map[types.ID]bool // returns the members to which self is connected
+	log       zerolog.Logger
+	requested time.Time     // time of the last turnRequest; zero after release
+	ttl       time.Duration // TTL of turnRequest and turn claims
 
 	mu   sync.Mutex
 	made []claim // claims made since the last release
@@ -294,20 +294,20 @@ func (p *claimSchedule) proposeClaim(ctx context.Context, target claim, ttl time
 }
 
 func (p *claimSchedule) request(ctx context.Context) error {
-	if time.Since(p.wished) < p.ttl/renewals {
+	if time.Since(p.requested) < p.ttl/renewals {
 		return nil
 	}
-	if err := p.grant(ctx, p.newClaim(wish), p.ttl); err != nil {
+	if err := p.grant(ctx, p.newClaim(turnRequest), p.ttl); err != nil {
 		return fmt.Errorf("cannot request a turn to defragment: %w", err)
 	}
-	p.wished = time.Now()
+	p.requested = time.Now()
 	return nil
 }
 
-func (p *claimSchedule) candidates(members []peer) []peer { return p.membersWith(wish, members) }
+func (p *claimSchedule) candidates(members []peer) []peer { return p.membersWith(turnRequest, members) }
 
-// membersWith returns the other members that have a claim of the wanted kind. It ignores claims of members that have
-// been removed.
+// membersWith returns the members, except this one, that have a claim of the wanted kind. Claims of removed members
+// are ignored, because they are not in members.
 func (p *claimSchedule) membersWith(wanted kind, members []peer) (found []peer) {
 	all := p.list(wanted)
 	for _, m := range members {
@@ -324,8 +324,8 @@ var errTaken = errors.New("is being defragmented; wait for it to finish")
 // turnLag is the maximum time that this member takes to notice that another member's turn is over.
 const turnLag = time.Second
 
-// waitUntilFree waits for up to turnLag until it is no other member's turn, because a client may notice that a turn
-// is over before this member does.
+// waitUntilFree waits for up to turnLag until it is no other member's turn. A client that defragments one member after
+// another may send the next request before this member has noticed that the previous turn is over.
 func (p *claimSchedule) waitUntilFree(ctx context.Context, members []peer) (taken error) {
 	within, cancel := context.WithTimeout(ctx, turnLag)
 	defer cancel()
@@ -365,7 +365,7 @@ func (p *claimSchedule) renew(ctx context.Context) (stop func()) {
 	var keeping sync.WaitGroup
 	keeping.Go(func() {
 		for clock.Sleep(ctx, p.ttl/renewals) == nil {
-			_ = p.proposeClaim(ctx, p.newClaim(turn), p.ttl) // not awaited, because this member may be unable to apply entries
+			_ = p.proposeClaim(ctx, p.newClaim(turn), p.ttl) // not awaited, because a member that is defragmenting applies no entries
 		}
 	})
 	return func() {
@@ -377,7 +377,7 @@ func (p *claimSchedule) renew(ctx context.Context) (stop func()) {
 func (p *claimSchedule) release(ctx context.Context) {
 	p.mu.Lock()
 	made := p.made
-	p.made, p.wished = nil, time.Time{}
+	p.made, p.requested = nil, time.Time{}
 	p.mu.Unlock()
 	p.revoke(ctx, made...)
 }

@@ -27,7 +27,7 @@ type facts struct {
 	readers     []state.DatabaseReader
 }
 
-// peer is a member of the cluster.
+// peer is a member of the cluster; it may be this member.
 type peer struct {
 	id      types.ID
 	name    string
@@ -139,8 +139,8 @@ func (f facts) quorumReason() string {
 // Threshold is the amount of free space in the database at which it is defragmented. The zero Threshold disables
 // defragmentation unless the NOSPACE alarm is raised.
 type Threshold struct {
-	Free float64 // fraction of the file that is free, from 0 to 1
-	Min  int64   // bytes
+	Free float64 // minimum fraction of the file that must be free, from 0 to 1
+	Min  int64   // minimum number of bytes that must be free
 }
 
 // matches reports whether a database of the given size, of which inUse bytes are in use, has reached the threshold.
@@ -150,12 +150,13 @@ func (t Threshold) matches(size, inUse int64) bool {
 }
 
 // AtStart returns the value of etcd's bootstrap-defrag-threshold-megabytes setting that applies the threshold to a
-// database of the given size in dir. It returns 0, which disables the setting, if the defragmentation could take too
-// long or fill up the volume, because etcd does not start if the defragmentation fails.
+// database of the given size in dir. It returns 0, which disables the setting, if the threshold is zero or cannot be
+// reached, or if the defragmentation could take too long or fill up the volume. A failed defragmentation would prevent
+// the start of etcd.
 func (k *Maintainer) AtStart(dir string, size int64) uint {
 	t := k.options.Threshold
 	needed := max(t.Min, int64(t.Free*float64(size)))
-	kept := size - needed // most bytes in use for which a defragmentation is due
+	kept := size - needed // maximum number of bytes in use at which the threshold is reached
 	left, _ := space(dir)
 	if t == (Threshold{}) || kept < 0 || left < 0 || left < size+copyReserve || k.estimator.expected(kept) > k.options.MaxPause {
 		return 0
@@ -174,7 +175,7 @@ func StartProgress(dir string) string {
 
 const mebibyte = 1 << 20
 
-// formatSize formats a number of bytes.
+// formatSize formats a number of bytes in KiB, MiB or GiB.
 func formatSize(count int64) string {
 	switch {
 	case count < mebibyte:
@@ -193,8 +194,8 @@ const defaultPace = 100 * mebibyte
 // minMeasured is the number of bytes that must be in use for a meaningful measurement of the speed.
 const minMeasured = 16 * mebibyte
 
-// estimator measures the speed of defragmentations, in bytes in use per second.
-type estimator struct{ measured atomic.Int64 }
+// estimator estimates the duration of a defragmentation from the speed of the last one.
+type estimator struct{ measured atomic.Int64 } // bytes in use per second; 0 before the first measurement
 
 func (p *estimator) perSecond() int64 {
 	if measured := p.measured.Load(); measured > 0 {
@@ -208,7 +209,7 @@ func (p *estimator) expected(inUse int64) time.Duration {
 	return time.Duration(float64(inUse) / float64(p.perSecond()) * float64(time.Second))
 }
 
-// record updates the measured speed after a defragmentation.
+// record measures the speed of a defragmentation that copied inUse bytes. It ignores small databases.
 func (p *estimator) record(inUse int64, took time.Duration) {
 	if inUse >= minMeasured && took > 0 {
 		p.measured.Store(max(1, int64(float64(inUse)/took.Seconds())))

@@ -21,8 +21,8 @@ import (
 
 const gibibyte = 1 << 30
 
-// usual is the default threshold.
-var usual = Threshold{Free: 0.45, Min: 100 * mebibyte}
+// defaultThreshold is the default value of --defrag-threshold, except for pause.
+var defaultThreshold = Threshold{Free: 0.45, Min: 100 * mebibyte}
 
 // healthy returns the facts for a healthy follower in a three-member cluster, half of whose database is free.
 func healthy() facts {
@@ -35,22 +35,22 @@ func healthy() facts {
 func TestReason(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*facts)
-		worth  string
+		reason string
 	}{
-		"half of it":                      {func(*facts) {}, "512.0 MiB of the 1.0 GiB database is free"},
-		"exactly the part":                {func(f *facts) { f.size, f.inUse = 1000*mebibyte, 550*mebibyte }, "450.0 MiB of the 1000.0 MiB database is free"},
-		"not the part":                    {func(f *facts) { f.inUse = 700 * mebibyte }, ""},
-		"not the bytes":                   {func(f *facts) { f.size, f.inUse = 150*mebibyte, 51*mebibyte }, ""},
-		"the quota, and it would help":    {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, gibibyte, 900*mebibyte }, "the NOSPACE alarm can be disarmed after defragmentation frees 124.0 MiB of the 1.0 GiB database"},
-		"the quota, and it would not":     {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, gibibyte, 930*mebibyte }, ""},
-		"the quota is another member's":   {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self + 1}, gibibyte, 900*mebibyte }, ""},
-		"the quota, and it is room again": {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, 2*gibibyte, 900*mebibyte }, ""},
+		"half of the file is free":                        {func(*facts) {}, "512.0 MiB of the 1.0 GiB database is free"},
+		"exactly 45% is free":                             {func(f *facts) { f.size, f.inUse = 1000*mebibyte, 550*mebibyte }, "450.0 MiB of the 1000.0 MiB database is free"},
+		"less than 45% is free":                           {func(f *facts) { f.inUse = 700 * mebibyte }, ""},
+		"fewer than Min bytes are free":                   {func(f *facts) { f.size, f.inUse = 150*mebibyte, 51*mebibyte }, ""},
+		"NOSPACE, and the data is below the relief ratio": {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, gibibyte, 900*mebibyte }, "the NOSPACE alarm can be disarmed after defragmentation frees 124.0 MiB of the 1.0 GiB database"},
+		"NOSPACE, and the data is above the relief ratio": {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, gibibyte, 930*mebibyte }, ""},
+		"NOSPACE raised by another member":                {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self + 1}, gibibyte, 900*mebibyte }, ""},
+		"NOSPACE, and the file is already small enough":   {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, 2*gibibyte, 900*mebibyte }, ""},
 	} {
 		f := healthy()
 		c.change(&f)
-		assert.Equal(t, c.worth, f.reason(usual), name)
+		assert.Equal(t, c.reason, f.reason(defaultThreshold), name)
 	}
-	assert.Empty(t, healthy().reason(Threshold{}), "never is never")
+	assert.Empty(t, healthy().reason(Threshold{}), "the zero threshold disables defragmentation")
 }
 
 func TestBlockReason(t *testing.T) {
@@ -87,49 +87,49 @@ func TestEstimator(t *testing.T) {
 	p.record(400*mebibyte, 2*time.Second)
 	assert.Equal(t, 5*time.Second, p.expected(1000*mebibyte))
 	p.record(mebibyte, time.Minute)
-	assert.Equal(t, 5*time.Second, p.expected(1000*mebibyte), "a small one says nothing")
+	assert.Equal(t, 5*time.Second, p.expected(1000*mebibyte), "a small database does not change the estimate")
 }
 
 func TestByClock(t *testing.T) {
-	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for inUse, every := range map[int64]time.Duration{mebibyte: 9 * time.Second, 900 * mebibyte: 72 * time.Second, 4 * gibibyte: 288 * time.Second} {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for inUse, round := range map[int64]time.Duration{mebibyte: 9 * time.Second, 900 * mebibyte: 72 * time.Second, 4 * gibibyte: 288 * time.Second} {
 		f := healthy()
 		f.inUse, f.full = inUse, []types.ID{1, 2, 3}
 		turns := map[types.ID]int{}
-		for s := range int(every.Seconds()) {
-			have := 0
+		for s := range int(round.Seconds()) {
+			count := 0
 			for _, p := range f.members {
 				f.self = p.id
-				if byClock(began.Add(time.Duration(s)*time.Second), f) {
+				if byClock(start.Add(time.Duration(s)*time.Second), f) {
 					turns[p.id]++
-					have++
+					count++
 				}
 			}
-			require.LessOrEqual(t, have, 1)
+			require.LessOrEqual(t, count, 1)
 		}
-		assert.Len(t, turns, 3, "with %d in use each has its turn within %s", inUse, every)
+		assert.Len(t, turns, 3, "with %d bytes in use, each member has a turn within %s", inUse, round)
 		f.full, f.self = f.full[1:], 2
-		assert.True(t, byClock(began, f), "who has lifted the alarm leaves the round")
-		assert.False(t, byClock(began.Add(every/3-time.Second), f), "late in its slot nobody begins")
+		assert.True(t, byClock(start, f), "a member whose alarm is disarmed leaves the rotation")
+		assert.False(t, byClock(start.Add(round/3-time.Second), f), "no defragmentation starts in the second half of a slot")
 		f.self = 1
-		assert.False(t, byClock(began, f))
+		assert.False(t, byClock(start, f))
 	}
 }
 
-func keeperWith(threshold Threshold, maxPause time.Duration) *Maintainer {
+func maintainerWith(threshold Threshold, maxPause time.Duration) *Maintainer {
 	return New(Options{Threshold: threshold, MaxPause: maxPause, Gate: &Gate{}})
 }
 
 func TestAtStart(t *testing.T) {
 	dir := t.TempDir()
-	k := keeperWith(usual, 15*time.Second)
-	assert.EqualValues(t, 450, k.AtStart(dir, 1000*mebibyte), "45% of it")
-	assert.EqualValues(t, 100, k.AtStart(dir, 150*mebibyte), "at least so many bytes")
-	assert.Zero(t, k.AtStart(dir, 50*mebibyte), "it cannot be worth it")
-	assert.Zero(t, k.AtStart(dir, 1<<60), "the copy has no room")
-	assert.Zero(t, k.AtStart(filepath.Join(dir, "missing"), 1000*mebibyte), "nobody knows whether it has")
-	assert.Zero(t, keeperWith(usual, time.Second).AtStart(dir, 1000*mebibyte), "550 MiB may be kept, which takes longer than a second")
-	assert.Zero(t, keeperWith(Threshold{}, time.Hour).AtStart(dir, 1000*mebibyte), "never is never")
+	k := maintainerWith(defaultThreshold, 15*time.Second)
+	assert.EqualValues(t, 450, k.AtStart(dir, 1000*mebibyte), "45% of the file")
+	assert.EqualValues(t, 100, k.AtStart(dir, 150*mebibyte), "at least Min bytes")
+	assert.Zero(t, k.AtStart(dir, 50*mebibyte), "the file is smaller than Min")
+	assert.Zero(t, k.AtStart(dir, 1<<60), "the copy would not fit on the volume")
+	assert.Zero(t, k.AtStart(filepath.Join(dir, "missing"), 1000*mebibyte), "the free space is unknown")
+	assert.Zero(t, maintainerWith(defaultThreshold, time.Second).AtStart(dir, 1000*mebibyte), "copying up to 550 MiB would take longer than MaxPause")
+	assert.Zero(t, maintainerWith(Threshold{}, time.Hour).AtStart(dir, 1000*mebibyte), "the zero threshold disables defragmentation")
 }
 
 func TestStartProgress(t *testing.T) {
@@ -140,100 +140,101 @@ func TestStartProgress(t *testing.T) {
 	assert.Equal(t, "defragmenting the database before serving clients: 3.0 MiB copied", StartProgress(dir))
 }
 
-// leaveStand returns a stand whose member is a leader that is stopping.
-func leaveStand(t *testing.T, change func(*stand)) *stand {
+// leaveFixture calls leave on a fixture whose member is the leader, unless change makes another member the leader.
+func leaveFixture(t *testing.T, change func(*fixture)) *fixture {
 	t.Helper()
 	g, log := &Gate{}, &logtest.Lines{}
-	s := &stand{cluster: &fake{now: healthy(), readable: g}, table: &table{}, gate: g, log: log}
+	s := &fixture{cluster: &fake{now: healthy(), gate: g}, schedule: &fakeSchedule{}, gate: g, log: log}
 	s.cluster.now.leader = s.cluster.now.self
 	change(s)
 	s.Maintainer = New(Options{Gate: g, Log: zerolog.New(log), Name: "etcd-0"})
 	if s.busy {
-		s.enter(Running, "etcd copies", facts{})
+		s.enter(Running, "copying", facts{})
 	}
-	s.leave(context.WithoutCancel(t.Context()), &service{cluster: s.cluster, newSchedule: func() schedule { return s.table }})
+	s.leave(context.WithoutCancel(t.Context()), &service{cluster: s.cluster, newSchedule: func() schedule { return s.schedule }})
 	return s
 }
 
 func TestLeave(t *testing.T) {
-	for why, c := range map[string]struct {
-		change    func(*stand)
-		moved     bool
-		announced int
+	for name, c := range map[string]struct {
+		change      func(*fixture)
+		transferred bool
+		announced   int
 	}{
-		"it leads": {func(*stand) {}, true, 1},
-		// While an alarm is raised, writes are not paused, because etcd rejects them anyway and cannot grant leases.
-		"NOSPACE is raised":       {func(s *stand) { s.cluster.now.full = []types.ID{2} }, true, 0},
-		"CORRUPT is raised":       {func(s *stand) { s.cluster.now.corrupt = true }, true, 0},
-		"another one leads":       {func(s *stand) { s.cluster.now.leader = 2 }, false, 0},
-		"it is alone":             {func(s *stand) { s.cluster.now.members = s.cluster.now.members[:1] }, false, 0},
-		"a client defragments it": {func(s *stand) { s.busy = true }, false, 0},
-		"no member is up to date": {func(s *stand) { s.cluster.nobody = true }, false, 0},
-		"the announcement fails":  {func(s *stand) { s.table.deaf = errors.New("etcdserver: request timed out") }, false, 1},
+		"the member is the leader": {func(*fixture) {}, true, 1},
+		// While an alarm is raised, the transfer is not announced, because etcd grants no leases and rejects writes
+		// anyway.
+		"NOSPACE is raised":                {func(s *fixture) { s.cluster.now.full = []types.ID{2} }, true, 0},
+		"CORRUPT is raised":                {func(s *fixture) { s.cluster.now.corrupt = true }, true, 0},
+		"another member is the leader":     {func(s *fixture) { s.cluster.now.leader = 2 }, false, 0},
+		"the cluster has one member":       {func(s *fixture) { s.cluster.now.members = s.cluster.now.members[:1] }, false, 0},
+		"a defragmentation is in progress": {func(s *fixture) { s.busy = true }, false, 0},
+		"no other member is up to date":    {func(s *fixture) { s.cluster.noSuccessor = true }, false, 0},
+		"the announcement fails":           {func(s *fixture) { s.schedule.transferErr = errors.New("etcdserver: request timed out") }, false, 1},
 	} {
-		s := leaveStand(t, c.change)
-		_, announced := s.table.now()
-		assert.Equal(t, c.announced, announced, why)
-		assert.Equal(t, announced, min(announced, s.table.ended), "%s: the claims are revoked", why)
-		if !c.moved {
-			assert.Empty(t, s.cluster.gaveTo(), why)
+		s := leaveFixture(t, c.change)
+		_, announced := s.schedule.now()
+		assert.Equal(t, c.announced, announced, name)
+		assert.Equal(t, announced, min(announced, s.schedule.released), "%s: each announcement is revoked", name)
+		if !c.transferred {
+			assert.Empty(t, s.cluster.transferredTo(), name)
 			continue
 		}
-		assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo(), why)
+		assert.Equal(t, []string{"etcd-2"}, s.cluster.transferredTo(), name)
 		assert.Contains(t, s.log.String(), "transferred leadership before stopping")
 	}
 }
 
 func TestMoveLeader_byAClient(t *testing.T) {
-	move := func(s *stand, while func()) {
+	move := func(s *fixture, while func()) {
 		_, err := s.Unary(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: 2}, &grpc.UnaryServerInfo{FullMethod: moveLeaderMethod}, func(context.Context, any) (any, error) { while(); return "done", nil })
 		assert.NoError(t, err)
 	}
-	runStand(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
-		ended := s.table.ended
+	runFixture(t, func(s *fixture) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *fixture) {
+		ended := s.schedule.released
 		move(s, func() {
-			_, announced := s.table.now()
+			_, announced := s.schedule.now()
 			assert.Equal(t, 1, announced)
-			assert.Equal(t, ended, s.table.ended)
+			assert.Equal(t, ended, s.schedule.released)
 		})
-		assert.Equal(t, ended+1, s.table.ended)
-		s.table.deaf = errors.New("etcdserver: request timed out")
+		assert.Equal(t, ended+1, s.schedule.released)
+		s.schedule.transferErr = errors.New("etcdserver: request timed out")
 		moved := false
 		move(s, func() { moved = true })
-		assert.True(t, moved, "whatever the others know")
+		assert.True(t, moved, "the transfer takes place even if it cannot be announced")
 
 		s.cluster.change(func(f *facts) { f.leader = 2 })
 		move(s, func() {})
-		_, announced := s.table.now()
-		assert.Equal(t, 2, announced, "etcd itself refuses where another member leads")
+		_, announced := s.schedule.now()
+		assert.Equal(t, 2, announced, "a member that is not the leader announces nothing, because etcd rejects the request")
 	})
 }
 
 func TestMoveLeader_refusedByEtcd(t *testing.T) {
-	runStand(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
+	runFixture(t, func(s *fixture) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *fixture) {
 		s.cluster.change(func(f *facts) { f.members[2].learner = true })
 		for _, to := range []uint64{0, 1, 3, 77} { // no member, this member, a learner, and an unknown member
 			s.pauseWritesForClient(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: to})()
 		}
-		s.cluster.stranger = true
+		s.cluster.notAdmin = true
 		s.pauseWritesForClient(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: 2})()
-		_, announced := s.table.now()
+		_, announced := s.schedule.now()
 		assert.Zero(t, announced)
 	})
 }
 
 func TestMoveLeader_concurrentClients(t *testing.T) {
-	runStand(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
+	runFixture(t, func(s *fixture) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *fixture) {
 		to := &etcdserverpb.MoveLeaderRequest{TargetID: 2}
 		first, second := s.pauseWritesForClient(t.Context(), to), s.pauseWritesForClient(t.Context(), to)
 		second()
 		third := s.pauseWritesForClient(t.Context(), to)
-		_, announced := s.table.now()
-		assert.Equal(t, 1, announced, "each announcement that leads to nothing takes a second")
+		_, announced := s.schedule.now()
+		assert.Equal(t, 1, announced, "only the first of several concurrent requests is announced")
 		third()
 		first()
 		s.pauseWritesForClient(t.Context(), to)()
-		_, announced = s.table.now()
+		_, announced = s.schedule.now()
 		assert.Equal(t, 2, announced)
 	})
 }

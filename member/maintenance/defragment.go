@@ -43,7 +43,7 @@ func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 		}
 	}
 	k.enter(HandingOff, "redirecting clients to other members", f)
-	defer func() { k.enter(Idle, "", f) }() // runs last, because a waiting caller may then start another defragmentation
+	defer func() { k.enter(Idle, "", f) }() // runs last, because another defragmentation may start as soon as the phase is Idle
 	defer open()
 	if r.schedule != nil {
 		defer r.schedule.release(ctx)
@@ -160,8 +160,9 @@ func (k *Maintainer) State() state.Maintenance {
 	return current
 }
 
-// progress estimates the progress from the elapsed time and the size of the copy, which grows in steps of ten
-// thousand keys.
+// progress estimates the progress, from 0 to 1, as the greater of two ratios: the size of the copy to its expected
+// size, and the elapsed time to the expected time. The size alone is too coarse, because etcd writes the copy in steps
+// of ten thousand keys.
 func (k *Maintainer) progress(running state.Maintenance, copied int64) float64 {
 	expected := max(running.ExpectedSeconds, 0.001)
 	written := float64(copied) / (expected * float64(k.estimator.perSecond()))
@@ -174,7 +175,8 @@ const leaveTimeout = 2 * time.Second
 // maxWritePause limits how long writes are paused for a leadership transfer.
 const maxWritePause = 2 * time.Second
 
-// confirmTimeout limits how long the leader waits for the other members' confirmations. Plain etcd never confirms.
+// confirmTimeout limits how long the leader waits for the other members to confirm that they paused writes. A member
+// running plain etcd never confirms.
 const confirmTimeout = time.Second
 
 // leave transfers leadership if this member is the leader. All members pause their writes during the transfer,
@@ -247,11 +249,11 @@ func (p *claimSchedule) proposeTransfer(ctx context.Context) error {
 	if err := p.grant(ctx, announced, maxWritePause); err != nil {
 		return fmt.Errorf("cannot announce the leadership transfer: %w", err)
 	}
-	moment, cancel := context.WithTimeout(ctx, confirmTimeout)
+	within, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
 	active := p.activeMembers()
 	for i, id := range active {
-		err := p.await(moment, claim{quiet, announced.nonce, uint32(id)}, true) //nolint:gosec // its end
+		err := p.await(within, claim{writesPaused, announced.nonce, uint32(id)}, true) //nolint:gosec // low 32 bits
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -305,7 +307,7 @@ func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) 
 		for _, announced := range heard { // handle each announcement from the leader only once
 			if !slices.Contains(known, announced) && announced.names(server.Leader()) {
 				k.pauseWrites(ctx, changed, func(ctx context.Context) {
-					confirmed := leases.newClaim(quiet)
+					confirmed := leases.newClaim(writesPaused)
 					confirmed.nonce = announced.nonce
 					_ = leases.propose(ctx, confirmed, maxWritePause) // if the confirmation fails, the leader goes ahead after confirmTimeout
 				})
@@ -333,7 +335,7 @@ func (k *Maintainer) pauseWrites(ctx context.Context, changed <-chan struct{}, c
 		k.options.Log.Debug().Dur("took_ms", time.Since(started)).Msg("paused writes during the leadership transfer")
 	}()
 	if poll(ctx, pollInterval, nil, func() bool { return k.writes.Load() == 0 }) == nil {
-		confirm(ctx) // the old leader may drop the proposal
+		confirm(ctx) // may have no effect, because the old leader may drop the proposal
 		<-ctx.Done()
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

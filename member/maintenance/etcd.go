@@ -86,12 +86,13 @@ func space(dir string) (free, size int64) {
 
 func (e embedded) copySize() int64 { return copySize(e.Cfg.SnapDir()) }
 
-// copySize returns the size of the temporary file to which etcd copies the database during a defragmentation.
+// copySize returns the size of the temporary file to which etcd copies the database during a defragmentation, or 0 if
+// there is none.
 func copySize(dir string) (size int64) {
-	files, _ := fs.Glob(os.DirFS(dir), "db.tmp.*") // the pattern is valid
+	files, _ := fs.Glob(os.DirFS(dir), "db.tmp.*") // fails only if the pattern is malformed
 	for _, file := range files {
-		if about, err := os.Stat(filepath.Join(dir, file)); err == nil {
-			size = max(size, about.Size())
+		if info, err := os.Stat(filepath.Join(dir, file)); err == nil {
+			size = max(size, info.Size())
 		}
 	}
 	return size
@@ -111,17 +112,17 @@ func (e embedded) waitApplied(ctx context.Context) error {
 
 const (
 	appliedPoll = 10 * time.Millisecond
-	// pollInterval is the polling interval for events that are expected soon.
+	// pollInterval is the polling interval for events that are expected within milliseconds.
 	pollInterval = time.Millisecond
 )
 
 // poll waits until done returns true. It returns an error if ctx is done or etcd stops first.
 func poll(ctx context.Context, interval time.Duration, stopped <-chan struct{}, done func() bool) error {
-	clock := time.NewTicker(interval)
-	defer clock.Stop()
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
 	for !done() {
 		select {
-		case <-clock.C:
+		case <-ticker.C:
 		case <-stopped:
 			return errNotServing
 		case <-ctx.Done():
@@ -139,12 +140,13 @@ func (e embedded) disarm(ctx context.Context, member types.ID) error {
 }
 
 func (e embedded) isAdmin(ctx context.Context) bool {
-	who, err := e.AuthInfoFromCtx(ctx)
-	return err == nil && e.AuthStore().IsAdminPermitted(who) == nil
+	user, err := e.AuthInfoFromCtx(ctx)
+	return err == nil && e.AuthStore().IsAdminPermitted(user) == nil
 }
 
-// maxMissingEntries is the maximum number of log entries that the new leader may lack; some are always in flight.
-// raft sends the missing entries before the transfer, and drops new proposals in the meantime.
+// maxMissingEntries is the maximum number of log entries that the new leader may lack. The number must be small,
+// because raft sends these entries before the transfer and drops new proposals in the meantime. It must not be 0,
+// because some entries are always in flight.
 const maxMissingEntries = 100
 
 // successor returns the best candidate for leadership: the connected voting member with the most complete log.
@@ -181,7 +183,7 @@ func (e embedded) handOver(ctx context.Context, to peer) error {
 		return nil
 	}
 	election := time.Duration(e.Cfg.ElectionTicks) * time.Duration(e.Cfg.TickMs) * time.Millisecond
-	ctx, cancel := context.WithTimeout(ctx, 2*election) // raft gives up after one election timeout
+	ctx, cancel := context.WithTimeout(ctx, 2*election) // raft aborts a transfer after one election timeout
 	defer cancel()
 	if err := e.MoveLeader(ctx, e.Lead(), uint64(to.id)); err != nil {
 		return fmt.Errorf("cannot transfer leadership to %s: %w", to.name, err)

@@ -16,26 +16,26 @@ import (
 	"etcd-wrapper/internal/logtest"
 )
 
-// fake is a cluster whose facts and defragmentations are controlled by the test.
+// fake implements cluster without etcd. The test sets the facts and the results of the calls.
 type fake struct {
-	mu       sync.Mutex
-	now      facts
-	takes    time.Duration
-	fails    error
-	nobody   bool // no other member is up to date enough to become the leader
-	began    []time.Time
-	lifted   int
-	handed   []string
-	stranger bool          // the client lacks permission
-	lagging  time.Duration // how long the member takes to catch up
-	readable *Gate
+	mu          sync.Mutex
+	now         facts
+	duration    time.Duration // duration of Defragment
+	err         error         // result of Defragment
+	noSuccessor bool          // successor finds no other member that is up to date
+	notAdmin    bool          // isAdmin returns false
+	lagging     time.Duration // duration of waitApplied
+	gate        *Gate         // its readers are part of facts
+
+	disarmed   int      // number of calls of disarm
+	newLeaders []string // names of the members to which leadership was transferred
 }
 
 func (c *fake) facts() facts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f := c.now
-	f.readers = c.readable.Inside()
+	f.readers = c.gate.Inside()
 	return f
 }
 
@@ -46,38 +46,37 @@ func (c *fake) change(how func(*facts)) {
 }
 
 func (c *fake) Defragment() error {
-	c.change(func(*facts) { c.began = append(c.began, time.Now()) })
-	time.Sleep(c.takes)
+	time.Sleep(c.duration)
 	c.change(func(f *facts) {
-		if c.fails == nil {
+		if c.err == nil {
 			f.size = f.inUse
 		}
 	})
-	return c.fails
+	return c.err
 }
 
-func (c *fake) isAdmin(context.Context) bool { return !c.stranger }
+func (c *fake) isAdmin(context.Context) bool { return !c.notAdmin }
 
 func (c *fake) copySize() int64 { return c.facts().inUse / 4 }
 
-// gaveTo returns the names of the members to which leadership was transferred.
-func (c *fake) gaveTo() (names []string) {
-	c.change(func(*facts) { names = slices.Clone(c.handed) })
+// transferredTo returns the names of the members to which leadership was transferred.
+func (c *fake) transferredTo() (names []string) {
+	c.change(func(*facts) { names = slices.Clone(c.newLeaders) })
 	return names
 }
 
-// liftedTimes returns the number of times an alarm was disarmed.
-func (c *fake) liftedTimes() (times int) {
-	c.change(func(*facts) { times = c.lifted })
+// disarmCount returns the number of times an alarm was disarmed.
+func (c *fake) disarmCount() (times int) {
+	c.change(func(*facts) { times = c.disarmed })
 	return times
 }
 
-func (c *fake) successor() (peer, bool) { return peer{id: 3, name: "etcd-2"}, !c.nobody }
+func (c *fake) successor() (peer, bool) { return peer{id: 3, name: "etcd-2"}, !c.noSuccessor }
 
 func (c *fake) handOver(_ context.Context, to peer) error {
 	c.change(func(f *facts) {
 		f.leader = to.id
-		c.handed = append(c.handed, to.name)
+		c.newLeaders = append(c.newLeaders, to.name)
 	})
 	return nil
 }
@@ -90,33 +89,33 @@ func (c *fake) waitApplied(context.Context) error {
 func (c *fake) disarm(_ context.Context, of types.ID) error {
 	c.change(func(f *facts) {
 		f.full = slices.DeleteFunc(slices.Clone(f.full), func(id types.ID) bool { return id == of })
-		c.lifted++
+		c.disarmed++
 	})
 	return nil
 }
 
-// table is a fake schedule in which the test plays the other members.
-type table struct {
-	mu      sync.Mutex
-	turn    string
-	waiting []peer
-	mine    bool
-	ended   int
-	ending  time.Duration // how long release takes
+// fakeSchedule is a schedule in which the test plays the other members.
+type fakeSchedule struct {
+	mu          sync.Mutex
+	turn        string        // name of the other member whose turn it is; empty if there is none
+	waiting     []peer        // result of candidates
+	mine        bool          // it is this member's turn
+	released    int           // number of calls of release
+	releaseTime time.Duration // duration of release
 
-	announced int
-	deaf      error // error returned by proposeTransfer
+	announced   int   // number of calls of proposeTransfer
+	transferErr error // result of proposeTransfer
 }
 
-func (s *table) request(context.Context) error { return nil }
+func (s *fakeSchedule) request(context.Context) error { return nil }
 
-func (s *table) candidates([]peer) []peer {
+func (s *fakeSchedule) candidates([]peer) []peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waiting
 }
 
-func (s *table) acquire(context.Context, []peer) error {
+func (s *fakeSchedule) acquire(context.Context, []peer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.turn != "" {
@@ -126,71 +125,73 @@ func (s *table) acquire(context.Context, []peer) error {
 	return nil
 }
 
-func (s *table) proposeTransfer(context.Context) error {
+func (s *fakeSchedule) proposeTransfer(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.announced++
-	return s.deaf
+	return s.transferErr
 }
 
-// now reports whether it is this member's turn, and how many leadership transfers it has announced.
-func (s *table) now() (mine bool, announced int) {
+// now reports whether it is this member's turn, and returns the number of leadership transfers that it has announced.
+func (s *fakeSchedule) now() (mine bool, announced int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mine, s.announced
 }
 
-func (s *table) isMine() bool {
+func (s *fakeSchedule) hasTurn() bool {
 	mine, _ := s.now()
 	return mine
 }
 
-func (s *table) renew(context.Context) func() { return func() {} }
+func (s *fakeSchedule) renew(context.Context) func() { return func() {} }
 
-func (s *table) release(context.Context) {
-	time.Sleep(s.ending)
+func (s *fakeSchedule) release(context.Context) {
+	time.Sleep(s.releaseTime)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mine = false
-	s.ended++
+	s.released++
 }
 
-func (s *table) seats(turn string) {
+// setTurn makes it the turn of the named member, or of no other member if turn is empty.
+func (s *fakeSchedule) setTurn(turn string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.turn, s.waiting = turn, nil
 }
 
-// stand is a Maintainer with a fake cluster.
-type stand struct {
+// fixture is a Maintainer with a fake cluster and a fake schedule.
+type fixture struct {
 	*Maintainer
-	cluster *fake
-	table   *table
-	gate    *Gate
-	log     *logtest.Lines
-	busy    bool // a defragmentation is running
+	cluster  *fake
+	schedule *fakeSchedule
+	gate     *Gate
+	log      *logtest.Lines
+	busy     bool // for leaveFixture: a defragmentation is running
 }
 
-// runStand runs a Maintainer for as long as do runs. do can sleep to advance the fake clock.
-func runStand(t *testing.T, change func(*stand), do func(*stand)) {
+// runFixture runs a Maintainer until do returns. change is called before the Maintainer is created. do can sleep to
+// advance the fake clock.
+func runFixture(t *testing.T, change func(*fixture), do func(*fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		g := &Gate{}
-		s := &stand{cluster: &fake{now: healthy(), takes: 4 * time.Second, readable: g}, table: &table{}, gate: g, log: &logtest.Lines{}}
+		s := &fixture{cluster: &fake{now: healthy(), duration: 4 * time.Second, gate: g}, schedule: &fakeSchedule{}, gate: g, log: &logtest.Lines{}}
 		change(s)
-		s.Maintainer = New(Options{Threshold: usual, MaxPause: 15 * time.Second, Log: zerolog.New(s.log), Gate: g, Name: "etcd-0"})
+		s.Maintainer = New(Options{Threshold: defaultThreshold, MaxPause: 15 * time.Second, Log: zerolog.New(s.log), Gate: g, Name: "etcd-0"})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			s.run(ctx, &service{cluster: s.cluster, newSchedule: func() schedule { return s.table }})
+			s.run(ctx, &service{cluster: s.cluster, newSchedule: func() schedule { return s.schedule }})
 		}()
 		synctest.Wait()
 		do(s)
 		cancel()
 		<-done
-		assert.False(t, s.table.isMine(), "no turn is left behind")
+		assert.False(t, s.schedule.hasTurn(), "the member has released its turn")
 		_, err := g.Close("the test")
-		assert.NoError(t, err, "nor is the gate closed")
+		assert.NoError(t, err, "the gate is open")
 	})
 }

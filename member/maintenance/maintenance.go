@@ -20,20 +20,21 @@ import (
 const (
 	// defaultInterval is the default interval between checks of the database size.
 	defaultInterval = 10 * time.Second
-	// waitingFactor is the factor by which checks are more frequent while a member is waiting for its turn.
+	// waitingFactor is the divisor of the interval between checks while a member is waiting for its turn.
 	waitingFactor = 5
 	// drainTime is the time that active requests have to finish before the database is blocked.
 	drainTime = 250 * time.Millisecond
-	// catchUpTimeout limits how long clients are redirected after a defragmentation.
+	// catchUpTimeout limits how long clients are redirected after a defragmentation, while the member applies the
+	// entries that were committed in the meantime.
 	catchUpTimeout = time.Minute
 )
 
 // Options configure a Maintainer. All fields except Interval and Gate are required.
 type Options struct {
 	Threshold Threshold
-	MaxPause  time.Duration // maximum expected duration of a defragmentation, unless a client requests it
+	MaxPause  time.Duration // longer defragmentations are not started, unless a client requests them
 	Log       zerolog.Logger
-	Gate      *Gate                                 // shared by all readers of the whole database; may be nil if those are all client snapshots
+	Gate      *Gate                                 // shared by all readers of the whole database; may be nil if only clients read it
 	Name      string                                // member name
 	Quota     int64                                 // database quota in bytes; 0 if there is no limit
 	Active    func(self types.ID) map[types.ID]bool // returns the members to which self is connected; must not block
@@ -46,9 +47,9 @@ type Options struct {
 type Maintainer struct {
 	options     Options
 	estimator   estimator
-	asked       chan struct{} // buffered, capacity 1
+	triggered   chan struct{} // receives a value if Trigger was called; capacity 1
 	redirecting pause         // set while clients are redirected to other members
-	writePause  pause         // set while leadership is being transferred
+	writePause  pause         // set while writes have to wait for a leadership transfer
 	writes      atomic.Int64  // number of client writes in progress
 	moving      atomic.Bool   // a client is transferring leadership
 
@@ -60,27 +61,27 @@ type Maintainer struct {
 	size, inUse int64 // last values returned by Sizes
 }
 
-// service provides access to an etcd that is serving clients.
+// service provides access to the embedded etcd while it is serving clients.
 type service struct {
 	cluster     cluster
-	newSchedule func() schedule // returns a new schedule
+	newSchedule func() schedule // returns a schedule without claims
 }
 
 // New returns a Maintainer that is idle until Run is called.
 func New(options Options) *Maintainer {
 	options.Interval, options.Gate = cmp.Or(options.Interval, defaultInterval), cmp.Or(options.Gate, &Gate{})
-	return &Maintainer{options: options, asked: make(chan struct{}, 1), state: state.Maintenance{Phase: Idle, Since: time.Now()}}
+	return &Maintainer{options: options, triggered: make(chan struct{}, 1), state: state.Maintenance{Phase: Idle, Since: time.Now()}}
 }
 
 // Run maintains the database until ctx is done, and then transfers leadership. The server must have joined its
 // cluster. Run must be called only once, and must return before etcd is closed, because a defragmentation cannot be
 // interrupted.
 func (k *Maintainer) Run(ctx context.Context, server *etcdserver.EtcdServer) {
-	hearing, deaf := context.WithCancel(context.WithoutCancel(ctx))
+	listenCtx, stopListening := context.WithCancel(context.WithoutCancel(ctx))
 	var listening sync.WaitGroup
 	defer listening.Wait()
-	defer deaf()
-	listening.Go(func() { k.listen(hearing, server) })
+	defer stopListening()
+	listening.Go(func() { k.listen(listenCtx, server) })
 	s := &service{
 		cluster:     embedded{server, &k.options},
 		newSchedule: func() schedule { return newClaimSchedule(server, &k.options) },
@@ -99,7 +100,7 @@ func (k *Maintainer) run(ctx context.Context, s *service) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-k.asked:
+		case <-k.triggered:
 			w.runCommand(ctx)
 		case <-time.After(pause):
 		}
@@ -126,7 +127,7 @@ func (k *Maintainer) Trigger() error {
 		return errors.New(obstacle)
 	}
 	select {
-	case k.asked <- struct{}{}:
+	case k.triggered <- struct{}{}:
 	default: // a defragmentation has already been requested
 	}
 	return nil
@@ -188,7 +189,7 @@ type worker struct {
 	*Maintainer
 	*service
 	schedule schedule
-	since    time.Time // since when a defragmentation has been due and not blocked; zero if none is due or it is blocked
+	since    time.Time // start of the current period in which a defragmentation is due and not blocked; zero otherwise
 }
 
 // check defragments the database if that is worthwhile and possible, and returns how long to wait before the next
@@ -228,15 +229,16 @@ func (w *worker) nextCheck(usual time.Duration, f facts) time.Duration {
 	return usual
 }
 
-// setIdle releases this member's claims when no defragmentation is due or it is blocked.
+// setIdle sets the phase and releases this member's claims. It is called if no defragmentation is due, or if the one
+// that is due is blocked.
 func (w *worker) setIdle(ctx context.Context, phase, reason string, f facts) {
 	w.since = time.Time{}
 	w.schedule.release(ctx)
 	w.enter(phase, reason, f)
 }
 
-// tryDefragment defragments the database if it is this member's turn. Otherwise, the returned error describes what
-// the member is waiting for.
+// tryDefragment defragments the database if it is this member's turn. Otherwise, it returns an error that describes
+// what the member is waiting for.
 func (w *worker) tryDefragment(ctx context.Context, f facts) error {
 	r := request{origin: ByThreshold}
 	switch {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	from "google.golang.org/grpc/peer"
+	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"etcd-wrapper/member/state"
@@ -58,7 +58,7 @@ func (k *Maintainer) Unary(ctx context.Context, message any, info *grpc.UnarySer
 	if info.FullMethod == moveLeaderMethod {
 		defer k.pauseWritesForClient(ctx, message)()
 	}
-	if isRequest(info.FullMethod) {
+	if isRedirectable(info.FullMethod) {
 		if err := k.redirecting.redirect(ctx); err != nil {
 			return nil, err
 		}
@@ -78,9 +78,9 @@ func (k *Maintainer) Unary(ctx context.Context, message any, info *grpc.UnarySer
 func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
 	s := k.serving.Load()
 	if s == nil || !s.cluster.isAdmin(ctx) {
-		return handle() // etcd will reject the request, or no coordination is needed yet
+		return handle() // before Run, there is nothing to coordinate; without permission, etcd rejects the request
 	}
-	if k.busy() { // reading facts blocks
+	if k.busy() { // facts would block
 		return nil, waitError(errUnderWay)
 	}
 	f := s.cluster.facts()
@@ -99,20 +99,20 @@ func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any
 	return nil, waitError(outcome)
 }
 
-// waitError returns an error that tells a client what to wait for.
+// waitError returns a gRPC error that describes what the client has to wait for.
 func waitError(why error) error {
 	return status.Error(codes.FailedPrecondition, "etcd-wrapper: cannot defragment: "+why.Error())
 }
 
 func client(ctx context.Context) string {
-	if who, ok := from.FromContext(ctx); ok && who.Addr != nil {
-		return who.Addr.String()
+	if p, ok := grpcpeer.FromContext(ctx); ok && p.Addr != nil {
+		return p.Addr.String()
 	}
 	return "a client"
 }
 
-// isRequest reports whether a method may be redirected to another member.
-func isRequest(method string) bool {
+// isRedirectable reports whether any member can handle requests of this method.
+func isRedirectable(method string) bool {
 	return strings.HasPrefix(method, "/etcdserverpb.KV/") || strings.HasPrefix(method, "/etcdserverpb.Lease/")
 }
 
@@ -125,11 +125,11 @@ const redirectAfter = 200 * time.Millisecond
 // does not retry writes.
 var errElsewhere = status.Error(codes.Unavailable, "there is no connection available")
 
-// pause is a period in which requests wait or are redirected. Reads are lock-free, because every request reads the
-// pause. Only one goroutine at a time may set it.
-type pause struct{ period atomic.Pointer[period] }
+// pause controls whether requests have to wait or are redirected. Checking it is lock-free, because every request does
+// so. Only one goroutine at a time may call begin.
+type pause struct{ period atomic.Pointer[period] } // nil while requests proceed
 
-// period is a time span in which requests or readers wait.
+// period is a time span during which requests or readers wait.
 type period struct {
 	why  string
 	over chan struct{}
@@ -152,8 +152,8 @@ func (a *pause) endNotify() <-chan struct{} {
 	return nil
 }
 
-// redirect returns errElsewhere for clients that are known to retry on another endpoint. Other clients have to wait,
-// as with plain etcd.
+// redirect returns errElsewhere, after a delay, if the pause continues and the client is known to retry on another
+// endpoint. Otherwise, it returns nil, and the request waits in etcd while the database is blocked.
 func (a *pause) redirect(ctx context.Context) error {
 	over := a.endNotify()
 	if over == nil || len(metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataClientAPIVersionKey)) == 0 {

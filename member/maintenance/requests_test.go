@@ -23,10 +23,10 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// put sends a client request, with the metadata of etcd's own client if knowing is set.
-func put(k *Maintainer, method string, knowing bool) error {
+// send sends a client request, with the metadata by which etcd's own client is recognized if canRetry is set.
+func send(k *Maintainer, method string, canRetry bool) error {
 	ctx := context.Background()
-	if knowing {
+	if canRetry {
 		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("client-api-version", "3.6"))
 	}
 	_, err := k.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { return "done", nil })
@@ -36,114 +36,115 @@ func put(k *Maintainer, method string, knowing bool) error {
 func TestRedirect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
-		require.NoError(t, put(k, "/etcdserverpb.KV/Put", true))
+		require.NoError(t, send(k, "/etcdserverpb.KV/Put", true))
 		end := k.redirecting.begin("the database is being defragmented")
 
 		start := time.Now()
-		err := put(k, "/etcdserverpb.KV/Put", true)
-		assert.Equal(t, redirectAfter, time.Since(start), "a hundred tries outlast the longest pause")
+		err := send(k, "/etcdserverpb.KV/Put", true)
+		assert.Equal(t, redirectAfter, time.Since(start), "the redirection is delayed, so that a client with a single endpoint does not run out of retries")
 		assert.Equal(t, codes.Unavailable, status.Code(err))
-		assert.Equal(t, "there is no connection available", status.Convert(err).Message(), "the words by which etcd's client knows that nothing was done")
-		assert.Error(t, put(k, "/etcdserverpb.Lease/LeaseGrant", true))
+		assert.Equal(t, "there is no connection available", status.Convert(err).Message(), "etcd's client retries writes only after this message")
+		assert.Error(t, send(k, "/etcdserverpb.Lease/LeaseGrant", true))
 
 		start = time.Now()
-		require.NoError(t, put(k, "/etcdserverpb.KV/Put", false), "who might not try again waits for etcd itself")
-		require.NoError(t, put(k, "/etcdserverpb.Maintenance/Status", true))
+		require.NoError(t, send(k, "/etcdserverpb.KV/Put", false), "a client that might not retry is not redirected")
+		require.NoError(t, send(k, "/etcdserverpb.Maintenance/Status", true))
 		assert.Zero(t, time.Since(start))
 
 		time.AfterFunc(redirectAfter/2, end)
-		require.NoError(t, put(k, "/etcdserverpb.KV/Range", true), "the end comes in time")
-		require.NoError(t, put(k, "/etcdserverpb.KV/Range", true))
+		require.NoError(t, send(k, "/etcdserverpb.KV/Range", true), "a request is not redirected if the pause ends before redirectAfter")
+		require.NoError(t, send(k, "/etcdserverpb.KV/Range", true))
 	})
 }
 
-// asked sends a defragmentation request as a client would.
-func asked(s *stand, handle func() error) error {
+// defragmentAsClient sends a client's defragmentation request. handle takes the place of etcd's handler.
+func defragmentAsClient(s *fixture, handle func() error) error {
 	_, err := s.Unary(context.Background(), nil, &grpc.UnaryServerInfo{FullMethod: defragmentMethod}, func(context.Context, any) (any, error) {
 		return "done", handle()
 	})
 	return err
 }
 
-func refusal(t *testing.T, err error, why string) {
+// assertRejected asserts that a defragmentation request was rejected for the given reason.
+func assertRejected(t *testing.T, err error, why string) {
 	t.Helper()
 	assert.Equal(t, codes.FailedPrecondition, status.Code(err))
 	assert.ErrorContains(t, err, "etcd-wrapper: cannot defragment: "+why)
 }
 
-// full removes all free pages from the stand's database.
-func full(s *stand) { s.cluster.now.inUse = s.cluster.now.size }
+// noFreePages removes all free pages from the fixture's database, so that no defragmentation is due.
+func noFreePages(s *fixture) { s.cluster.now.inUse = s.cluster.now.size }
 
 func TestDefragmentForClient(t *testing.T) {
-	runStand(t, full, func(s *stand) {
-		require.NoError(t, asked(s, func() error {
+	runFixture(t, noFreePages, func(s *fixture) {
+		require.NoError(t, defragmentAsClient(s, func() error {
 			assert.Equal(t, Running, s.State().Phase)
-			assert.True(t, s.table.isMine())
+			assert.True(t, s.schedule.hasTurn())
 			assert.NotEmpty(t, s.RedirectReason())
-			refusal(t, asked(s, nil), "a defragmentation of this member is in progress; wait for it to finish")
+			assertRejected(t, defragmentAsClient(s, nil), "a defragmentation of this member is in progress; wait for it to finish")
 			return s.cluster.Defragment()
 		}))
 		assert.Equal(t, ByClient, s.State().LastDefragmentation.Origin)
 
 		s.cluster.change(func(f *facts) { f.leader, f.members[1].active = 1, false })
-		require.NoError(t, asked(s, s.cluster.Defragment), "whom it hurts is for the client to know")
-		assert.Empty(t, s.cluster.gaveTo(), "and leadership stays")
+		require.NoError(t, defragmentAsClient(s, s.cluster.Defragment), "the quorum of the other members is not checked")
+		assert.Empty(t, s.cluster.transferredTo(), "leadership is not transferred")
 
-		s.table.seats("etcd-2")
-		refusal(t, asked(s, nil), "member etcd-2 is being defragmented; wait for it to finish")
+		s.schedule.setTurn("etcd-2")
+		assertRejected(t, defragmentAsClient(s, nil), "member etcd-2 is being defragmented; wait for it to finish")
 		s.cluster.change(func(f *facts) { f.leader = 0 })
-		require.NoError(t, asked(s, s.cluster.Defragment), "without a leader there are no turns, and etcd allows it")
+		require.NoError(t, defragmentAsClient(s, s.cluster.Defragment), "without a leader, turns cannot be claimed, and the request is passed to etcd")
 	})
 }
 
 func TestDefragmentForClient_reader(t *testing.T) {
-	runStand(t, full, func(s *stand) {
+	runFixture(t, noFreePages, func(s *fixture) {
 		end, err := s.gate.Acquire(context.Background(), "the backup")
 		require.NoError(t, err)
-		refusal(t, asked(s, nil), "the database is being read: wait for the backup")
+		assertRejected(t, defragmentAsClient(s, nil), "the database is being read: wait for the backup")
 		end()
 		s.cluster.change(func(f *facts) { f.sending = true })
-		refusal(t, asked(s, nil), "a snapshot is being sent to another member")
+		assertRejected(t, defragmentAsClient(s, nil), "a snapshot is being sent to another member")
 		s.cluster.change(func(f *facts) { f.sending = false })
-		require.NoError(t, asked(s, s.cluster.Defragment))
+		require.NoError(t, defragmentAsClient(s, s.cluster.Defragment))
 	})
 }
 
 func TestDefragmentForClient_error(t *testing.T) {
-	runStand(t, full, func(s *stand) {
+	runFixture(t, noFreePages, func(s *fixture) {
 		why := status.Error(codes.PermissionDenied, "etcdserver: permission denied")
-		require.Equal(t, why, asked(s, func() error { return why }))
+		require.Equal(t, why, defragmentAsClient(s, func() error { return why }))
 		assert.Equal(t, 1, s.State().Failed)
 	})
 }
 
-// opened is a server stream with nothing but a context.
-type opened struct {
+// fakeStream is a server stream that implements only Context.
+type fakeStream struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
-func (o opened) Context() context.Context { return o.ctx }
+func (o fakeStream) Context() context.Context { return o.ctx }
 
 func TestStream_snapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &Gate{}
 		k := New(Options{Gate: g, Log: zerolog.Nop()})
 		read := func(ctx context.Context, method string, handle func()) error {
-			return k.Stream(nil, opened{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: method}, func(any, grpc.ServerStream) error {
+			return k.Stream(nil, fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: method}, func(any, grpc.ServerStream) error {
 				handle()
 				return nil
 			})
 		}
 		require.NoError(t, read(t.Context(), snapshotMethod, func() { assert.Len(t, g.Inside(), 1) }))
-		require.NoError(t, read(t.Context(), "/etcdserverpb.Watch/Watch", func() { assert.Empty(t, g.Inside(), "it reads what it needs") }))
+		require.NoError(t, read(t.Context(), "/etcdserverpb.Watch/Watch", func() { assert.Empty(t, g.Inside(), "a watch does not acquire the gate") }))
 		assert.Empty(t, g.Inside())
 
 		open, err := g.Close("a defragmentation of member etcd-0")
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		err = read(ctx, snapshotMethod, func() { t.Error("it may not be read now") })
+		err = read(ctx, snapshotMethod, func() { t.Error("the gate is closed") })
 		assert.Equal(t, codes.Unavailable, status.Code(err))
 		assert.ErrorContains(t, err, "a defragmentation of member etcd-0")
 		time.AfterFunc(time.Minute, open)
@@ -156,7 +157,7 @@ func TestGate_readers(t *testing.T) {
 	endFirst, err := g.Acquire(t.Context(), "the snapshot for 10.0.0.7:4031")
 	require.NoError(t, err)
 	endSecond, err := g.Acquire(t.Context(), "the backup")
-	require.NoError(t, err, "readers do not keep each other out")
+	require.NoError(t, err, "readers do not exclude each other")
 
 	_, err = g.Close("a defragmentation")
 	require.Error(t, err)
@@ -164,15 +165,15 @@ func TestGate_readers(t *testing.T) {
 
 	endFirst()
 	endFirst()
-	require.Len(t, g.Inside(), 1, "to end twice is to end once")
+	require.Len(t, g.Inside(), 1, "the second call of end has no effect")
 	endSecond()
 	open, err := g.Close("a defragmentation")
 	require.NoError(t, err)
-	_, err = g.Close("another one")
+	_, err = g.Close("another defragmentation")
 	require.EqualError(t, err, "a defragmentation is in progress; wait for it to finish")
 	open()
 	open()
-	_, err = g.Close("another one")
+	_, err = g.Close("another defragmentation")
 	require.NoError(t, err)
 }
 
@@ -205,8 +206,8 @@ func TestGate_canceledReader(t *testing.T) {
 	})
 }
 
-// running starts etcd and returns its server once it is the leader.
-func running(t *testing.T) *etcdserver.EtcdServer {
+// startEtcd starts a single-member cluster and returns its server once it is ready.
+func startEtcd(t *testing.T) *etcdserver.EtcdServer {
 	t.Helper()
 	config := embed.NewConfig()
 	config.Dir, config.LogLevel = t.TempDir(), "panic"
@@ -225,7 +226,7 @@ func running(t *testing.T) *etcdserver.EtcdServer {
 
 func TestClaimSchedule(t *testing.T) {
 	t.Parallel()
-	server := running(t)
+	server := startEtcd(t)
 	before := server.KV().Rev()
 	p := newClaimSchedule(server, &Options{Active: func(types.ID) map[types.ID]bool { return nil }, Log: zerolog.Nop()})
 	p.ttl = 4 * time.Second
@@ -234,7 +235,7 @@ func TestClaimSchedule(t *testing.T) {
 	first, stop := p.list(turn)[0], p.renew(t.Context())
 	require.Eventually(t, func() bool {
 		now := p.list(turn)
-		assert.NotEmpty(t, now, "at no moment")
+		assert.NotEmpty(t, now, "the turn is renewed before it expires")
 		return !slices.Contains(now, first)
 	}, time.Minute, 10*time.Millisecond)
 	stop()
@@ -255,12 +256,12 @@ func TestPauseWrites(t *testing.T) {
 				go k.pauseWrites(t.Context(), changed, confirm)
 				synctest.Wait()
 				time.AfterFunc(300*time.Millisecond, func() { close(changed) })
-				require.NoError(t, put(k, "/etcdserverpb.KV/Range", true))
+				require.NoError(t, send(k, "/etcdserverpb.KV/Range", true))
 				assert.Zero(t, time.Since(start))
-				require.NoError(t, put(k, "/etcdserverpb.KV/Put", false), "whoever the client is")
+				require.NoError(t, send(k, "/etcdserverpb.KV/Put", false), "writes of all clients wait")
 				assert.Equal(t, 300*time.Millisecond, time.Since(start))
-				require.NoError(t, put(k, "/etcdserverpb.KV/Txn", true))
-				assert.Equal(t, 300*time.Millisecond, time.Since(start), "the leader has changed")
+				require.NoError(t, send(k, "/etcdserverpb.KV/Txn", true))
+				assert.Equal(t, 300*time.Millisecond, time.Since(start), "writes are not paused after the leader has changed")
 			})
 		})
 	}
@@ -275,14 +276,14 @@ func TestPauseWrites_timeout(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		assert.Equal(t, codes.DeadlineExceeded, status.Code(k.startWrite(ctx)))
-		require.NoError(t, put(k, "/etcdserverpb.Lease/LeaseGrant", true))
+		require.NoError(t, send(k, "/etcdserverpb.Lease/LeaseGrant", true))
 		assert.Equal(t, maxWritePause, time.Since(start))
-		assert.Zero(t, k.writes.Load(), "what has ended is under way no more, nor what gave up")
+		assert.Zero(t, k.writes.Load(), "neither a finished nor a timed-out write counts as in progress")
 	})
 }
 
-// slow performs a write that takes the given amount of time.
-func slow(t *testing.T, k *Maintainer, takes time.Duration) {
+// slowWrite sends a write request that takes the given time.
+func slowWrite(t *testing.T, k *Maintainer, takes time.Duration) {
 	t.Helper()
 	_, err := k.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: writes[0]}, func(context.Context, any) (any, error) {
 		time.Sleep(takes)
@@ -296,11 +297,11 @@ func TestPauseWrites_confirmation(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		changed, start := make(chan struct{}), time.Now()
 		var confirmed time.Duration
-		go slow(t, k, 100*time.Millisecond)
+		go slowWrite(t, k, 100*time.Millisecond)
 		synctest.Wait()
 		go k.pauseWrites(t.Context(), changed, func(context.Context) { confirmed = time.Since(start) })
 		synctest.Wait()
-		go slow(t, k, 0) // not started yet, so the pause does not wait for it
+		go slowWrite(t, k, 0) // waits for the end of the pause, and is not confirmed as in progress
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		time.Sleep(200 * time.Millisecond)
 		synctest.Wait() // synchronizes access to confirmed
@@ -308,14 +309,14 @@ func TestPauseWrites_confirmation(t *testing.T) {
 		assert.LessOrEqual(t, confirmed, 100*time.Millisecond+pollInterval)
 		assert.Zero(t, k.writes.Load())
 		time.Sleep(200 * time.Millisecond)
-		assert.Zero(t, k.writes.Load(), "what has waited is done")
+		assert.Zero(t, k.writes.Load(), "the waiting write has finished")
 	})
 }
 
 func TestPauseWrites_endlessWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
-		go slow(t, k, 10*time.Second)
+		go slowWrite(t, k, 10*time.Second)
 		synctest.Wait()
 		start := time.Now()
 		k.pauseWrites(t.Context(), nil, func(context.Context) { assert.Fail(t, "confirmed") })
@@ -323,7 +324,7 @@ func TestPauseWrites_endlessWrite(t *testing.T) {
 		changed := make(chan struct{})
 		close(changed)
 		k.pauseWrites(t.Context(), changed, func(context.Context) { assert.Fail(t, "confirmed") })
-		assert.Less(t, time.Since(start), maxWritePause+2*pollInterval, "the leader has changed already")
+		assert.Less(t, time.Since(start), maxWritePause+2*pollInterval, "the pause ends at once if the leader has already changed")
 		time.Sleep(10 * time.Second)
 	})
 }
