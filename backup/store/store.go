@@ -119,11 +119,12 @@ func CheckName(name string) error {
 	return nil
 }
 
-// CheckPrefix returns an error unless prefix and after consist of characters that are valid in names.
+// CheckPrefix returns an error unless prefix and after are short enough for a name and consist of characters that are
+// valid in names. Either may be empty.
 func CheckPrefix(prefix, after string) error {
 	for _, part := range []string{prefix, after} {
 		if len(part) > maxName || strings.ContainsFunc(strings.ReplaceAll(part, "/", ""), isForbidden) {
-			return fmt.Errorf("cannot list %q after %q: invalid characters or too long", prefix, after)
+			return fmt.Errorf("cannot list %q after %q: each may have up to %d letters, digits or -._+=@/", prefix, after, maxName)
 		}
 	}
 	return nil
@@ -297,7 +298,8 @@ func PutOnce(ctx context.Context, s Store, name string, content io.Reader) (Dige
 	return want, err
 }
 
-// resolve reads back an object that Put failed to create, and returns nil if the object has the expected content.
+// resolve determines the outcome of a Put that returned an ambiguous error, by reading the object back. It returns
+// nil if the object has the expected content, and ErrExists if it has different content.
 func resolve(ctx context.Context, s Store, name string, want Digest, put error) error {
 	stored, err := digestOf(ctx, s, name, want.Size)
 	switch {
@@ -326,7 +328,8 @@ func digestOf(ctx context.Context, s Store, name string, size int64) (Digest, er
 	return (&source{content: stored, hash: sha256.New()}).digest()
 }
 
-// source hashes the content as it is read, and records read errors.
+// source hashes content as it is read, and records a read error so that PutOnce can distinguish it from an error of
+// the store.
 type source struct {
 	content io.Reader
 	hash    hash.Hash
@@ -344,7 +347,8 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// digest reads the rest of the content first, because Put may have returned before reading all of it.
+// digest returns the digest of the whole content. It reads the rest of the content first, because Put may have
+// returned before reading all of it.
 func (s *source) digest() (digest Digest, err error) {
 	if s.failed == nil {
 		_, _ = io.Copy(io.Discard, s) // the error is in s.failed
@@ -364,7 +368,7 @@ type Capabilities struct {
 	// CreateIfAbsent means that the store refuses to create an existing object. A store that overwrites objects must
 	// have a single writer, because two writers would overwrite each other's backups.
 	CreateIfAbsent bool
-	// Delete is nil if objects can be deleted, and otherwise ErrDenied or ErrLocked.
+	// Delete is nil if objects can be deleted, and otherwise an error that wraps ErrDenied or ErrLocked.
 	Delete error
 }
 
@@ -402,8 +406,9 @@ func Probe(ctx context.Context, s Store) (Capabilities, error) {
 const clocks = "probe/clock-"
 
 // Clock returns the time according to the store's clock. Clock creates an object, reads the creation time from a
-// listing, and deletes the object. Clock also deletes objects of earlier calls, which may have been locked, oldest
-// first. If the deletion fails, Clock returns both the time and an error.
+// listing, and deletes the object. Clock also deletes objects that are at least an hour old and that earlier calls
+// could not delete, oldest first. ErrLocked ends the deletion without an error. If the deletion fails for any other
+// reason, Clock returns both the time and an error.
 func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	name := clocks + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
@@ -420,7 +425,7 @@ func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	if !listed {
 		return now, fmt.Errorf("cannot read the clock of %s: %s: %w", s, name, ErrNotFound)
 	}
-	maps.DeleteFunc(all, func(other string, at time.Time) bool { return other != name && now.Sub(at) < time.Hour }) // another process may be reading the object
+	maps.DeleteFunc(all, func(other string, at time.Time) bool { return other != name && now.Sub(at) < time.Hour }) // a younger object may be in use
 	for _, old := range slices.SortedFunc(maps.Keys(all), func(a, b string) int { return all[a].Compare(all[b]) }) {
 		if err = s.Delete(ctx, old); err != nil {
 			break // newer objects are probably locked too, or deletions are denied

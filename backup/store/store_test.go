@@ -34,19 +34,19 @@ func TestALostReplyIsASuccessIfTheObjectIsOurs(t *testing.T) {
 		_, err := put(t, s)
 		assert.NoError(t, err, lost)
 		_, err = put(t, s)
-		assert.NoError(t, err, "and again, after a restart")
+		assert.NoError(t, err, "the same content can be uploaded again, as after a restart")
 	}
 }
 
 func TestAnObjectWithOtherContentExists(t *testing.T) {
-	for _, theirs := range []string{"", "conten", "Content", "content and more"} {
+	for _, stored := range []string{"", "conten", "Content", "content and more"} {
 		s := memory.New()
-		s.SetContent("a", []byte(theirs))
+		s.SetContent("a", []byte(stored))
 		_, err := put(t, s)
-		assert.ErrorIs(t, err, store.ErrExists, theirs)
+		assert.ErrorIs(t, err, store.ErrExists, stored)
 		s.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrLostReply})
 		_, err = put(t, s)
-		assert.ErrorIs(t, err, store.ErrExists, "also if no answer came")
+		assert.ErrorIs(t, err, store.ErrExists, "the stored content decides if the reply is lost")
 	}
 }
 
@@ -57,7 +57,7 @@ func TestAnObjectThatCannotBeReadBackIsUndecided(t *testing.T) {
 	for range 2 {
 		_, err := put(t, s)
 		assert.ErrorIs(t, err, store.ErrUnavailable)
-		assert.NotErrorIs(t, err, store.ErrExists, "another writer must not be believed in")
+		assert.NotErrorIs(t, err, store.ErrExists, "a failed read does not prove that another writer exists")
 	}
 	_, err := put(t, s)
 	assert.NoError(t, err)
@@ -97,11 +97,11 @@ func TestADeniedReadBackIsReportedToo(t *testing.T) {
 }
 
 func TestACertainErrorIsNotReadBack(t *testing.T) {
-	for _, sure := range []error{memory.ErrDenied, memory.ErrExpired, memory.ErrNoBucket, memory.ErrSkewed, errors.New("HTTP status 400")} {
+	for _, final := range []error{memory.ErrDenied, memory.ErrExpired, memory.ErrNoBucket, memory.ErrSkewed, errors.New("HTTP status 400")} {
 		s := memory.New()
-		s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: sure})
+		s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: final})
 		_, err := put(t, s)
-		assert.ErrorIs(t, err, sure)
+		assert.ErrorIs(t, err, final)
 		assert.Equal(t, []memory.Call{{Op: memory.Put, Name: "a"}}, s.Calls())
 	}
 }
@@ -118,37 +118,37 @@ func TestAStoreThatHangsEndsWithTheContext(t *testing.T) {
 }
 
 func TestTheProbeReportsCapabilities(t *testing.T) {
-	for name, one := range map[string]struct {
+	for name, example := range map[string]struct {
 		faults []memory.Fault
 		want   string
 		left   int
 	}{
-		"a good one":          {nil, "the store supports create-if-absent: multiple members can write to it", 0},
-		"one that overwrites": {[]memory.Fault{{Op: memory.Put, Overwrite: true}}, "the store does not support create-if-absent and overwrites objects: only one member may write to it", 0},
-		"one with a lock":     {[]memory.Fault{{Op: memory.Delete, Err: memory.ErrLocked}}, "the store supports create-if-absent: multiple members can write to it; old backups cannot be deleted", 1},
-		"no right to delete":  {[]memory.Fault{{Op: memory.Delete, Err: memory.ErrDenied}}, "the store supports create-if-absent: multiple members can write to it; old backups cannot be deleted", 1},
-		"a lost reply":        {[]memory.Fault{{Op: memory.Put, Times: 1, Err: memory.ErrLostReply, ReplyLost: true}}, "the store supports create-if-absent: multiple members can write to it", 0},
+		"all features":       {nil, "the store supports create-if-absent: multiple members can write to it", 0},
+		"overwrites objects": {[]memory.Fault{{Op: memory.Put, Overwrite: true}}, "the store does not support create-if-absent and overwrites objects: only one member may write to it", 0},
+		"object lock":        {[]memory.Fault{{Op: memory.Delete, Err: memory.ErrLocked}}, "the store supports create-if-absent: multiple members can write to it; old backups cannot be deleted", 1},
+		"deletions denied":   {[]memory.Fault{{Op: memory.Delete, Err: memory.ErrDenied}}, "the store supports create-if-absent: multiple members can write to it; old backups cannot be deleted", 1},
+		"lost reply":         {[]memory.Fault{{Op: memory.Put, Times: 1, Err: memory.ErrLostReply, ReplyLost: true}}, "the store supports create-if-absent: multiple members can write to it", 0},
 	} {
 		s := memory.New()
-		s.Inject(one.faults...)
+		s.Inject(example.faults...)
 		abilities, err := store.Probe(t.Context(), s)
 		require.NoError(t, err, name)
-		assert.Equal(t, one.want, abilities.String(), name)
+		assert.Equal(t, example.want, abilities.String(), name)
 		left := 0
 		for range s.List(t.Context(), "", "") {
 			left++
 		}
-		assert.Equal(t, one.left, left, name)
+		assert.Equal(t, example.left, left, name)
 	}
 }
 
 func TestAFailedProbeReportsNoCapabilities(t *testing.T) {
 	for _, op := range []memory.Op{memory.Put, memory.Delete} {
-		for _, trouble := range []error{memory.ErrUnreachable, memory.ErrNoBucket} {
+		for _, failure := range []error{memory.ErrUnreachable, memory.ErrNoBucket} {
 			s := memory.New()
-			s.Inject(memory.Fault{Op: op, Err: trouble})
+			s.Inject(memory.Fault{Op: op, Err: failure})
 			_, err := store.Probe(t.Context(), s)
-			assert.ErrorIs(t, err, trouble)
+			assert.ErrorIs(t, err, failure)
 			assert.ErrorContains(t, err, "cannot probe memory://test/")
 		}
 	}
@@ -164,40 +164,40 @@ func TestTheClockIsReadFromATemporaryObject(t *testing.T) {
 		}
 		return names
 	}
-	shows := func() {
+	requireTime := func() {
 		t.Helper()
 		at, err := store.Clock(t.Context(), s)
 		require.NoError(t, err)
 		assert.Equal(t, now, at)
 	}
-	shows()
+	requireTime()
 	assert.Empty(t, left())
 
 	s.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrLocked, Times: 1})
-	shows()
-	assert.Len(t, left(), 1, "it is locked")
+	requireTime()
+	assert.Len(t, left(), 1, "a locked object remains")
 	now = now.Add(59 * time.Minute)
-	shows()
-	assert.Len(t, left(), 1, "somebody may look at it")
+	requireTime()
+	assert.Len(t, left(), 1, "another process may be using an object that is less than an hour old")
 	now = now.Add(time.Minute)
-	shows()
+	requireTime()
 	assert.Empty(t, left())
 
 	for range 3 {
 		s.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrLocked, Times: 1})
-		shows()
+		requireTime()
 	}
 	now = now.Add(time.Hour)
 	s.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrLocked, Times: 1})
-	shows()
-	assert.Len(t, left(), 4, "where the oldest one is locked, the younger ones are, too")
-	shows()
+	requireTime()
+	assert.Len(t, left(), 4, "Clock must stop at the first locked object")
+	requireTime()
 	assert.Len(t, left(), 1)
 
 	s.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrDenied, Times: 1})
 	at, err := store.Clock(t.Context(), s)
 	require.ErrorIs(t, err, store.ErrDenied)
-	assert.Equal(t, now, at, "it is known all the same")
+	assert.Equal(t, now, at, "the time must be returned together with the error")
 	s.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrDenied})
 	_, err = store.Clock(t.Context(), s)
 	require.ErrorIs(t, err, store.ErrDenied)

@@ -45,24 +45,24 @@ type Store struct {
 
 // New validates the location without connecting. The endpoint is specific to the account. For an emulator, the
 // endpoint includes a path. If account is empty, New uses AZURE_STORAGE_ACCOUNT.
-func New(place wire.Place, account string) (*Store, error) {
-	if !containerName.MatchString(place.Bucket) {
-		return nil, fmt.Errorf("invalid container name %q", place.Bucket)
+func New(loc wire.Location, account string) (*Store, error) {
+	if !containerName.MatchString(loc.Bucket) {
+		return nil, fmt.Errorf("invalid container name %q: must be 3 to 63 of a-z 0-9 with single hyphens between", loc.Bucket)
 	}
 	account = cmp.Or(account, os.Getenv("AZURE_STORAGE_ACCOUNT"))
 	if !accountName.MatchString(account) {
-		return nil, fmt.Errorf("invalid storage account name %q; set account= or AZURE_STORAGE_ACCOUNT", account)
+		return nil, fmt.Errorf("invalid storage account name %q; set account= or AZURE_STORAGE_ACCOUNT (3 to 24 of a-z and 0-9)", account)
 	}
-	client, err := wire.NewClient(place.CAPath)
+	client, err := wire.NewClient(loc.CAPath)
 	if err != nil {
 		return nil, err
 	}
-	if place.Endpoint == nil {
-		place.Endpoint = &url.URL{Scheme: "https", Host: account + ".blob.core.windows.net"}
+	if loc.Endpoint == nil {
+		loc.Endpoint = &url.URL{Scheme: "https", Host: account + ".blob.core.windows.net"}
 	}
-	s := &Store{container: place.Endpoint.JoinPath(place.Bucket)}
+	s := &Store{container: loc.Endpoint.JoinPath(loc.Bucket)}
 	s.Bucket = wire.Bucket{
-		Name: "azblob://" + place.Bucket + "/" + place.Prefix, Prefix: place.Prefix, URL: s.url,
+		Name: "azblob://" + loc.Bucket + "/" + loc.Prefix, Prefix: loc.Prefix, URL: s.url,
 		Deleted: []int{http.StatusAccepted}, Page: s.page, Upload: s.upload,
 		Client: wire.Client{
 			HTTP: client, Header: map[string]string{"X-Ms-Version": version}, Unmarshal: xml.Unmarshal, Reason: reason, Codes: codes,
@@ -166,7 +166,7 @@ func (u *upload) Start(context.Context) error { return nil }
 // Part implements wire.Upload.
 func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
 	if len(u.blocks) == maxBlocks {
-		return errors.New("object is too large")
+		return fmt.Errorf("the object is too large: more than %d blocks of %d bytes", maxBlocks, wire.PieceSize)
 	}
 	if len(piece) > 0 {
 		id := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%s-%06d", u.id, len(u.blocks)))
@@ -191,9 +191,9 @@ func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
 // Abort implements wire.Upload. Uncommitted blocks are invisible and cannot be deleted.
 func (u *upload) Abort(context.Context) {}
 
-// create sends a request. A request that creates a blob is not retried, because a retry would find the blob that the
-// first request created. Each response contains the request ID
-// (https://learn.microsoft.com/en-us/rest/api/storageservices/common-rest-api-response-headers).
+// create sends a request that creates a block or a blob. A request that creates a blob is not retried, because a
+// retry would find the blob that the first request created. A response without a request ID
+// (https://learn.microsoft.com/en-us/rest/api/storageservices/common-rest-api-response-headers) is not from Azure.
 func (u *upload) create(ctx context.Context, query url.Values, header map[string]string, body []byte) error {
 	sum := md5.Sum(body)
 	all := map[string]string{"Content-Md5": base64.StdEncoding.EncodeToString(sum[:]), "Content-Type": "application/octet-stream"}
@@ -216,8 +216,8 @@ func findSource(ctx context.Context) (oauth2.TokenSource, error) {
 	return oauth2.ReuseTokenSourceWithExpiry(nil, identity{ctx}, early), nil
 }
 
-// identity fetches tokens for the workload identity (from the file that Kubernetes renews), for a client secret, or
-// for the machine's managed identity. The environment variables and the file are read again for each token.
+// identity is a token source for the workload identity (using the token file that Kubernetes renews), a client
+// secret, or the machine's managed identity. The environment variables and the file are read again for each token.
 type identity struct {
 	ctx context.Context // contains the HTTP client
 }
@@ -337,7 +337,7 @@ func (k *sharedKey) toSign(request *http.Request) string {
 	return strings.Join(append(lines, signedLines(request.URL.Query(), "")...), "\n")
 }
 
-// signedLines returns one line for each name that starts with prefix, in order.
+// signedLines returns a sorted list with one line for each name that starts with prefix.
 func signedLines(all map[string][]string, prefix string) (lines []string) {
 	for name, values := range all {
 		if name = strings.ToLower(name); strings.HasPrefix(name, prefix) {

@@ -30,7 +30,7 @@ func withKey(t *testing.T) {
 	t.Setenv("AZURE_STORAGE_KEY", base64.StdEncoding.EncodeToString([]byte("SECRET")))
 }
 
-// created responds as Azure does after creating a blob.
+// created responds as Azure does after it has created a blob.
 func created(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("X-Ms-Request-Id", "4f8b1a3c-101e-0000-0000-000000000000")
 	w.WriteHeader(http.StatusCreated)
@@ -40,7 +40,7 @@ func TestAzure_requestFailures(t *testing.T) {
 	withKey(t)
 	storetest.RunErrors(t, storetest.Protocol{
 		Open: func(t *testing.T, endpoint *url.URL) store.Store {
-			s, err := New(wire.Place{Bucket: "container", Endpoint: endpoint}, "account")
+			s, err := New(wire.Location{Bucket: "container", Endpoint: endpoint}, "account")
 			require.NoError(t, err)
 			return s
 		},
@@ -111,8 +111,8 @@ func TestEveryRequestThatCreatesIsConditional(t *testing.T) {
 		assert.NotEmpty(t, r.Header.Get("Content-Md5"))
 	}
 	require.NoError(t, s.Put(t.Context(), "large", storetest.Pattern(1, large)))
-	assert.NotEqual(t, first, asked[4].URL.Query().Get("blockid"), "another upload has blocks of its own")
-	assert.Len(t, asked[4].URL.Query().Get("blockid"), len(first), "of the same length, as Azure wants")
+	assert.NotEqual(t, first, asked[4].URL.Query().Get("blockid"), "each upload must use its own block IDs")
+	assert.Len(t, asked[4].URL.Query().Get("blockid"), len(first), "all block IDs must have the same length")
 }
 
 func TestSharedAccessSignature_onlyInTheQuery(t *testing.T) {
@@ -171,7 +171,7 @@ func opened(t *testing.T, endpoint *url.URL, container string) *Store {
 }
 
 func open(t *testing.T, endpoint *url.URL, container string) *Store {
-	s, err := New(wire.Place{Bucket: container, Prefix: awkward, Endpoint: endpoint}, servers.AzureAccount)
+	s, err := New(wire.Location{Bucket: container, Prefix: awkward, Endpoint: endpoint}, servers.AzureAccount)
 	require.NoError(t, err)
 	return s
 }
@@ -181,24 +181,24 @@ func TestAnAccessTokenComesFromEachSource(t *testing.T) {
 	require.NoError(t, os.WriteFile(assertion, []byte("assertion\n"), 0o600))
 	for name, one := range map[string]struct {
 		environment map[string]string
-		asked       string
-		form        map[string]string
+		asked       string            // method and URL of the expected request
+		form        map[string]string // expected values in the request
 	}{
 		"workload identity": {
 			map[string]string{"AZURE_FEDERATED_TOKEN_FILE": assertion, "AZURE_TENANT_ID": "tenant", "AZURE_CLIENT_ID": "client"},
 			"POST login.microsoftonline.com/tenant/oauth2/v2.0/token",
 			map[string]string{"client_id": "client", "client_assertion": "assertion", "scope": "https://storage.azure.com/.default"},
 		},
-		"a client secret": {
+		"client secret": {
 			map[string]string{"AZURE_CLIENT_SECRET": "SECRET", "AZURE_TENANT_ID": "tenant", "AZURE_CLIENT_ID": "client"},
 			"POST login.microsoftonline.com/tenant/oauth2/v2.0/token",
 			map[string]string{"client_id": "client", "client_secret": "SECRET", "grant_type": "client_credentials"},
 		},
-		"the machine's identity": {
+		"machine identity": {
 			nil, "GET 169.254.169.254/metadata/identity/oauth2/token",
 			map[string]string{"resource": "https://storage.azure.com/", "client_id": ""},
 		},
-		"one of several of a machine": {
+		"selected machine identity": {
 			map[string]string{"AZURE_CLIENT_ID": "client"},
 			"GET 169.254.169.254/metadata/identity/oauth2/token",
 			map[string]string{"resource": "https://storage.azure.com/", "client_id": "client"},
@@ -284,17 +284,17 @@ func TestWorkloadIdentityExchangesItsTokenFile(t *testing.T) {
 		w.WriteHeader(map[bool]int{false: http.StatusAccepted, true: http.StatusUnauthorized}[denied])
 	})
 	remove := func() error { return s.Delete(t.Context(), "a") }
-	assert.ErrorIs(t, remove(), store.ErrDenied, "there is no file yet")
+	assert.ErrorIs(t, remove(), store.ErrDenied, "the token file does not exist yet")
 	require.NoError(t, os.WriteFile(path, []byte("first\n"), 0o600))
 	require.NoError(t, remove())
 	require.NoError(t, remove())
-	assert.Equal(t, []string{"first"}, exchanged, "a token lasts")
+	assert.Equal(t, []string{"first"}, exchanged, "an unexpired token must be reused")
 	denied = true
 	assert.ErrorIs(t, remove(), store.ErrDenied)
 	denied = false
 	require.NoError(t, os.WriteFile(path, []byte("second"), 0o600))
 	require.NoError(t, remove())
-	assert.Equal(t, []string{"first", "second"}, exchanged, "one that was refused is replaced")
+	assert.Equal(t, []string{"first", "second"}, exchanged, "a rejected token must be replaced")
 	for answer, want := range map[int]error{400: store.ErrDenied, 503: store.ErrUnavailable} {
 		status, denied = answer, true
 		assert.ErrorIs(t, remove(), store.ErrDenied)

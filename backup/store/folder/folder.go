@@ -36,12 +36,12 @@ type Store struct {
 // New validates the path without accessing it.
 func New(directory string) (*Store, error) {
 	if !filepath.IsAbs(directory) || filepath.Clean(directory) == "/" {
-		return nil, fmt.Errorf("%q is not an absolute directory path", directory)
+		return nil, fmt.Errorf("invalid directory %q: must be an absolute path other than /", directory)
 	}
-	const longestName, longest = 255, 4095 // maximum lengths in bytes; storing under a longer name would fail on every retry
+	const longestName, longest = 255, 4095 // limits in bytes; with a longer path, every request would fail
 	isTooLong := func(name string) bool { return len(name) > longestName }
 	if len(directory) > longest || strings.ContainsRune(directory, 0) || slices.ContainsFunc(strings.Split(directory, "/"), isTooLong) {
-		return nil, errors.New("path is too long or contains a NUL byte")
+		return nil, fmt.Errorf("invalid directory: more than %d bytes (%d per name) or a NUL byte", longest, longestName)
 	}
 	return &Store{directory: filepath.Clean(directory)}, nil
 }
@@ -85,8 +85,9 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	}{store.ContextReader{Context: ctx, Reader: reader{io.NewSectionReader(file, offset, length)}}, file}, nil
 }
 
-// openFile returns nil if the name is not a regular file (for example, a pipe, a directory or a link). The name of a
-// pipe, directory or link is treated as an object without content, because no object with this name can be created.
+// openFile opens a regular file for reading. It returns nil without an error for anything else (for example, a pipe,
+// a directory or a link), which is treated as an object without content, because no object with this name can be
+// created.
 func (s *Store) openFile(name string) (*os.File, error) {
 	root, err := s.open()
 	if err != nil {
@@ -100,7 +101,7 @@ func (s *Store) openFile(name string) (*os.File, error) {
 	return root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// reader translates read errors.
+// reader translates read errors to store errors.
 type reader struct{ *io.SectionReader }
 
 func (r reader) Read(p []byte) (int, error) {
@@ -157,7 +158,7 @@ type deniedError struct {
 
 func (e *deniedError) Unwrap() error { return e.error }
 
-// NextStep suggests how to regain access to the folder.
+// NextStep returns the suggested next step.
 func (e *deniedError) NextStep() string { return e.nextStep }
 
 // access suggests how to regain access to the folder.
@@ -192,14 +193,14 @@ func translate(err error) error {
 	}
 }
 
-// temporaryErrors are errors after which a retry may succeed.
+// temporaryErrors lists the errors after which a retry may succeed.
 var temporaryErrors = []syscall.Errno{
 	syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EMFILE, syscall.ENFILE,
 	syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.ENOTCONN, syscall.EHOSTDOWN,
 }
 
-// temporary is the prefix of incomplete files. Object names cannot start with this prefix, because none of their
-// segments starts with a dot.
+// temporary is the name prefix of files that are not complete yet. No object name collides with it, because the
+// segments of an object name never start with a dot.
 const temporary = ".new-"
 
 // Put implements store.Store. The content is synced to disk before the name becomes visible, and the name is synced
@@ -231,7 +232,7 @@ func (s *Store) put(name string, content *source) (err error) {
 	}
 	defer in.Close()
 	draft := temporary + rand.Text()
-	defer func() { err = errors.Join(err, leave(in, draft)) }()
+	defer func() { err = errors.Join(err, removeDraft(in, draft)) }()
 	if err := writeSynced(root, in, draft, content); err != nil {
 		return err
 	}
@@ -298,7 +299,7 @@ func inheritOwner(root *os.Root, created *os.File) {
 	}
 }
 
-// buffers holds copy buffers for reuse, because a writer stores an object every second.
+// buffers holds copy buffers for reuse, because the backup writer stores an object every second.
 var buffers = sync.Pool{New: func() any { return new([128 << 10]byte) }}
 
 // writeSynced creates a file in a directory of the store and syncs it to disk.
@@ -330,16 +331,16 @@ func syncDirectory(root *os.Root, name string) error {
 	return errors.Join(err, directory.Close())
 }
 
-// leave removes a draft. Missing permission to delete is ignored, because backups must work without it. The draft
-// then remains as a second, hidden name for the file.
-func leave(root *os.Root, draft string) error {
+// removeDraft removes a draft. Missing permission to delete is ignored, because backups must work without it. The
+// draft then remains as a second, hidden name for the file.
+func removeDraft(root *os.Root, draft string) error {
 	if err := root.Remove(draft); !errors.Is(err, fs.ErrPermission) {
 		return ignoreNotExist(err)
 	}
 	return nil
 }
 
-// source records errors from reading content.
+// source records errors from reading content, to distinguish them from file system errors.
 type source struct {
 	content io.Reader
 	failed  error
@@ -375,7 +376,7 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 	}, "", after)
 }
 
-// walk lists directories in byte order of object names.
+// walk lists a store recursively, in byte order of object names.
 type walk struct {
 	ctx           context.Context
 	root          *os.Root
@@ -432,7 +433,8 @@ func (w *walk) entry(directory, key string) error {
 	return nil
 }
 
-// page returns the next keys of a directory.
+// page returns the keys of a directory that match the listing and sort after last, in order, but not more than
+// pageSize keys.
 func (w *walk) page(directory, last string) (keys []string, err error) {
 	opened, err := w.root.Open(directory)
 	if err != nil {
@@ -466,7 +468,7 @@ func ignoreNotExist(err error) error {
 	return err
 }
 
-// keyOf returns the key of an entry, or "" if the entry cannot belong to an object.
+// keyOf returns the key of a directory entry, or "" if the entry cannot belong to an object.
 func keyOf(entry fs.DirEntry) string {
 	switch {
 	case strings.HasPrefix(entry.Name(), "."):

@@ -23,7 +23,9 @@ import (
 )
 
 func TestFolderKeepsTheContract(t *testing.T) {
-	storetest.Run(t, storetest.Subject{Open: func(t *testing.T) store.Store { return open(t) }, Missing: missing, Whole: true})
+	storetest.Run(t, storetest.Subject{
+		Open: func(t *testing.T) store.Store { return open(t) }, Missing: missing, SinglePiece: true,
+	})
 }
 
 func open(t *testing.T) *Store {
@@ -52,15 +54,15 @@ func missing(t *testing.T) store.Store {
 // appendOnly is the inode flag of `chattr +a`: names can be added to the directory but not removed.
 const appendOnly = 0x20
 
-// onlyAppend makes the directories of a store append-only until the test ends.
-func onlyAppend(t *testing.T, s *Store) {
+// makeAppendOnly makes the directories of a store append-only until the test ends.
+func makeAppendOnly(t *testing.T, s *Store) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(s.directory, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
 			return err
 		}
 		if err := mark(path, appendOnly); err != nil {
-			t.Skipf("SKIPPED: no directory can be made append-only here: %v", err)
+			t.Skipf("SKIPPED: cannot make a directory append-only: %v", err)
 		}
 		t.Cleanup(func() { assert.NoError(t, mark(path, 0)) })
 		return nil
@@ -79,7 +81,7 @@ func mark(path string, flags int) error {
 func TestBackupsNeedNoRightToDelete(t *testing.T) {
 	s := open(t)
 	require.NoError(t, s.Put(t.Context(), "probe/first", strings.NewReader("x")))
-	onlyAppend(t, s)
+	makeAppendOnly(t, s)
 	abilities, err := store.Probe(t.Context(), s)
 	require.NoError(t, err)
 	assert.True(t, abilities.CreateIfAbsent)
@@ -114,7 +116,7 @@ func TestOnlyTheOwnerCanReadWhatIsStored(t *testing.T) {
 		assert.Equal(t, want, info.Mode(), entry.Name())
 		return nil
 	}))
-	assert.Equal(t, 4, found, "nothing else is left")
+	assert.Equal(t, 4, found, "no temporary file may remain")
 }
 
 // If root runs a restore test, the service must be able to read the result.
@@ -135,9 +137,9 @@ func TestWhatRootStoresBelongsToTheOwnerOfTheDirectory(t *testing.T) {
 	}))
 }
 
-// nothingToRead checks that a name is treated as an object without content: creating it returns ErrExists, and
-// reading it succeeds.
-func nothingToRead(t *testing.T, s *Store, name string) {
+// requireNoContent checks that a name is treated as an object without content: reading it returns no bytes, and
+// creating it returns ErrExists.
+func requireNoContent(t *testing.T, s *Store, name string) {
 	t.Helper()
 	content, err := s.Get(t.Context(), name, 0, -1)
 	require.NoError(t, err, name)
@@ -157,7 +159,7 @@ func TestSymbolicLinks_areNotFollowed(t *testing.T) {
 	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
 	for name, target := range map[string]string{"linked": outside, "file": secret, "inside": "a", "dangling": "nothing"} {
 		require.NoError(t, os.Symlink(target, filepath.Join(s.directory, name)))
-		nothingToRead(t, s, name)
+		requireNoContent(t, s, name)
 	}
 	_, err := s.Get(t.Context(), "linked/secret", 0, -1)
 	assert.Error(t, err)
@@ -172,18 +174,19 @@ func TestSymbolicLinks_areNotFollowed(t *testing.T) {
 	assert.Equal(t, "x", string(content))
 }
 
-// Put must return store.ErrExists with the reason if the name belongs to a pipe or a directory.
+// Creating an object must fail with store.ErrExists if the name belongs to a pipe or a directory, because a retry
+// cannot succeed.
 func TestAPipeOrADirectoryIsAnObjectWithoutContent(t *testing.T) {
 	s := open(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(s.directory, "pipe"), 0o600))
 	require.NoError(t, os.Mkdir(filepath.Join(s.directory, "directory"), 0o700))
-	nothingToRead(t, s, "pipe")
-	nothingToRead(t, s, "directory")
+	requireNoContent(t, s, "pipe")
+	requireNoContent(t, s, "directory")
 	_, err := s.Get(t.Context(), "pipe/below", 0, -1)
 	assert.ErrorIs(t, err, store.ErrNotFound)
 	for object, err := range s.List(t.Context(), "", "") {
 		require.NoError(t, err)
-		assert.Equal(t, "pipe", object.Name, "what is below a directory is listed, and not the directory")
+		assert.Equal(t, "pipe", object.Name, "an empty directory must not be listed")
 		assert.Zero(t, object.Size)
 	}
 	require.NoError(t, s.Delete(t.Context(), "pipe"))
@@ -194,7 +197,7 @@ func TestLeftoversAreRemovedAfterAnHour(t *testing.T) {
 	s := open(t)
 	removed, err := store.Sweep(t.Context(), s)
 	require.NoError(t, err)
-	assert.Zero(t, removed, "there is no directory yet")
+	assert.Zero(t, removed, "an empty store has no temporary files")
 	require.NoError(t, s.Put(t.Context(), "a/b", strings.NewReader("x")))
 	for name, age := range map[string]time.Duration{".new-old": 61 * time.Minute, ".new-young": 59 * time.Minute, ".other": 9e13} {
 		path := filepath.Join(s.directory, "a", name)
@@ -211,7 +214,7 @@ func TestLeftoversAreRemovedAfterAnHour(t *testing.T) {
 
 func TestADirectoryOfManyPagesIsListedInOrder(t *testing.T) {
 	defer func(size int) { pageSize = size }(pageSize)
-	pageSize = 700 // large enough that the directory is read more than once
+	pageSize = 700 // the directory has two and a half pages
 	s := open(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(s.directory, "d"), 0o700))
 	var want []string
@@ -231,7 +234,7 @@ func TestErrorsOfTheFileSystemAreTranslated(t *testing.T) {
 		syscall.ESTALE: store.ErrUnavailable, syscall.EROFS: store.ErrDenied, syscall.EACCES: store.ErrDenied,
 		syscall.EPERM: store.ErrDenied, syscall.ENOENT: store.ErrNotFound, syscall.ENOTDIR: store.ErrNotFound,
 	} {
-		err := open(t).failed("cannot do it", &fs.PathError{Op: "write", Path: "a", Err: number})
+		err := open(t).failed("cannot create a", &fs.PathError{Op: "write", Path: "a", Err: number})
 		assert.ErrorIs(t, err, want)
 		assert.ErrorIs(t, err, number)
 		assert.NotContains(t, err.Error(), "\n")
@@ -241,19 +244,19 @@ func TestErrorsOfTheFileSystemAreTranslated(t *testing.T) {
 func TestNextStep_deniedByFolder(t *testing.T) {
 	s := open(t)
 	require.NoError(t, os.Chmod(s.directory, 0o750))
-	denied := s.failed("cannot do it", &fs.PathError{Op: "write", Path: "a", Err: syscall.EACCES})
+	denied := s.failed("cannot create a", &fs.PathError{Op: "write", Path: "a", Err: syscall.EACCES})
 	assert.Regexp(t, fmt.Sprintf("^grant user %d and group %d access to %s .*; the directory is owned by user %[1]d and group %[2]d \\(mode drwxr-x---\\)$",
 		os.Geteuid(), os.Getegid(), s.directory), store.NextStep(denied))
-	readOnly := s.failed("cannot do it", &fs.PathError{Op: "write", Path: "a", Err: syscall.EROFS})
+	readOnly := s.failed("cannot create a", &fs.PathError{Op: "write", Path: "a", Err: syscall.EROFS})
 	assert.Equal(t, "mount the volume of "+s.directory+" read-write", store.NextStep(readOnly))
-	missing := s.failed("cannot do it", fmt.Errorf("%w: not mounted", store.ErrNoBucket))
+	missing := s.failed("cannot create a", fmt.Errorf("%w: not mounted", store.ErrNoBucket))
 	assert.Equal(t, "create the bucket or correct --backup-store", store.NextStep(missing))
 }
 
 func TestAFullDiskLeavesNothing(t *testing.T) {
 	mounted := t.TempDir()
 	if err := syscall.Mount("tmpfs", mounted, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skipf("SKIPPED: a small file system cannot be mounted here: %v", err)
+		t.Skipf("SKIPPED: cannot mount a small file system: %v", err)
 	}
 	t.Cleanup(func() { assert.NoError(t, syscall.Unmount(mounted, 0)) })
 	s, err := New(mounted)
@@ -264,7 +267,7 @@ func TestAFullDiskLeavesNothing(t *testing.T) {
 	left, err := os.ReadDir(filepath.Join(s.directory, "a"))
 	require.NoError(t, err)
 	assert.Empty(t, left)
-	require.NoError(t, s.Put(t.Context(), "a/b", storetest.Pattern(1, 1<<18)), "there is room again")
+	require.NoError(t, s.Put(t.Context(), "a/b", storetest.Pattern(1, 1<<18)), "the failed upload must not take up space")
 	require.NoError(t, syscall.Mount("", mounted, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
 	assert.ErrorIs(t, s.Put(t.Context(), "a/c", strings.NewReader("x")), store.ErrDenied)
 	assert.ErrorIs(t, s.Delete(t.Context(), "a/b"), store.ErrDenied)
@@ -273,7 +276,7 @@ func TestAFullDiskLeavesNothing(t *testing.T) {
 
 const writerVariable = "FOLDER_TEST_WRITES_INTO"
 
-// TestMain acts as a writer if a test started this process in order to kill it.
+// TestMain runs an endless writer if a test started this process in order to kill it.
 func TestMain(m *testing.M) {
 	if directory := os.Getenv(writerVariable); directory != "" {
 		write(directory)
@@ -302,7 +305,7 @@ func TestAKilledWriterLeavesNothingIncomplete(t *testing.T) {
 		for i := kill * 7; len(list(t, s, "", "")) < i+3; {
 			select {
 			case <-deadline:
-				t.Fatal("the writer writes nothing")
+				t.Fatal("the writer does not create any objects")
 			case <-time.After(time.Millisecond):
 			}
 		}
@@ -313,7 +316,7 @@ func TestAKilledWriterLeavesNothingIncomplete(t *testing.T) {
 			_, err := fmt.Sscanf(name[3:], "object-%d", &i)
 			require.NoError(t, err)
 			_, err = store.PutOnce(t.Context(), s, name, storetest.Pattern(byte(i), written))
-			require.NoError(t, err, "incomplete")
+			require.NoError(t, err, "every listed object must be complete")
 			require.NoError(t, s.Delete(t.Context(), name))
 		}
 	}

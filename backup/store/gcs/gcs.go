@@ -45,21 +45,21 @@ type Store struct {
 
 // New validates the location without connecting. New assumes that a plain HTTP endpoint is an emulator, so no
 // credentials are sent to it.
-func New(place wire.Place) (*Store, error) {
-	if len(place.Bucket) > longestBucketName || !bucketName.MatchString(place.Bucket) {
-		return nil, fmt.Errorf("invalid bucket name %q", place.Bucket)
+func New(loc wire.Location) (*Store, error) {
+	if len(loc.Bucket) > longestBucketName || !bucketName.MatchString(loc.Bucket) {
+		return nil, fmt.Errorf("invalid bucket name %q: must be 3 to 222 of a-z 0-9 ._- and start and end with a-z 0-9", loc.Bucket)
 	}
-	client, err := wire.NewClient(place.CAPath)
+	client, err := wire.NewClient(loc.CAPath)
 	if err != nil {
 		return nil, err
 	}
-	endpoint, path := googleapis, "/storage/v1/b/"+url.PathEscape(place.Bucket)+"/o"
-	if place.Endpoint != nil {
-		endpoint = strings.TrimSuffix(place.Endpoint.String(), "/")
+	endpoint, path := googleapis, "/storage/v1/b/"+url.PathEscape(loc.Bucket)+"/o"
+	if loc.Endpoint != nil {
+		endpoint = strings.TrimSuffix(loc.Endpoint.String(), "/")
 	}
 	s := &Store{objects: endpoint + path, uploads: endpoint + "/upload" + path}
 	s.Bucket = wire.Bucket{
-		Name: "gs://" + place.Bucket + "/" + place.Prefix, Prefix: place.Prefix, URL: s.url, Media: url.Values{"alt": {"media"}},
+		Name: "gs://" + loc.Bucket + "/" + loc.Prefix, Prefix: loc.Prefix, URL: s.url, Media: url.Values{"alt": {"media"}},
 		Deleted: []int{http.StatusOK, http.StatusNoContent}, Page: s.page, Upload: s.upload,
 		Client: wire.Client{HTTP: client, Authorize: anonymous, Unmarshal: json.Unmarshal, Reason: reason, Codes: codes},
 	}
@@ -126,7 +126,8 @@ var codes = map[string]error{
 	"backendError":          store.ErrUnavailable,
 }
 
-// reason uses the status where possible, because an emulator may omit the body.
+// reason returns Google's error reason for a response. It uses the status where possible, because an emulator may
+// omit the body.
 func reason(status int, _ http.Header, body []byte) string {
 	var refused struct {
 		Error struct {
@@ -136,7 +137,7 @@ func reason(status int, _ http.Header, body []byte) string {
 			} `json:"errors"`
 		} `json:"error"`
 	}
-	_ = json.Unmarshal(body, &refused) // the status is sufficient
+	_ = json.Unmarshal(body, &refused) // if the body is invalid, the status decides
 	message := strings.ToLower(refused.Error.Message)
 	switch {
 	case status == http.StatusForbidden && (strings.Contains(message, "retention") || strings.Contains(message, " hold")):
@@ -186,7 +187,7 @@ func keyFile() string {
 	return filepath.Join(home, ".config", "gcloud", "application_default_credentials.json")
 }
 
-// machine returns tokens for the machine's account, or for the account that GKE assigns to the workload. Google's
+// machine is a token source for the machine's account, or for the account that GKE assigns to the workload. Google's
 // library is not used, because it looks for a metadata server only once, and a pod may start before GKE's metadata
 // server does.
 type machine struct {
@@ -233,7 +234,8 @@ func (u *upload) Create(ctx context.Context, content []byte) error {
 	return u.send(ctx, request, http.StatusOK)
 }
 
-// hash returns the header that lets the server detect corruption before it creates the object.
+// hash returns a header with the checksum of all pieces, so that the server can detect corruption before it creates
+// the object.
 func (u *upload) hash() map[string]string {
 	return map[string]string{"X-Goog-Hash": "crc32c=" + encode(u.sum)}
 }
@@ -295,8 +297,8 @@ func (u *upload) sendFrom(ctx context.Context, rest []byte, total string) error 
 }
 
 // send sends a request. The response contains either the number of received bytes or the metadata of the created
-// object (https://cloud.google.com/storage/docs/json_api/v1/objects/insert). If the server does not support the
-// checksum header, the object may be corrupted and is deleted.
+// object (https://cloud.google.com/storage/docs/json_api/v1/objects/insert). A wrong checksum in the metadata means
+// that the object is corrupted and the server ignored the checksum header, so send deletes the object.
 func (u *upload) send(ctx context.Context, request wire.Request, accepted ...int) error {
 	var stored struct {
 		Name       string `json:"name"`

@@ -38,7 +38,7 @@ func refuse(w http.ResponseWriter, r storetest.ErrorResponse) {
 	fmt.Fprintf(w, `{"error":{"code":%d,"message":"%s SECRET","errors":[{"reason":%q}]}}`, r.Status, r.Message, r.Code)
 }
 
-// created responds as Google does after creating an object or starting an upload.
+// created responds as Google does after it has created an object or started an upload.
 func created(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("uploadType") == "resumable" {
 		w.Header().Set("Location", "https://elsewhere.example/upload?uploadType=resumable&upload_id=U1")
@@ -56,7 +56,7 @@ func TestGCS_requestFailures(t *testing.T) {
 	}
 	storetest.RunErrors(t, storetest.Protocol{
 		Open: func(t *testing.T, endpoint *url.URL) store.Store {
-			s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint})
+			s, err := New(wire.Location{Bucket: "bucket", Endpoint: endpoint})
 			require.NoError(t, err)
 			return s
 		},
@@ -132,10 +132,10 @@ const length = wire.PieceSize + 5
 
 func TestAnUploadResumesAtTheServersPosition(t *testing.T) {
 	for name, u := range map[string]*resumable{
-		"nothing goes wrong":        {},
-		"a piece is refused":        {status: func(request int) int { return map[int]int{1: 503}[request] }},
-		"the last piece is refused": {status: func(request int) int { return map[int]int{2: 503}[request] }},
-		"half a piece is kept": {take: func(request int, body []byte) int {
+		"no failure":           {},
+		"first piece rejected": {status: func(request int) int { return map[int]int{1: 503}[request] }},
+		"last piece rejected":  {status: func(request int) int { return map[int]int{2: 503}[request] }},
+		"half a piece kept": {take: func(request int, body []byte) int {
 			if request == 1 {
 				return len(body) / 2
 			}
@@ -166,8 +166,8 @@ func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 		content io.Reader
 		want    error
 	}{
-		"content that cannot be read": {t.Context(), io.MultiReader(storetest.Pattern(1, length), iotest.ErrReader(io.ErrUnexpectedEOF)), io.ErrUnexpectedEOF},
-		"the end of the context":      {ctx, io.MultiReader(storetest.Pattern(1, length), storetest.Broken(func() error { cancel(); return io.EOF })), context.Canceled},
+		"unreadable content": {t.Context(), io.MultiReader(storetest.Pattern(1, length), iotest.ErrReader(io.ErrUnexpectedEOF)), io.ErrUnexpectedEOF},
+		"canceled context":   {ctx, io.MultiReader(storetest.Pattern(1, length), storetest.Broken(func() error { cancel(); return io.EOF })), context.Canceled},
 	} {
 		u := &resumable{}
 		assert.ErrorIs(t, against(t, u.serve).Put(one.ctx, "a", one.content), one.want, name)
@@ -243,7 +243,7 @@ func makeBucket(t *testing.T, endpoint *url.URL, name string) string {
 }
 
 func open(t *testing.T, endpoint *url.URL, bucket string) *Store {
-	s, err := New(wire.Place{Bucket: bucket, Prefix: awkward, Endpoint: endpoint})
+	s, err := New(wire.Location{Bucket: bucket, Prefix: awkward, Endpoint: endpoint})
 	require.NoError(t, err)
 	return s
 }
@@ -263,8 +263,8 @@ func useKeyFile(t *testing.T, content []byte) (path string) {
 	return path
 }
 
-// grants starts a token server and returns the credentials of a service account that uses the server.
-func grants(t *testing.T, grant http.HandlerFunc) (keyFile []byte) {
+// startTokenServer starts a token server and returns the credentials of a service account that uses the server.
+func startTokenServer(t *testing.T, grant http.HandlerFunc) (keyFile []byte) {
 	server := storetest.Serve(t, grant)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	require.NoError(t, err)
@@ -280,7 +280,7 @@ func grants(t *testing.T, grant http.HandlerFunc) (keyFile []byte) {
 
 func TestTokensAreFetchedForTheKeyFileAndAgainWhenItChanges(t *testing.T) {
 	granted := 0
-	account := grants(t, func(w http.ResponseWriter, _ *http.Request) { grant(w, &granted) })
+	account := startTokenServer(t, func(w http.ResponseWriter, _ *http.Request) { grant(w, &granted) })
 	path := useKeyFile(t, account)
 	tokens := newTokens()
 	for i, want := range []string{"Bearer token-1", "Bearer token-1", "Bearer token-2"} {
@@ -295,7 +295,7 @@ func TestTokensAreFetchedForTheKeyFileAndAgainWhenItChanges(t *testing.T) {
 
 func TestARefusedTokenRepeatsNothingOfTheResponse(t *testing.T) {
 	for status, want := range map[int]error{400: store.ErrDenied, 401: store.ErrDenied, 503: store.ErrUnavailable} {
-		account := grants(t, func(w http.ResponseWriter, _ *http.Request) {
+		account := startTokenServer(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)
 			fmt.Fprint(w, `{"error":"invalid_grant","error_description":"SECRET"}`)
 		})
@@ -313,7 +313,7 @@ func TestARefusedTokenRepeatsNothingOfTheResponse(t *testing.T) {
 }
 
 func TestTokenRequest_endsWithTheRequest(t *testing.T) {
-	account := grants(t, func(_ http.ResponseWriter, r *http.Request) {
+	account := startTokenServer(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // a server notices a disconnected client only after reading the body
 		<-r.Context().Done()
 	})
@@ -354,7 +354,7 @@ func TestFederationExchangesItsTokenFile(t *testing.T) {
 // Credentials must be sent only to a server that the CA bundle trusts, and a rejected token must be replaced.
 func TestAnExpiredTokenIsReplaced(t *testing.T) {
 	granted := 0
-	account := grants(t, func(w http.ResponseWriter, _ *http.Request) { grant(w, &granted) })
+	account := startTokenServer(t, func(w http.ResponseWriter, _ *http.Request) { grant(w, &granted) })
 	useKeyFile(t, account)
 	bundle := filepath.Join(t.TempDir(), "ca.pem")
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -368,12 +368,12 @@ func TestAnExpiredTokenIsReplaced(t *testing.T) {
 	require.NoError(t, os.WriteFile(bundle, certificate, 0o600))
 	endpoint, err := url.Parse(server.URL)
 	require.NoError(t, err)
-	s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint, CAPath: bundle})
+	s, err := New(wire.Location{Bucket: "bucket", Endpoint: endpoint, CAPath: bundle})
 	require.NoError(t, err)
 	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrDenied)
 	assert.NoError(t, s.Delete(t.Context(), "a"))
 	assert.NoError(t, s.Delete(t.Context(), "a"))
-	assert.Equal(t, 2, granted, "the second one lasts")
+	assert.Equal(t, 2, granted, "an unexpired token must be reused")
 }
 
 // metadata starts a metadata server and configures the client to use it.

@@ -19,11 +19,12 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// scheme describes a type of store: the format of its URLs, the supported keys, and a function to open it.
+// scheme describes a type of store: the format of its URLs, the keys that are allowed in the query, and a function
+// that opens a store.
 type scheme struct {
 	form string
 	keys []string
-	open func(place wire.Place, keys url.Values) (store.Store, error) // nil for a folder
+	open func(loc wire.Location, keys url.Values) (store.Store, error) // nil for a folder
 }
 
 // schemes lists the types of stores. Tests compare the list with the help, the README and the docs.
@@ -91,16 +92,16 @@ func open(raw string) (store.Store, error) {
 	if parsed.Scheme == "file" {
 		return openFolder(parsed)
 	}
-	place := wire.Place{Bucket: parsed.Host, CAPath: keys.Get("ca")}
+	loc := wire.Location{Bucket: parsed.Host, CAPath: keys.Get("ca")}
 	if value := keys.Get("endpoint"); value != "" {
-		if place.Endpoint, err = wire.ParseEndpoint(value); err != nil {
+		if loc.Endpoint, err = wire.ParseEndpoint(value); err != nil {
 			return nil, fmt.Errorf("key endpoint %w", err)
 		}
 	}
-	if place.Prefix, err = prefixOf(parsed.Path); err != nil {
+	if loc.Prefix, err = prefixOf(parsed.Path); err != nil {
 		return nil, err
 	}
-	return kind.open(place, keys)
+	return kind.open(loc, keys)
 }
 
 func checkKeys(scheme string, keys url.Values, allowed []string) error {
@@ -120,10 +121,11 @@ func checkKeys(scheme string, keys url.Values, allowed []string) error {
 	return nil
 }
 
-// maxPrefix leaves room for object names, because S3 and Google Cloud Storage allow 1,024 bytes in total.
+// maxPrefix is the maximum length of a prefix in bytes. It leaves room for object names, because S3 and Google Cloud
+// Storage allow 1,024 bytes in total.
 const maxPrefix = 400
 
-// prefixOf converts the path of a URL to a name prefix.
+// prefixOf converts the path of a URL to a name prefix, which is empty or ends with a slash.
 func prefixOf(path string) (string, error) {
 	path = strings.Trim(path, "/")
 	if path == "" {
@@ -131,11 +133,11 @@ func prefixOf(path string) (string, error) {
 	}
 	for segment := range strings.SplitSeq(path, "/") {
 		if segment == "" || segment == "." || segment == ".." {
-			return "", fmt.Errorf("prefix %q contains an empty or relative segment", path)
+			return "", fmt.Errorf("invalid prefix %q: must not contain empty segments, . or ..", path)
 		}
 	}
 	if len(path) > maxPrefix || !utf8.ValidString(path) || strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 127 }) {
-		return "", fmt.Errorf("the prefix contains control characters or exceeds %d bytes", maxPrefix)
+		return "", fmt.Errorf("invalid prefix: must be valid UTF-8 of at most %d bytes without control characters", maxPrefix)
 	}
 	return path + "/", nil
 }
@@ -147,19 +149,19 @@ func openFolder(parsed *url.URL) (store.Store, error) {
 	return folder.New(parsed.Path)
 }
 
-func openS3(place wire.Place, keys url.Values) (store.Store, error) {
-	if place.Endpoint != nil && strings.Trim(place.Endpoint.Path, "/") != "" {
+func openS3(loc wire.Location, keys url.Values) (store.Store, error) {
+	if loc.Endpoint != nil && strings.Trim(loc.Endpoint.Path, "/") != "" {
 		return nil, errors.New("key endpoint must not include a path or bucket name")
 	}
 	style := keys.Get("path-style")
 	if style != "" && style != "true" && style != "false" {
 		return nil, errors.New("key path-style must be true or false")
 	}
-	return s3.New(place, keys.Get("region"), style == "true")
+	return s3.New(loc, keys.Get("region"), style == "true")
 }
 
-func openGCS(place wire.Place, _ url.Values) (store.Store, error) { return gcs.New(place) }
+func openGCS(loc wire.Location, _ url.Values) (store.Store, error) { return gcs.New(loc) }
 
-func openAzure(place wire.Place, keys url.Values) (store.Store, error) {
-	return azblob.New(place, keys.Get("account"))
+func openAzure(loc wire.Location, keys url.Values) (store.Store, error) {
+	return azblob.New(loc, keys.Get("account"))
 }

@@ -56,7 +56,7 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	return s.loseReply(ctx, fault, Put, name)
 }
 
-// create reports whether it has created or replaced an object.
+// create stores an object and returns true, unless the object exists and overwrite is false.
 func (s *Store) create(name string, content []byte, overwrite bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,15 +197,15 @@ type Fault struct {
 	Times  int    // maximum number of matches; 0 means unlimited
 
 	Err       error         // error to return; nil if only the fields below apply
-	ReplyLost bool          // the call takes effect despite the error
+	ReplyLost bool          // Put and Delete: take effect before Err is returned
 	Hang      bool          // block until the context is done
 	Delay     time.Duration // delay before the call returns
-	Cut       int64         // Get: close the connection after this many bytes; 0 means never
+	Cut       int64         // Get: lose the connection after this many bytes; 0 means never
 	Overwrite bool          // Put: overwrite an existing object
 
-	Hides func(name string) bool // List: objects to omit
+	Hides func(name string) bool // List: reports whether to omit an object
 	First func()                 // called before the call takes effect
-	Then  func()                 // Get and List: called once the result is known
+	Then  func()                 // called once the result of Get or List is known, or the call is prevented
 }
 
 // Inject adds faults.
@@ -234,7 +234,7 @@ func (s *Store) Calls() []Call {
 	return append([]Call(nil), s.calls...)
 }
 
-// CountCalls counts the calls of an operation whose names start with prefix.
+// CountCalls returns the number of calls of an operation whose names start with prefix.
 func (s *Store) CountCalls(op Op, prefix string) (times int) {
 	for _, call := range s.Calls() {
 		if (op == Any || op == call.Op) && strings.HasPrefix(call.Name, prefix) {
@@ -244,8 +244,8 @@ func (s *Store) CountCalls(op Op, prefix string) (times int) {
 	return times
 }
 
-// begin records a call and returns the fault that it triggers. If the fault prevents the call, begin returns the
-// fault's error.
+// begin records a call and returns the fault that the call triggers. The error is not nil if the call must not take
+// effect: the name is invalid, ctx is done, or the fault prevents the call.
 func (s *Store) begin(ctx context.Context, op Op, name string) (Fault, error) {
 	if op != List {
 		if err := store.CheckName(name); err != nil {
@@ -264,7 +264,8 @@ func (s *Store) begin(ctx context.Context, op Op, name string) (Fault, error) {
 	return fault, s.failed(op, name, err)
 }
 
-// loseReply returns a fault's error if the call takes effect despite the error.
+// loseReply returns the error of a fault whose call takes effect despite the error (ReplyLost), or nil for any other
+// fault.
 func (s *Store) loseReply(ctx context.Context, fault Fault, op Op, name string) error {
 	if !fault.ReplyLost {
 		return nil
@@ -283,7 +284,7 @@ func (s *Store) failed(op Op, name string, err error) error {
 	}
 }
 
-// take returns the fault that a call triggers.
+// take records a call and returns the fault that the call triggers, or an empty Fault.
 func (s *Store) take(op Op, name string) Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()

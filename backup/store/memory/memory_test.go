@@ -8,5 +8,7 @@ import (
 )
 
 func TestMemoryKeepsTheContract(t *testing.T) {
-	storetest.Run(t, storetest.Subject{Open: func(*testing.T) store.Store { return New() }, Whole: true, Holds: true})
+	storetest.Run(t, storetest.Subject{
+		Open: func(*testing.T) store.Store { return New() }, SinglePiece: true, InMemory: true,
+	})
 }

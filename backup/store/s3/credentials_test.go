@@ -100,29 +100,29 @@ func TestPodIdentityIsFetchedWithTheTokenFile(t *testing.T) {
 	assert.Equal(t, "POD", keyOf(f.asked[0]))
 	assert.Equal(t, "t", f.asked[0].Header.Get("X-Amz-Security-Token"))
 	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
-	assert.Equal(t, 1, fetched, "they last")
+	assert.Equal(t, 1, fetched, "unexpired credentials must be reused")
 	f.reply = func(w http.ResponseWriter, _ *http.Request) {
 		refuse(w, storetest.ErrorResponse{Status: http.StatusForbidden, Code: "InvalidAccessKeyId"})
 	}
 	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrDenied)
 	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrDenied)
-	assert.Equal(t, 2, fetched, "those that were refused are replaced")
+	assert.Equal(t, 2, fetched, "rejected credentials must be fetched again")
 	agent.Close()
 	err := s.Put(t.Context(), "a", strings.NewReader("x"))
 	assert.ErrorIs(t, err, store.ErrUnavailable)
 	assert.ErrorContains(t, err, "cannot get credentials for the workload identity")
 }
 
-// amazons simulates Amazon's endpoints and records requests.
-type amazons struct {
-	asked  []string
-	tokens []string // tokens presented by clients
-	lasts  time.Duration
+// fakeAmazon simulates Amazon's endpoints and records requests.
+type fakeAmazon struct {
+	asked    []string
+	tokens   []string      // tokens presented by clients
+	lifetime time.Duration // of the returned credentials
 }
 
-func (a *amazons) answer(w http.ResponseWriter, r *http.Request) {
+func (a *fakeAmazon) answer(w http.ResponseWriter, r *http.Request) {
 	a.asked = append(a.asked, r.Method+" "+r.Host+r.URL.Path)
-	until := time.Now().Add(a.lasts).UTC().Format(time.RFC3339)
+	until := time.Now().Add(a.lifetime).UTC().Format(time.RFC3339)
 	role := fmt.Sprintf(`{"Code":"Success","AccessKeyId":"KEY","SecretAccessKey":"s","Token":"t","Expiration":%q}`, until)
 	switch r.Host + r.URL.Path {
 	case "sts.eu-central-1.amazonaws.com/":
@@ -145,9 +145,9 @@ func (a *amazons) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (a *amazons) chain(t *testing.T) *chain {
+func (a *fakeAmazon) chain(t *testing.T) *chain {
 	withoutCredentials(t)
-	a.lasts = time.Hour
+	a.lifetime = time.Hour
 	return &chain{iam: &credentials.IAM{Client: storetest.NewRedirectClient(t, a.answer)}}
 }
 
@@ -161,12 +161,12 @@ func TestCredentialsComeFromEachSource(t *testing.T) {
 	profiles := "[default]\naws_access_key_id = OTHER\naws_secret_access_key = s\n[backup]\naws_access_key_id = KEY\naws_secret_access_key = s\naws_session_token = t\n"
 	for name, test := range map[string]struct {
 		environment map[string]string
-		asked       []string
-		shown       string
+		asked       []string // requests to Amazon's endpoints
+		token       string   // token sent with the last request
 	}{
-		"environment":         {map[string]string{"AWS_ACCESS_KEY_ID": "KEY", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"}, nil, ""},
-		"a profile in a file": {map[string]string{"AWS_SHARED_CREDENTIALS_FILE": file(t, profiles), "AWS_PROFILE": "backup"}, nil, ""},
-		"the role of a service account (IRSA)": {
+		"environment":       {map[string]string{"AWS_ACCESS_KEY_ID": "KEY", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"}, nil, ""},
+		"profile in a file": {map[string]string{"AWS_SHARED_CREDENTIALS_FILE": file(t, profiles), "AWS_PROFILE": "backup"}, nil, ""},
+		"service account role (IRSA)": {
 			map[string]string{"AWS_WEB_IDENTITY_TOKEN_FILE": file(t, "first"), "AWS_ROLE_ARN": "arn:role", "AWS_REGION": "eu-central-1"},
 			[]string{"POST sts.eu-central-1.amazonaws.com/"},
 			"arn:role first",
@@ -176,14 +176,14 @@ func TestCredentialsComeFromEachSource(t *testing.T) {
 			[]string{"GET 169.254.170.23/v1/credentials"},
 			"first",
 		},
-		"a task of ECS": {map[string]string{"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/task"}, []string{"GET 169.254.170.2/task"}, ""},
-		"the machine's role": {map[string]string{"AWS_EC2_METADATA_DISABLED": ""}, []string{
+		"ECS task": {map[string]string{"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/task"}, []string{"GET 169.254.170.2/task"}, ""},
+		"machine role": {map[string]string{"AWS_EC2_METADATA_DISABLED": ""}, []string{
 			"PUT 169.254.169.254/latest/api/token", "GET 169.254.169.254/latest/meta-data/iam/security-credentials/",
 			"GET 169.254.169.254/latest/meta-data/iam/security-credentials/role",
 		}, "session"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			amazon := &amazons{}
+			amazon := &fakeAmazon{}
 			c := amazon.chain(t)
 			for variable, value := range test.environment {
 				t.Setenv(variable, value)
@@ -193,24 +193,24 @@ func TestCredentialsComeFromEachSource(t *testing.T) {
 			assert.Equal(t, []string{"KEY", "s", "t"}, []string{found.AccessKeyID, found.SecretAccessKey, found.SessionToken})
 			assert.Equal(t, test.asked, amazon.asked)
 			if test.asked != nil {
-				assert.Equal(t, []string{test.shown}, amazon.tokens)
-				assert.False(t, c.IsExpired(), "they last")
+				assert.Equal(t, []string{test.token}, amazon.tokens)
+				assert.False(t, c.IsExpired())
 			}
 		})
 	}
 }
 
 func TestARenewedTokenFileIsReadAgain(t *testing.T) {
-	amazon := &amazons{}
+	amazon := &fakeAmazon{}
 	c := amazon.chain(t)
 	path := file(t, "first")
 	t.Setenv("AWS_WEB_IDENTITY_TOKEN_FILE", path)
 	t.Setenv("AWS_ROLE_ARN", "arn:role")
 	t.Setenv("AWS_REGION", "eu-central-1")
-	amazon.lasts = 0
+	amazon.lifetime = 0
 	_, err := c.Retrieve()
 	require.NoError(t, err)
-	assert.True(t, c.IsExpired(), "the time of these is over")
+	assert.True(t, c.IsExpired(), "the credentials must have expired")
 	require.NoError(t, os.WriteFile(path, []byte("second"), 0o600))
 	_, err = c.Retrieve()
 	require.NoError(t, err)
@@ -221,5 +221,5 @@ func TestARenewedTokenFileIsReadAgain(t *testing.T) {
 	assert.Error(t, err)
 	require.NoError(t, os.Remove(path))
 	_, err = c.Retrieve()
-	assert.ErrorIs(t, err, store.ErrUnavailable, "it may be mounted a moment later")
+	assert.ErrorIs(t, err, store.ErrUnavailable, "the token file may not be mounted yet")
 }

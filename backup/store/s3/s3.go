@@ -48,15 +48,15 @@ type Store struct {
 // New validates the location without connecting. The endpoint consists of a host and a port, and defaults to
 // AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon. The region defaults to AWS_REGION, AWS_DEFAULT_REGION, or the
 // bucket's region. With pathStyle, the bucket name is part of the path instead of the hostname.
-func New(place wire.Place, region string, pathStyle bool) (*Store, error) {
-	if err := s3utils.CheckValidBucketNameStrict(place.Bucket); err != nil {
-		return nil, fmt.Errorf("invalid bucket name %q", place.Bucket)
+func New(loc wire.Location, region string, pathStyle bool) (*Store, error) {
+	if err := s3utils.CheckValidBucketNameStrict(loc.Bucket); err != nil {
+		return nil, fmt.Errorf("invalid bucket name %q: must be a lowercase DNS name of 3 to 63 characters", loc.Bucket)
 	}
-	endpoint, err := endpointOf(place.Endpoint)
+	endpoint, err := endpointOf(loc.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	client, err := wire.NewClient(place.CAPath)
+	client, err := wire.NewClient(loc.CAPath)
 	if err != nil {
 		return nil, err
 	}
@@ -65,11 +65,11 @@ func New(place wire.Place, region string, pathStyle bool) (*Store, error) {
 		region = "us-east-1" // servers other than Amazon's accept any region
 	}
 	s := &Store{
-		bucket: place.Bucket, endpoint: endpoint, credentials: credentials.New(&chain{iam: &credentials.IAM{Client: wire.IdentityClient()}}), region: region,
-		subdomain: !pathStyle && s3utils.IsVirtualHostSupported(*endpoint, place.Bucket),
+		bucket: loc.Bucket, endpoint: endpoint, credentials: credentials.New(&chain{iam: &credentials.IAM{Client: wire.IdentityClient()}}), region: region,
+		subdomain: !pathStyle && s3utils.IsVirtualHostSupported(*endpoint, loc.Bucket),
 	}
 	s.Bucket = wire.Bucket{
-		Name: "s3://" + place.Bucket + "/" + place.Prefix, Prefix: place.Prefix, URL: s.url,
+		Name: "s3://" + loc.Bucket + "/" + loc.Prefix, Prefix: loc.Prefix, URL: s.url,
 		Deleted: []int{http.StatusNoContent}, Page: s.page, Upload: s.upload,
 		Client: wire.Client{
 			HTTP: client, Authorize: s.authorize, Expire: s.expire, Unmarshal: xml.Unmarshal, Reason: reason, Codes: codes,
@@ -104,7 +104,7 @@ func (s *Store) url(key string) string {
 	return base + s3utils.EncodePath(key)
 }
 
-// authorize signs a request after determining the region of the bucket.
+// authorize signs a request and, for Amazon, sends it to the host for the bucket's region.
 func (s *Store) authorize(request *http.Request) error {
 	region, err := s.findRegion(request.Context())
 	if err != nil {
@@ -277,7 +277,7 @@ var codes = map[string]error{
 	"InvalidToken":               store.ErrDenied,
 	"TokenRefreshRequired":       store.ErrDenied,
 	"XAdminUserNotFound":         store.ErrDenied,      // returned by versitygw, with status 404, if the access key is unknown
-	"ConditionalRequestConflict": store.ErrUnavailable, // concurrent operation on the same object
+	"ConditionalRequestConflict": store.ErrUnavailable, // another operation on the same object is in progress
 	"OperationAborted":           store.ErrUnavailable,
 	"RequestTimeout":             store.ErrUnavailable,
 	"BadDigest":                  store.ErrUnavailable, // corrupted in transit
@@ -293,7 +293,7 @@ func reason(status int, _ http.Header, body []byte) string {
 		Code    string
 		Message string
 	}
-	_ = xml.Unmarshal(body, &refused) // the status is sufficient
+	_ = xml.Unmarshal(body, &refused) // if the body is invalid, the status decides
 	switch {
 	case status == http.StatusForbidden && strings.Contains(strings.ToLower(refused.Message), "object lock"):
 		return locked // Amazon returns AccessDenied and mentions the lock only in the message
@@ -371,7 +371,7 @@ func hasIdentity() bool {
 }
 
 // IsExpired implements credentials.Provider. The library's file provider always reports that its credentials have
-// expired, so the files are read for each request.
+// expired, so credentials from files are read again for each request.
 func (c *chain) IsExpired() bool { return c.source == nil || c.source.IsExpired() }
 
 // upload creates an object in a single request or a multipart upload. The last request of a multipart upload contains
@@ -394,7 +394,7 @@ var ifAbsent = map[string]string{"If-None-Match": "*"}
 
 func (s *Store) upload(key string) wire.Upload { return &upload{store: s, key: key} }
 
-// send sends a body with its MD5, which buckets with object lock require.
+// send sends a request with the MD5 of its body, which buckets with object lock require.
 func (u *upload) send(ctx context.Context, method string, query url.Values, header map[string]string, body []byte, into any) (etag string, err error) {
 	sum := md5.Sum(body)
 	all := map[string]string{"Content-Md5": base64.StdEncoding.EncodeToString(sum[:]), "Content-Type": "application/octet-stream"}

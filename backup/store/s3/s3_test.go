@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// fake is a server that records its requests and calls reply.
+// fake is an HTTP handler that records requests and calls reply.
 type fake struct {
 	mu    sync.Mutex
 	asked []*http.Request
@@ -58,7 +58,7 @@ func against(t *testing.T, f *fake) *Store {
 	return open(t, storetest.Serve(t, f.ServeHTTP), "bucket")
 }
 
-// created responds as S3 does after creating an object.
+// created responds as S3 does after it has created an object.
 func created(w http.ResponseWriter, r *http.Request) {
 	content, _ := io.ReadAll(r.Body)
 	w.Header().Set("ETag", `"`+hexMD5(content)+`"`)
@@ -78,7 +78,7 @@ func TestS3_requestFailures(t *testing.T) {
 	}
 	storetest.RunErrors(t, storetest.Protocol{
 		Open: func(t *testing.T, endpoint *url.URL) store.Store {
-			s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint}, "", true)
+			s, err := New(wire.Location{Bucket: "bucket", Endpoint: endpoint}, "", true)
 			require.NoError(t, err)
 			return s
 		},
@@ -109,7 +109,7 @@ func TestS3_requestFailures(t *testing.T) {
 	})
 }
 
-// multipart responds like S3. The last request of an upload is passed to complete instead.
+// multipart returns a server that responds like S3, except that complete responds to the last request of an upload.
 func multipart(complete func(w http.ResponseWriter)) *fake {
 	return &fake{reply: func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -152,7 +152,7 @@ func TestEveryRequestThatCreatesIsConditional(t *testing.T) {
 	require.Len(t, puts, 1)
 	assert.Equal(t, "*", puts[0].Header.Get("If-None-Match"))
 	for _, put := range append(parts, puts...) {
-		assert.NotEmpty(t, put.Header.Get("Content-Md5"), "which object lock insists on")
+		assert.NotEmpty(t, put.Header.Get("Content-Md5"), "buckets with object lock require an MD5")
 		assert.Len(t, put.Header.Get("X-Amz-Content-Sha256"), 64)
 	}
 }
@@ -180,15 +180,15 @@ func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 	for name, one := range map[string]struct {
 		ctx     context.Context
 		content io.Reader
-		refuse  bool
+		refuse  bool // reject the second part
 		want    error
 	}{
-		"content that cannot be read": {t.Context(), io.MultiReader(storetest.Pattern(1, large), iotest.ErrReader(io.ErrUnexpectedEOF)), false, io.ErrUnexpectedEOF},
-		"the end of the context":      {ctx, io.MultiReader(storetest.Pattern(1, large), storetest.Broken(func() error { cancel(); return io.EOF })), false, context.Canceled},
-		"a part that is refused":      {t.Context(), storetest.Pattern(1, 2*large), true, store.ErrDenied},
+		"unreadable content": {t.Context(), io.MultiReader(storetest.Pattern(1, large), iotest.ErrReader(io.ErrUnexpectedEOF)), false, io.ErrUnexpectedEOF},
+		"canceled context":   {ctx, io.MultiReader(storetest.Pattern(1, large), storetest.Broken(func() error { cancel(); return io.EOF })), false, context.Canceled},
+		"rejected part":      {t.Context(), storetest.Pattern(1, 2*large), true, store.ErrDenied},
 	} {
 		parts := 0
-		complete := multipart(func(http.ResponseWriter) { t.Error("completed after " + name) })
+		complete := multipart(func(http.ResponseWriter) { t.Error("an interrupted upload must not be completed: " + name) })
 		f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Has("partNumber") {
 				if parts++; one.refuse && parts == 2 {
@@ -225,7 +225,7 @@ func TestAbandonedUploadsAreAborted(t *testing.T) {
 	assert.Equal(t, 1, removed)
 	require.Len(t, f.find(http.MethodDelete, "uploadId"), 1)
 	assert.Equal(t, "old", f.find(http.MethodDelete, "uploadId")[0].URL.Query().Get("uploadId"))
-	assert.Equal(t, awkward, f.find(http.MethodGet, "uploads")[0].URL.Query().Get("prefix"), "others' are left alone")
+	assert.Equal(t, awkward, f.find(http.MethodGet, "uploads")[0].URL.Query().Get("prefix"), "list only own uploads")
 }
 
 // If the ETag is not an MD5, as in a bucket encrypted with a customer key, Put must inspect the stored object.
@@ -250,30 +250,32 @@ func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 // Requests to Amazon must use the hostname for the bucket's region, and the region must be part of the signature.
 func TestAmazonIsAskedInTheRegionOfTheBucket(t *testing.T) {
 	for name, one := range map[string]struct {
-		bucket, region, found string
-		pathStyle             bool
-		want                  []string
+		bucket    string
+		region    string // configured region
+		returned  string // region that Amazon returns
+		pathStyle bool
+		want      []string // requests, each with the region in its signature
 	}{
-		"configured": {"bucket", "eu-west-1", "", false, []string{"DELETE bucket.s3.dualstack.eu-west-1.amazonaws.com/a eu-west-1", "DELETE bucket.s3.dualstack.eu-west-1.amazonaws.com/a eu-west-1"}},
-		"found": {"bucket", "", "eu-west-1", false, []string{
+		"configured region": {"bucket", "eu-west-1", "", false, []string{"DELETE bucket.s3.dualstack.eu-west-1.amazonaws.com/a eu-west-1", "DELETE bucket.s3.dualstack.eu-west-1.amazonaws.com/a eu-west-1"}},
+		"returned region": {"bucket", "", "eu-west-1", false, []string{
 			"HEAD bucket.s3.amazonaws.com/ us-east-1", "DELETE bucket.s3.dualstack.eu-west-1.amazonaws.com/a eu-west-1",
 			"DELETE bucket.s3.dualstack.eu-west-1.amazonaws.com/a eu-west-1",
 		}},
-		"unknown":       {"bucket", "", "", false, []string{"HEAD bucket.s3.amazonaws.com/ us-east-1", "HEAD bucket.s3.amazonaws.com/ us-east-1"}},
-		"China":         {"bucket", "cn-north-1", "", false, []string{"DELETE bucket.s3.dualstack.cn-north-1.amazonaws.com.cn/a cn-north-1", "DELETE bucket.s3.dualstack.cn-north-1.amazonaws.com.cn/a cn-north-1"}},
-		"a path":        {"bucket", "eu-west-1", "", true, []string{"DELETE s3.dualstack.eu-west-1.amazonaws.com/bucket/a eu-west-1", "DELETE s3.dualstack.eu-west-1.amazonaws.com/bucket/a eu-west-1"}},
-		"a dotted name": {"a.bucket", "eu-west-1", "", false, []string{"DELETE s3.dualstack.eu-west-1.amazonaws.com/a.bucket/a eu-west-1", "DELETE s3.dualstack.eu-west-1.amazonaws.com/a.bucket/a eu-west-1"}},
+		"unknown":     {"bucket", "", "", false, []string{"HEAD bucket.s3.amazonaws.com/ us-east-1", "HEAD bucket.s3.amazonaws.com/ us-east-1"}},
+		"China":       {"bucket", "cn-north-1", "", false, []string{"DELETE bucket.s3.dualstack.cn-north-1.amazonaws.com.cn/a cn-north-1", "DELETE bucket.s3.dualstack.cn-north-1.amazonaws.com.cn/a cn-north-1"}},
+		"path style":  {"bucket", "eu-west-1", "", true, []string{"DELETE s3.dualstack.eu-west-1.amazonaws.com/bucket/a eu-west-1", "DELETE s3.dualstack.eu-west-1.amazonaws.com/bucket/a eu-west-1"}},
+		"dotted name": {"a.bucket", "eu-west-1", "", false, []string{"DELETE s3.dualstack.eu-west-1.amazonaws.com/a.bucket/a eu-west-1", "DELETE s3.dualstack.eu-west-1.amazonaws.com/a.bucket/a eu-west-1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("AWS_ACCESS_KEY_ID", "KEY")
 			t.Setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
-			s, err := New(wire.Place{Bucket: one.bucket}, one.region, one.pathStyle)
+			s, err := New(wire.Location{Bucket: one.bucket}, one.region, one.pathStyle)
 			require.NoError(t, err)
 			var asked []string
 			s.HTTP = storetest.NewRedirectClient(t, func(w http.ResponseWriter, r *http.Request) {
 				scope := strings.Split(r.Header.Get("Authorization"), "/")
 				asked = append(asked, r.Method+" "+r.Host+r.URL.Path+" "+scope[2])
-				w.Header().Set("X-Amz-Bucket-Region", one.found)
+				w.Header().Set("X-Amz-Bucket-Region", one.returned)
 				w.WriteHeader(map[string]int{http.MethodHead: http.StatusForbidden, http.MethodDelete: http.StatusNoContent}[r.Method])
 			})
 			for range 2 {
@@ -350,7 +352,7 @@ func opened(t *testing.T, endpoint *url.URL, bucket string) *Store {
 
 func open(t *testing.T, endpoint *url.URL, bucket string) *Store {
 	t.Setenv("AWS_ACCESS_KEY_ID", servers.S3Access)
-	s, err := New(wire.Place{Bucket: bucket, Prefix: awkward, Endpoint: endpoint}, "", true)
+	s, err := New(wire.Location{Bucket: bucket, Prefix: awkward, Endpoint: endpoint}, "", true)
 	require.NoError(t, err)
 	return s
 }
@@ -365,16 +367,16 @@ func TestAbandonedUploadsAreAbortedOnAServer(t *testing.T) {
 		require.NoError(t, err)
 	}
 	left(awkward + "gen/000001/full/a/data")
-	left("somebody else's")
+	left("other prefix/data")
 	removed, err := store.Sweep(t.Context(), s)
 	require.NoError(t, err)
-	require.Zero(t, removed, "a writer may be slow")
+	require.Zero(t, removed, "a recent upload may belong to a slow writer")
 	removed, err = s.sweep(t.Context(), time.Now().Add(time.Hour))
 	require.NoError(t, err)
 	require.Equal(t, 1, removed)
 	removed, err = s.sweep(t.Context(), time.Now().Add(time.Hour))
 	require.NoError(t, err)
-	require.Zero(t, removed, "it is gone, and others' are left alone")
+	require.Zero(t, removed, "uploads under other prefixes must remain")
 }
 
 func TestALockedBucketTakesBackupsOnAServer(t *testing.T) {

@@ -36,15 +36,15 @@ type Protocol struct {
 	Exists, Denied, Locked, NoBucket ErrorResponse
 	// Others contains additional error responses.
 	Others []ErrorResponse
-	// Page is the body of a listing that contains the object "a" and the mark of the next page.
+	// Page is a response body for a listing: a page with the object "a" and the mark of a next page.
 	Page string
 }
 
-// ErrorResponse is a server's error response and the errors that it should cause.
+// ErrorResponse is a server's error response, and the errors that Put and Delete must return for it.
 type ErrorResponse struct {
 	Status         int
 	Code, Message  string
-	Create, Delete error // expected errors from Put and Delete; Delete is nil if deleting an absent object succeeds
+	Create, Delete error // Delete is nil if the response means that the object does not exist, so that Delete succeeds
 }
 
 // RunErrors tests a store against a faulty server.
@@ -218,9 +218,9 @@ func (d Protocol) testUnreachable(t *testing.T) {
 
 func (d Protocol) testPages(t *testing.T) {
 	for name, fail := range map[string]func(w http.ResponseWriter){
-		"refused":         func(w http.ResponseWriter) { d.WriteError(w, d.Denied) },
+		"denied":          func(w http.ResponseWriter) { d.WriteError(w, d.Denied) },
 		"unavailable":     func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) },
-		"lost":            func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+		"connection lost": func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
 		"a web page":      func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<html></html>") },
 		"another service": func(w http.ResponseWriter) { _, _ = io.WriteString(w, "{}") },
 	} {
@@ -256,9 +256,9 @@ type Proxy struct {
 
 // Faults describes the faults that a proxy injects. The zero value injects none.
 type Faults struct {
-	LostReplies   int // how many replies to successful creations to discard
-	UploadLimit   int // close the connection after this many request bytes
-	DownloadLimit int // close the connection after this many response bytes
+	LostReplies   int // number of replies to successful creations to discard
+	UploadLimit   int // close the connection after this many request bytes; 0 means unlimited
+	DownloadLimit int // close the connection after this many response bytes; 0 means unlimited
 	Status        int // HTTP status to return for every request; 0 to forward requests
 	Delay         time.Duration
 }
@@ -291,7 +291,7 @@ func (p *Proxy) Inject(faults Faults) {
 	p.faults = faults
 }
 
-// Faults returns the remaining faults.
+// Faults returns the faults that remain: LostReplies decreases with each discarded reply.
 func (p *Proxy) Faults() Faults {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -38,13 +38,13 @@ type Subject struct {
 	// Missing opens a store whose bucket does not exist, and Denied opens a store with invalid credentials. Missing
 	// and Denied may be nil if they do not apply to the store.
 	Missing, Denied func(t *testing.T) store.Store
-	// Whole means that the store does not split objects, so small test objects are sufficient.
-	Whole bool
-	// Holds means that the store keeps objects in this process's memory.
-	Holds bool
+	// SinglePiece means that the store does not split objects into pieces, so small test objects are sufficient.
+	SinglePiece bool
+	// InMemory means that the store keeps objects in this process's memory, so memory use is not tested.
+	InMemory bool
 }
 
-const patience = 2 * time.Minute // limits every wait
+const testTimeout = 2 * time.Minute // limits the calls of a test helper
 
 // Run runs the tests.
 func Run(t *testing.T, s Subject) {
@@ -60,7 +60,7 @@ func Run(t *testing.T, s Subject) {
 		"accepts every allowed character in names":         s.testNames,
 		"rejects invalid names":                            s.testInvalidNames,
 		"leaves nothing after an incomplete upload":        s.testIncompleteUpload,
-		"returns when the context is cancelled":            s.testCancel,
+		"returns when the context is canceled":             s.testCancel,
 		"probes create-if-absent and cleans up":            s.testProbe,
 		"reports a missing bucket and invalid credentials": s.testFailures,
 		"recovers from a lost reply":                       s.testLostReply,
@@ -70,21 +70,21 @@ func Run(t *testing.T, s Subject) {
 	}
 }
 
-// large returns an object size that requires more than one piece.
+// large returns an object size that requires more than one piece, if the store splits objects.
 func (s Subject) large() int {
-	if s.Whole {
+	if s.SinglePiece {
 		return 300_001
 	}
 	return 2*wire.PieceSize + 12345
 }
 
 func testContext(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// Pattern returns a reader of the given length with different content at every position and for every seed.
+// Pattern returns a reader of the given length. The content is random but always the same for a seed.
 func Pattern(seed byte, length int) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{seed}), int64(length))
 }
@@ -142,7 +142,7 @@ func assertEmpty(t *testing.T, s store.Store, name string) {
 func (s Subject) testCreate(t *testing.T) {
 	opened := s.Open(t)
 	lengths := []int{0, 1, 100_000, s.large()}
-	if !s.Whole {
+	if !s.SinglePiece {
 		lengths = append(lengths, wire.PieceSize-1, wire.PieceSize, wire.PieceSize+1)
 	}
 	for _, length := range lengths {
@@ -172,7 +172,7 @@ func (s Subject) testExists(t *testing.T) {
 	}
 }
 
-// testRace checks that if six writers create the same object, only one of them succeeds.
+// testRace checks that exactly one of six writers that concurrently create the same object succeeds.
 func (s Subject) testRace(t *testing.T) {
 	opened := s.Open(t)
 	for _, length := range []int{1000, s.large()} {
@@ -187,25 +187,25 @@ func (s Subject) testRace(t *testing.T) {
 					_, err = store.PutOnce(testContext(t), opened, name, Pattern(racer, length))
 				}
 				if err == nil {
-					assert.True(t, winner.CompareAndSwap(0, uint32(racer)), "two won")
+					assert.True(t, winner.CompareAndSwap(0, uint32(racer)), "only one writer may succeed")
 				} else {
 					assert.ErrorIs(t, err, store.ErrExists)
 				}
 			})
 		}
 		racers.Wait()
-		require.NotZero(t, winner.Load(), "nobody won")
+		require.NotZero(t, winner.Load(), "one writer must succeed")
 		assertContent(t, opened, name, byte(winner.Load()), length)
 	}
 }
 
 func (s Subject) testMemory(t *testing.T) {
-	if s.Holds {
+	if s.InMemory {
 		t.Skip("the store keeps all objects in memory")
 	}
 	const (
 		length = 64 << 20
-		limit  = 24 << 20 // one piece, and a copy of the piece in some stores
+		limit  = 24 << 20 // one piece, a copy of the piece in some stores, and 8 MiB for everything else
 	)
 	opened := s.Open(t)
 	before, read, most := liveHeap(), 0, uint64(0)
@@ -271,8 +271,8 @@ func (s Subject) testRange(t *testing.T) {
 }
 
 func (s Subject) testList(t *testing.T) {
-	opened, count := s.Open(t), 1100 // enough for more than one page on every server
-	if s.Whole {
+	opened, count := s.Open(t), 1100 // more than a page of 1,000; on Azure, a page has up to 5,000
+	if s.SinglePiece {
 		count = 200 // fewer for a folder, because every object is synced to disk
 	}
 	want := []string{"other", "zz/last"}
@@ -334,7 +334,7 @@ func (s Subject) testDelete(t *testing.T) {
 	put(t, opened, "a/b", strings.NewReader("first"))
 	require.NoError(t, opened.Delete(testContext(t), "a/b"))
 	assertEmpty(t, opened, "a/b")
-	assert.NoError(t, opened.Delete(testContext(t), "a/b"), "deleting an absent object succeeds")
+	assert.NoError(t, opened.Delete(testContext(t), "a/b"), "deleting a missing object must succeed")
 	assert.NoError(t, opened.Delete(testContext(t), "never/existed"))
 	put(t, opened, "a/b", strings.NewReader("second"))
 	assert.Equal(t, "second", string(get(t, opened, "a/b", 0, -1)))
@@ -367,7 +367,7 @@ func (s Subject) testInvalidNames(t *testing.T) {
 	assert.Empty(t, list(t, opened, "", ""))
 }
 
-// listError lists objects and returns the error from the listing.
+// listError lists objects and returns the last error from the listing.
 func listError(ctx context.Context, s store.Store, prefix string) (last error) {
 	for _, err := range s.List(ctx, prefix, "") {
 		last = err
@@ -392,7 +392,7 @@ func (s Subject) testIncompleteUpload(t *testing.T) {
 			}
 			err := opened.Put(ctx, "incomplete", content())
 			assert.ErrorIs(t, err, want)
-			assert.Empty(t, store.FailureOf(err), "the error does not blame the store")
+			assert.Empty(t, store.FailureOf(err), "an error from content must not be a failure of the store")
 			assert.NotErrorIs(t, err, store.ErrExists)
 			assertEmpty(t, opened, "incomplete")
 			_, err = store.PutOnce(ctx, opened, "incomplete", content())
@@ -416,13 +416,13 @@ func (s Subject) testCancel(t *testing.T) {
 	defer reader.Close()
 	_, err = reader.Read(make([]byte, 1))
 	require.NoError(t, err)
-	why := errors.New("read cancelled")
+	why := errors.New("read canceled")
 	stop(why)
 	_, err = io.Copy(io.Discard, reader)
 	assert.ErrorIs(t, err, why)
 }
 
-// methods returns a function for each method of a store.
+// methods returns functions that call the methods of a store, by name.
 func methods(ctx context.Context, s store.Store) map[string]func() error {
 	return map[string]func() error{
 		"create":               func() error { return s.Put(ctx, "a", strings.NewReader("x")) },
@@ -430,7 +430,7 @@ func methods(ctx context.Context, s store.Store) map[string]func() error {
 		"read": func() error {
 			body, err := s.Get(ctx, "a", 0, -1)
 			if err == nil {
-				_ = body.Close() // the object was only read
+				_ = body.Close() // nothing was written, so a close error is harmless
 			}
 			return err
 		},
@@ -486,10 +486,10 @@ func (s Subject) testLostReply(t *testing.T) {
 		proxy.Inject(Faults{LostReplies: 1})
 		_, err := store.PutOnce(testContext(t), opened, name, Pattern(1, length))
 		require.NoError(t, err)
-		assert.Zero(t, proxy.Faults().LostReplies, "no reply was lost")
+		assert.Zero(t, proxy.Faults().LostReplies, "the proxy must discard a reply")
 		assert.Equal(t, []string{name}, list(t, opened, name, ""))
 		_, err = store.PutOnce(testContext(t), opened, name, Pattern(1, length))
-		assert.NoError(t, err, "the same again")
+		assert.NoError(t, err, "uploading the same content again must succeed")
 		_, err = store.PutOnce(testContext(t), opened, name, Pattern(2, length))
 		assert.ErrorIs(t, err, store.ErrExists)
 	}

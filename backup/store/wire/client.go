@@ -58,8 +58,8 @@ type Request struct {
 }
 
 // Do sends a request and returns a response with one of the accepted statuses. The caller must close the response
-// body. If the store is unavailable, Do sends up to three requests within a few seconds. A stalled request is not
-// retried, because the caller has already waited long enough.
+// body. If the store is unavailable, Do sends up to three requests within a few seconds. A request that stalled is
+// not retried, because the caller has already waited long enough.
 func (c *Client) Do(ctx context.Context, r Request, accepted ...int) (response *http.Response, err error) {
 	for attempt := range attempts {
 		response, err = c.send(ctx, r, accepted)
@@ -98,7 +98,7 @@ func (c *Client) send(ctx context.Context, r Request, accepted []int) (*http.Res
 		return response, nil
 	}
 	defer Discard(response)
-	body, _ := io.ReadAll(io.LimitReader(response.Body, maxBody)) // the status is sufficient
+	body, _ := io.ReadAll(io.LimitReader(response.Body, maxBody)) // without the body, the status decides
 	summary := summarize(response)
 	summary.code = c.Reason(response.StatusCode, response.Header, body)
 	err = summary.toError(c.Codes)
@@ -132,7 +132,8 @@ func ErrUnexpectedResponse(lacks string) error {
 	return &store.Unavailable{Cause: fmt.Errorf("the response is not from the store (missing %s); check endpoint=", lacks)}
 }
 
-// ErrNoBucket is the error for status 404 if the request creates an object or does not refer to an object.
+// ErrNoBucket is the error for status 404 in response to a request that creates an object or refers to the bucket
+// itself, because only a missing bucket explains the status.
 var ErrNoBucket = fmt.Errorf("HTTP status 404: %w: %s", store.ErrNoBucket, store.ErrNoBucket.NextStep())
 
 // ErrUnconfirmed is an ErrNotFound that may mean a missing object, a missing bucket or a wrong server.
@@ -141,7 +142,7 @@ var ErrUnconfirmed = fmt.Errorf("%w", store.ErrNotFound)
 // Discard closes a response. If the rest of the body is short, Discard reads it first, so that the connection can be
 // reused.
 func Discard(response *http.Response) {
-	_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // if this fails, the connection is closed instead of reused
+	_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // after an error, the connection is closed instead of reused
 	_ = response.Body.Close()
 }
 
@@ -169,11 +170,11 @@ func ParseEndpoint(value string) (*url.URL, error) {
 	}
 }
 
-// tolerance is the smallest clock difference that may cause a store to reject requests. AWS and Azure allow 15
+// tolerance is the smallest clock difference that may explain why a store denies requests. AWS and Azure allow 15
 // minutes; Google allows less.
 const tolerance = 5 * time.Minute
 
-// maxWait limits Retry-After.
+// maxWait is the longest pause that RetryAfter returns.
 const maxWait = time.Hour
 
 // codeWord matches error codes, the only part of a response that errors may contain.
@@ -187,8 +188,9 @@ type summary struct {
 	skew   time.Duration // how far the server's clock is ahead of this machine's clock
 }
 
-// toError uses the store's own code if it is known, and otherwise the HTTP status. Statuses 409 and 412 depend on the
-// request and are handled elsewhere.
+// toError returns the store error for a response. It uses the store's own code if the code is known, and otherwise
+// the HTTP status. Statuses 409 and 412 have no store error of their own, because their meaning depends on the
+// request.
 func (s summary) toError(codes map[string]error) error {
 	kind, known := codes[s.code]
 	switch {
@@ -225,7 +227,7 @@ func (s summary) isTemporary() bool {
 	}
 }
 
-// String returns the status and the code.
+// String returns the status and, if it is a plain word, the code.
 func (s summary) String() string {
 	if codeWord.MatchString(s.code) {
 		return fmt.Sprintf("HTTP status %d (%s)", s.status, s.code)
@@ -233,7 +235,7 @@ func (s summary) String() string {
 	return fmt.Sprintf("HTTP status %d", s.status)
 }
 
-// summarize reads the headers of a response.
+// summarize returns the summary of a response, without the code, which depends on the store.
 func summarize(response *http.Response) summary {
 	s := summary{status: response.StatusCode, after: RetryAfter(response.Header.Get("Retry-After"))}
 	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
@@ -281,8 +283,8 @@ func describe(err error) error {
 	}
 }
 
-// Place is the location of a store.
-type Place struct {
+// Location identifies a store.
+type Location struct {
 	Bucket   string   // bucket or container
 	Prefix   string   // name prefix: empty, or ending with a slash
 	Endpoint *url.URL // nil for the cloud provider's endpoint
@@ -297,9 +299,9 @@ type Bucket struct {
 	URL     func(key string) string // escaped URL of an object, or of the bucket if key is empty
 	Media   url.Values              // query parameters for reading the content of an object
 	Deleted []int                   // response statuses of a successful deletion
-	// Page returns a page of the objects whose names start with prefix, and the mark of the next page, or "" for the
-	// last page. Unless after is empty, Page may omit objects whose names do not sort after it. The mark of the first
-	// page is empty.
+	// Page returns a page of the objects whose names start with prefix, and the mark (continuation token) of the next
+	// page, or "" for the last page. The mark of the first page is empty. If after is not empty, Page may omit
+	// objects up to and including that name. All names include Prefix.
 	Page func(ctx context.Context, prefix, after, mark string) (objects []store.Object, next string, err error)
 	// Upload returns an upload of an object.
 	Upload func(key string) Upload
@@ -336,7 +338,7 @@ const (
 	abortDeadline = 5 * time.Second
 )
 
-// buffers holds upload buffers for reuse, because there is an upload every second.
+// buffers holds upload buffers for reuse, because the backup writer uploads an object every second.
 var buffers = sync.Pool{New: func() any { return new([PieceSize]byte) }}
 
 // Put implements store.Store.
@@ -394,7 +396,7 @@ func (b *Bucket) notCreated(name string, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		err = ErrNoBucket
 	}
-	if errors.Is(err, store.ErrLocked) { // some servers check for a lock before they check the condition
+	if errors.Is(err, store.ErrLocked) { // some servers check for a lock before they check whether the object exists
 		err = fmt.Errorf("%w: %w", store.ErrExists, err)
 	}
 	return b.Failed("cannot create "+name, err)
@@ -436,8 +438,8 @@ func (b *Bucket) confirmMissing(ctx context.Context, name string, err error) err
 	return err
 }
 
-// rangeOf returns the Range header for length bytes from offset, or "" for the whole object. The length must not be
-// 0.
+// rangeOf returns the Range header for length bytes from offset, or "" for the whole object. A negative length means
+// everything from offset. The length must not be 0.
 func rangeOf(offset, length int64) string {
 	switch {
 	case length >= 0:
@@ -449,7 +451,8 @@ func rangeOf(offset, length int64) string {
 	}
 }
 
-// bodyOf returns the response body for a request of length bytes from offset.
+// bodyOf returns the requested bytes of a response: length bytes from offset, or everything from offset if length is
+// negative.
 func bodyOf(response *http.Response, offset, length int64) (body io.ReadCloser, err error) {
 	switch {
 	case response.StatusCode == http.StatusRequestedRangeNotSatisfiable:

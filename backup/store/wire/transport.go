@@ -25,9 +25,9 @@ import (
 
 const (
 	dialDeadline = 10 * time.Second // applies separately to the TCP connection and the TLS handshake
-	// patience limits how long a request may stall. A server may need several seconds to assemble a large object
-	// before it responds.
-	patience = time.Minute
+	// stallTimeout is the time within which a request must make progress. A server may need several seconds to
+	// assemble a large object before it responds.
+	stallTimeout = time.Minute
 )
 
 // NewClient returns a client that does not follow redirects, so that other hosts never receive the credentials. If
@@ -39,7 +39,7 @@ func NewClient(caPath string) (*http.Client, error) {
 	if _, err := rotating.transport(); err != nil {
 		return nil, err
 	}
-	return withoutRedirects(&stallDetector{next: rotating, patience: patience}), nil
+	return withoutRedirects(&stallDetector{next: rotating, timeout: stallTimeout}), nil
 }
 
 func withoutRedirects(transport http.RoundTripper) *http.Client {
@@ -101,7 +101,7 @@ func newTransport(roots *x509.CertPool) *http.Transport {
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    dialDeadline,
 		MaxIdleConnsPerHost:    4,
-		IdleConnTimeout:        patience,
+		IdleConnTimeout:        stallTimeout,
 		MaxResponseHeaderBytes: 64 << 10,
 		DisableCompression:     true, // content must be transferred unchanged
 		Protocols:              new(http.Protocols),
@@ -128,49 +128,50 @@ func stampOf(path string) string {
 	return fmt.Sprint(info.ModTime(), info.Size())
 }
 
-// progress is the number of bytes that must be transferred within patience. A server that sends only a few bytes at a
-// time is considered stalled.
+// progress is the number of bytes that must be transferred within the timeout. A server that sends only a few bytes
+// at a time is therefore considered stalled.
 const progress = 16 << 10 // bytes
 
 var errStalled = errors.New("no data was transferred")
 
 const (
-	// small is the maximum size in bytes of an object that servers store quickly, because they need not assemble it.
-	small = 64 << 10
-	// brief limits how long a request to create a small object may stall.
-	brief = 10 * time.Second
+	// smallObject is the maximum size in bytes of an object that servers store quickly, because they need not
+	// assemble it.
+	smallObject = 64 << 10
+	// smallStallTimeout replaces stallTimeout for a request that creates a small object.
+	smallStallTimeout = 10 * time.Second
 )
 
 type sizeKey struct{}
 
-// withObjectSize returns a context for a request that creates an object of the given size. A stalled request for a
-// small object fails early and may be retried. Retries are safe, because objects are only created if they do not
-// exist.
+// withObjectSize returns a context for a request that creates an object of the given size. A request for a small
+// object fails early if it stalls, so that the caller can retry it. Retries are safe, because objects are only
+// created if they do not exist.
 func withObjectSize(ctx context.Context, size int) context.Context {
-	if size > small {
+	if size > smallObject {
 		return ctx
 	}
 	return context.WithValue(ctx, sizeKey{}, true)
 }
 
-// patienceFor returns how long a request may stall.
-func (d *stallDetector) patienceFor(ctx context.Context) time.Duration {
+// timeoutFor returns the time within which a request with the given context must make progress.
+func (d *stallDetector) timeoutFor(ctx context.Context) time.Duration {
 	if ctx.Value(sizeKey{}) == nil {
-		return d.patience
+		return d.timeout
 	}
-	return min(d.patience, brief)
+	return min(d.timeout, smallStallTimeout)
 }
 
-// stallDetector cancels a request if neither the request body nor the response makes progress within patience. If
-// the caller's context is done, the error is its cause; otherwise, it is ErrUnavailable.
+// stallDetector cancels a request if neither the request body nor the response makes progress within the timeout.
+// Errors are the cause of the caller's context if it is done, and otherwise ErrUnavailable.
 type stallDetector struct {
-	next     http.RoundTripper
-	patience time.Duration
+	next    http.RoundTripper
+	timeout time.Duration
 }
 
 // RoundTrip implements http.RoundTripper.
 func (d *stallDetector) RoundTrip(request *http.Request) (*http.Response, error) {
-	t := newTransfer(request.Context(), d.patienceFor(request.Context()))
+	t := newTransfer(request.Context(), d.timeoutFor(request.Context()))
 	request = request.Clone(t.own)
 	if request.Body != nil && request.Body != http.NoBody {
 		request.Body = &requestBody{request.Body, t}
@@ -195,23 +196,23 @@ func (d *stallDetector) RoundTrip(request *http.Request) (*http.Response, error)
 // transfer is a request in progress. The clock of a transfer runs while the transfer is waiting for the server, but
 // not while the caller pauses between reads of the response.
 type transfer struct {
-	caller   context.Context
-	own      context.Context
-	cancel   context.CancelCauseFunc
-	patience time.Duration
+	caller  context.Context
+	own     context.Context
+	cancel  context.CancelCauseFunc
+	timeout time.Duration
 
 	mu      sync.Mutex
 	timer   *time.Timer
 	running bool
 	started time.Time     // time at which the clock was last started
-	left    time.Duration // remaining patience at that time
-	moved   int           // bytes transferred since the last reset of the patience
+	left    time.Duration // remaining time until the transfer is stalled, at that time
+	moved   int           // bytes transferred since the timeout was last reset
 }
 
-func newTransfer(caller context.Context, patience time.Duration) *transfer {
-	t := &transfer{caller: caller, patience: patience, running: true, started: time.Now(), left: patience}
+func newTransfer(caller context.Context, timeout time.Duration) *transfer {
+	t := &transfer{caller: caller, timeout: timeout, running: true, started: time.Now(), left: timeout}
 	t.own, t.cancel = context.WithCancelCause(caller)
-	t.timer = time.AfterFunc(patience, func() { t.cancel(errStalled) })
+	t.timer = time.AfterFunc(timeout, func() { t.cancel(errStalled) })
 	return t
 }
 
@@ -229,23 +230,23 @@ func (t *transfer) setRunning(running bool) {
 	t.running = running
 }
 
-// count adds transferred bytes and resets the patience if there has been enough progress.
+// count adds transferred bytes and resets the timeout if there has been enough progress.
 func (t *transfer) count(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.moved += n; t.moved >= progress && t.running {
-		t.moved, t.left, t.started = 0, t.patience, time.Now()
-		t.timer.Reset(t.patience)
+		t.moved, t.left, t.started = 0, t.timeout, time.Now()
+		t.timer.Reset(t.timeout)
 	}
 }
 
-// translate converts a connection error to the cause of the caller's context or a store error.
+// translate converts a connection error to the cause of the caller's context or to an ErrUnavailable.
 func (t *transfer) translate(err error) error {
 	switch {
 	case t.caller.Err() != nil:
 		return context.Cause(t.caller)
 	case errors.Is(context.Cause(t.own), errStalled):
-		return &store.Unavailable{Cause: fmt.Errorf("%w for %s", errStalled, t.patience)}
+		return &store.Unavailable{Cause: fmt.Errorf("%w for %s", errStalled, t.timeout)}
 	default:
 		return &store.Unavailable{Cause: describe(err)}
 	}
@@ -300,9 +301,9 @@ type Tokens struct {
 	File func() (path string) // returns the path of the credentials file; may be nil
 
 	mu     sync.Mutex
-	caller context.Context    // context of the request that needs a token
+	caller context.Context    // context of the request for which a token is being fetched
 	source oauth2.TokenSource // nil if unknown
-	stamp  string             // state of the file when source was found
+	stamp  string             // stamp of File when source was found; see stampOf
 }
 
 // Authorize adds a token to a request. Concurrent requests wait for the same token.

@@ -37,13 +37,13 @@ func serve(t *testing.T, handler http.HandlerFunc) string {
 }
 
 func TestAServerThatDoesNotRespondIsUnavailable(t *testing.T) {
-	over, sent := make(chan struct{}), 0
-	target := serve(t, func(http.ResponseWriter, *http.Request) { <-over })
-	t.Cleanup(func() { close(over) }) // must run before the server is closed
+	done, sent := make(chan struct{}), 0
+	target := serve(t, func(http.ResponseWriter, *http.Request) { <-done })
+	t.Cleanup(func() { close(done) }) // must run before the server is closed
 	c := &Client{HTTP: client(t, "")}
 	detector := c.HTTP.Transport.(*stallDetector)
 	next := detector.next
-	detector.patience, detector.next = 50*time.Millisecond, roundTripper(func(request *http.Request) (*http.Response, error) {
+	detector.timeout, detector.next = 50*time.Millisecond, roundTripper(func(request *http.Request) (*http.Response, error) {
 		sent++
 		return next.RoundTrip(request)
 	})
@@ -52,7 +52,7 @@ func TestAServerThatDoesNotRespondIsUnavailable(t *testing.T) {
 		_, err := c.Do(t.Context(), Request{Method: http.MethodPut, URL: target, Body: body}, http.StatusOK)
 		assert.ErrorIs(t, err, store.ErrUnavailable)
 		assert.ErrorContains(t, err, "no data was transferred for 50ms")
-		assert.Equal(t, i+1, sent, "a stalled request is not repeated")
+		assert.Equal(t, i+1, sent, "a stalled request must not be retried")
 	}
 }
 
@@ -145,21 +145,23 @@ func TestResponsesBecomeErrors(t *testing.T) {
 func TestRetryAfterIsASpanOrATime(t *testing.T) {
 	assert.Equal(t, 7*time.Second, RetryAfter("7"))
 	assert.InDelta(t, time.Minute, RetryAfter(time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)), float64(5*time.Second))
-	for _, nonsense := range []string{"", "-1", "soon", "Mon, 02 Jan 2006 15:04:05 GMT"} {
-		assert.Zero(t, RetryAfter(nonsense), nonsense)
+	for _, invalid := range []string{"", "-1", "soon", "Mon, 02 Jan 2006 15:04:05 GMT"} {
+		assert.Zero(t, RetryAfter(invalid), invalid)
 	}
 	assert.Equal(t, time.Hour, RetryAfter("99999999999"))
 }
 
 func TestARequestIsRepeatedAFewTimes(t *testing.T) {
 	for _, one := range []struct {
-		status, good, want int
-		after              string
-		once               bool
+		status  int    // status of all responses before the successful one
+		success int    // number of the request that succeeds
+		want    int    // expected number of requests
+		after   string // Retry-After header
+		once    bool   // see Request
 	}{{503, 3, 3, "", false}, {503, 9, 3, "", false}, {503, 9, 1, "60", false}, {400, 9, 1, "", false}, {429, 2, 2, "1", false}, {503, 9, 1, "", true}} {
 		var asked atomic.Int32
 		target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-			if int(asked.Add(1)) < one.good {
+			if int(asked.Add(1)) < one.success {
 				w.Header().Set("Retry-After", one.after)
 				w.WriteHeader(one.status)
 			}
@@ -167,7 +169,7 @@ func TestARequestIsRepeatedAFewTimes(t *testing.T) {
 		c := &Client{HTTP: client(t, ""), Authorize: func(*http.Request) error { return nil }}
 		c.Reason = func(int, http.Header, []byte) string { return "" }
 		response, err := c.Do(t.Context(), Request{Method: http.MethodGet, URL: target, Once: one.once}, 200)
-		assert.Equal(t, one.good > one.want, err != nil, one)
+		assert.Equal(t, one.success > one.want, err != nil, one)
 		assert.EqualValues(t, one.want, asked.Load(), one)
 		if err == nil {
 			Discard(response)
@@ -176,7 +178,7 @@ func TestARequestIsRepeatedAFewTimes(t *testing.T) {
 }
 
 func TestARedirectIsNotFollowed(t *testing.T) {
-	elsewhere := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("followed, with credentials") })
+	elsewhere := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("the client must not follow a redirect") })
 	target := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
 	})
@@ -201,7 +203,7 @@ func TestARangeThatWasNotRequestedIsRejected(t *testing.T) {
 	require.NoError(t, err)
 	all, err := io.ReadAll(body)
 	assert.NoError(t, err)
-	assert.Len(t, all, 7, "and no more than was asked for")
+	assert.Len(t, all, 7, "the body must end after the requested range")
 	for want, span := range map[string][2]int64{"": {0, -1}, "bytes=5-": {5, -1}, "bytes=0-0": {0, 1}, "bytes=5-9": {5, 5}} {
 		assert.Equal(t, want, rangeOf(span[0], span[1]))
 	}
@@ -220,7 +222,7 @@ func TestPiecesEndWithTheContentNotWithItsError(t *testing.T) {
 		assert.Equal(t, length, total)
 	}
 	_, _, err := readPiece(io.MultiReader(strings.NewReader("x"), &failing{}), buffer)
-	assert.ErrorIs(t, err, io.ErrUnexpectedEOF, "which is not the end")
+	assert.ErrorIs(t, err, io.ErrUnexpectedEOF, "an error from content must not be treated as the end")
 }
 
 type zeros struct{}
@@ -254,8 +256,8 @@ func TestTheMetadataServerIsNeverProxied(t *testing.T) {
 	}
 }
 
-// step is shorter than patience, so a server that takes one step per part is slow but not stalled.
-const step = patience / 3
+// step is shorter than stallTimeout, so a server that takes one step per part is slow but not stalled.
+const step = stallTimeout / 3
 
 // slowServer waits for one step before it reads or sends each part.
 type slowServer struct{ part int }
@@ -289,12 +291,12 @@ func TestSlowIsNotStalledButTricklingIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for part, want := range map[int]error{progress / 2: nil, 1: store.ErrUnavailable} {
 			start := time.Now()
-			transport := &stallDetector{next: slowServer{part: part}, patience: patience}
+			transport := &stallDetector{next: slowServer{part: part}, timeout: stallTimeout}
 			upload, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://x", bytes.NewReader(make([]byte, 20*part)))
 			require.NoError(t, err)
 			response, err := transport.RoundTrip(upload)
 			require.ErrorIs(t, err, want)
-			assert.Equal(t, want == nil, time.Since(start) > 6*patience, "both take their time")
+			assert.Equal(t, want == nil, time.Since(start) > 6*stallTimeout, "only progress extends the timeout")
 			if err == nil {
 				require.NoError(t, response.Body.Close())
 			}
@@ -311,13 +313,13 @@ func TestSlowIsNotStalledButTricklingIs(t *testing.T) {
 
 func TestTheReadersTimeDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		transport := &stallDetector{next: slowServer{part: progress}, patience: patience}
+		transport := &stallDetector{next: slowServer{part: progress}, timeout: stallTimeout}
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x", nil)
 		require.NoError(t, err)
 		response, err := transport.RoundTrip(request)
 		require.NoError(t, err)
 		for range 20 {
-			<-time.After(10 * patience)
+			<-time.After(10 * stallTimeout)
 			_, err := response.Body.Read(make([]byte, progress))
 			require.NoError(t, err)
 		}
@@ -331,12 +333,12 @@ func TestASmallObjectStallsSoon(t *testing.T) {
 			<-request.Context().Done()
 			return nil, request.Context().Err()
 		})
-		for size, want := range map[int]time.Duration{small: brief, small + 1: patience} {
+		for size, want := range map[int]time.Duration{smallObject: smallStallTimeout, smallObject + 1: stallTimeout} {
 			start := time.Now()
-			transport := &stallDetector{next: hangs, patience: patience}
+			transport := &stallDetector{next: hangs, timeout: stallTimeout}
 			request, err := http.NewRequestWithContext(withObjectSize(t.Context(), size), http.MethodPut, "http://x", bytes.NewReader(make([]byte, size)))
 			require.NoError(t, err)
-			_, err = transport.RoundTrip(request) //nolint:bodyclose // there is none
+			_, err = transport.RoundTrip(request) //nolint:bodyclose // there is no response
 			require.ErrorIs(t, err, store.ErrUnavailable)
 			assert.Equal(t, want, time.Since(start))
 			assert.ErrorContains(t, err, want.String())

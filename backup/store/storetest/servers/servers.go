@@ -81,9 +81,8 @@ func Azure(t *testing.T) *url.URL {
 	})
 }
 
-// patience limits how long a server may take to start. On a busy machine, a server may take several seconds to
-// start.
-const patience = 2 * time.Minute
+// startTimeout limits how long a server may take to start, which can be several seconds on a busy machine.
+const startTimeout = 2 * time.Minute
 
 // start starts a server, waits until it responds, and returns its endpoint with the path. The server stops when the
 // test ends.
@@ -102,8 +101,8 @@ func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.
 		_ = server.Process.Kill()
 		<-ended
 	})
-	client := &http.Client{Timeout: patience}
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	client := &http.Client{Timeout: startTimeout}
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
 		if response, err := client.Get(endpoint.String()); err == nil {
 			_ = response.Body.Close()
 			return endpoint
@@ -118,15 +117,16 @@ func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.
 	return nil
 }
 
-// build builds a program from the testdata/servers module, at most once per content of go.sum, and returns its path.
+// build builds a program from the testdata/servers module, unless it was built with the same go.sum before, and
+// returns its path.
 func build(t *testing.T, name, pkg string) string {
 	return ensureFile(t, "go.sum", name, func(from, into string) *exec.Cmd {
 		return exec.Command("go", "build", "-C", from, "-o", filepath.Join(into, name), pkg)
 	})
 }
 
-// install installs Azurite with npm, at most once per content of package-lock.json, and returns the path of its
-// script.
+// install installs Azurite with npm, unless it was installed with the same package-lock.json before, and returns the
+// path of its script.
 func install(t *testing.T, name string) string {
 	script := filepath.Join("node_modules", name, "dist", "src", "blob", "main.js")
 	return ensureFile(t, "package-lock.json", script, func(from, into string) *exec.Cmd {
@@ -143,7 +143,7 @@ func install(t *testing.T, name string) string {
 func ensureFile(t *testing.T, lock, file string, command func(from, into string) *exec.Cmd) string {
 	t.Helper()
 	if !*wanted {
-		t.Skip("the test needs a real server: run it with -servers or make test-backup")
+		t.Skip(`the test requires a real server: run it with -servers or run "make test-backup"`)
 	}
 	from, into := cache(t, lock)
 	held, err := os.OpenFile(into+".lock", os.O_CREATE|os.O_RDWR, 0o600)
@@ -155,10 +155,10 @@ func ensureFile(t *testing.T, lock, file string, command func(from, into string)
 		return path
 	}
 	require.NoError(t, os.MkdirAll(into, 0o700))
-	if said, err := command(from, into).CombinedOutput(); err != nil {
+	if output, err := command(from, into).CombinedOutput(); err != nil {
 		sentence := fmt.Sprintf("SKIPPED %s: cannot install %s: %v", t.Name(), file, err)
 		fmt.Fprintln(os.Stderr, sentence)
-		t.Skipf("%s\n%s", sentence, said)
+		t.Skipf("%s\n%s", sentence, output)
 	}
 	return path
 }
