@@ -119,7 +119,7 @@ func ExplainError(err error, dir string) error {
 		dir = filepath.Dir(path)
 	}
 	switch {
-	// etcd reports fatal errors as plain text.
+	// Errors from etcd may be plain text, so the cases also search the message.
 	case isErrno(err, syscall.ENOSPC), isErrno(err, syscall.EDQUOT):
 		return &explainedError{err, freeSpace(dir) + "expand the volume or free up space on it"}
 	case strings.Contains(err.Error(), "failed to repair WAL"):
@@ -129,21 +129,21 @@ func ExplainError(err error, dir string) error {
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), deniedFile.MatchString(err.Error()):
 		return &explainedError{err, fmt.Sprintf("check the owner and mode; this process runs as user %d, group %d", os.Geteuid(), os.Getegid())}
 	case strings.Contains(err.Error(), "tocommit("):
-		return &explainedError{err, "the data directory is missing entries that this member acknowledged to the leader, for example because the volume was rolled back: " + joinAnew}
+		return &explainedError{err, "the data directory is missing entries that this member acknowledged to the leader, for example because the volume was rolled back: " + rejoin}
 	case strings.Contains(err.Error(), "disallowed v2 WAL"), strings.Contains(err.Error(), "disallowed custom content in v2store"):
 		return &explainedError{err, "the data was written by etcd 3.4 or earlier or through the v2 API: start etcd 3.5 on it once with --snapshot-count=1, " +
 			"write a key and stop it; upgrade etcd one minor version at a time"}
 	case strings.Contains(err.Error(), "conflict with committed entry"), strings.Contains(err.Error(), "member unknown"):
-		return &explainedError{err, "the data directory conflicts with the other members, for example because the volume was rolled back: " + joinAnew}
+		return &explainedError{err, "the data directory conflicts with the other members, for example because the volume was rolled back: " + rejoin}
 	case strings.Contains(err.Error(), "cannot fetch cluster info from peer urls"):
 		return &explainedError{err, "no member of the existing cluster responded; the next start tries again"}
 	case strings.Contains(err.Error(), "failed to find local ID"), strings.Contains(err.Error(), "removed from its cluster"):
-		return &explainedError{err, "run etcdctl member list on another member; if this member was removed, do not start it again; to add it back, " + joinAnew}
+		return &explainedError{err, "run \"etcdctl member list\" on another member; if this member was removed, do not start it again; to add it back, " + rejoin}
 	}
 	return err
 }
 
-const joinAnew = "restart the member with --recover=auto and without a sidecar to rejoin as a new member; or move its data directory away, remove the member if it is still listed, and add it again"
+const rejoin = "restart the member with --recover=auto and without a sidecar to rejoin as a new member; or move its data directory away, remove the member if it is still listed, and add it again"
 
 // deniedFile matches etcd messages about a file. The path is required because object stores use the same wording
 // for rejected credentials.

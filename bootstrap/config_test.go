@@ -45,7 +45,7 @@ func TestConfiguredWAL_isFoundOnTheVolume(t *testing.T) {
 	volume := bootstrap.NewVolume(path)
 	log := filepath.Join(path, "new.etcd", "member", "wal")
 	require.NoError(t, os.MkdirAll(log, 0o700))
-	assert.Empty(t, volume.Logs(), "a directory is no log")
+	assert.Empty(t, volume.Logs(), "a directory without segments is not a log")
 	require.NoError(t, os.WriteFile(filepath.Join(log, "0000000000000000-0000000000000000.wal"), nil, 0o600))
 	require.Equal(t, []string{log}, volume.Logs())
 	for config, want := range map[string]string{
@@ -77,7 +77,7 @@ func TestSystemError_suggestsAnAction(t *testing.T) {
 		advised := bootstrap.ExplainError(err, dir)
 		assert.Regexp(t, want, advised.Error())
 		assert.ErrorIs(t, advised, err)
-		assert.Equal(t, advised, bootstrap.ExplainError(advised, dir), "once is enough")
+		assert.Equal(t, advised, bootstrap.ExplainError(advised, dir), "advice is added only once")
 	}
 	for _, text := range []string{"other", "cannot read cluster.json in s3://bucket/etcd/: HTTP status 403 (AccessDenied): permission denied"} {
 		other := errors.New(text)

@@ -6,15 +6,15 @@ import (
 	"testing"
 )
 
-// hangs is a transport that never responds.
-type hangs struct{}
+// hangingTransport never returns a response.
+type hangingTransport struct{}
 
-func (hangs) RoundTrip(r *http.Request) (*http.Response, error) {
+func (hangingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	<-r.Context().Done()
 	return nil, r.Context().Err()
 }
 
-// ClientThatHangs returns a client whose sidecar never responds, for use in a synctest bubble.
-func ClientThatHangs(*testing.T) *Client {
-	return &Client{base: url.URL{Scheme: "http", Host: "sidecar"}, http: &http.Client{Transport: hangs{}}}
+// HangingClient returns a client whose sidecar never responds, for use in a synctest bubble.
+func HangingClient(*testing.T) *Client {
+	return &Client{base: url.URL{Scheme: "http", Host: "sidecar"}, http: &http.Client{Transport: hangingTransport{}}}
 }

@@ -92,7 +92,8 @@ func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode M
 
 // Deadlines for a call to the sidecar, including connecting and reading the whole response.
 const (
-	// StatusDeadline is generous because a lost response means another initialization.
+	// StatusDeadline is generous because the sidecar returns a result only once: if the response is lost, the
+	// initialization must be repeated.
 	StatusDeadline = 15 * time.Second
 	// TriggerDeadline is short because the sidecar responds immediately and initializes in the background.
 	TriggerDeadline = 10 * time.Second
@@ -184,7 +185,7 @@ func (c *Client) Status(ctx context.Context) (InitializationStatus, error) {
 	return status, nil
 }
 
-// WhyFailed returns nil because the sidecar only logs the reason.
+// WhyFailed returns nil, because the sidecar logs the reason for a failed initialization but does not return it.
 func (c *Client) WhyFailed() error { return nil }
 
 // Trigger requests an initialization. The sidecar ignores the request unless its status is New. The call takes at
@@ -195,8 +196,7 @@ func (c *Client) Trigger(ctx context.Context, mode Mode) error {
 	return err
 }
 
-// Config fetches the etcd configuration, at most 1 MiB of YAML. Config can be called repeatedly and takes at most 60
-// s.
+// Config fetches the etcd configuration, at most 1 MiB of YAML. It can be called repeatedly and takes at most 60 s.
 func (c *Client) Config(ctx context.Context) ([]byte, error) {
 	return c.get(ctx, ConfigDeadline, "etcd configuration", maxConfigBody, "/config", nil)
 }

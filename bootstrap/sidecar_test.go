@@ -40,37 +40,37 @@ func clientFor(t *testing.T, options bootstrap.ClientOptions) *bootstrap.Client 
 	return client
 }
 
-func saying(body string) http.HandlerFunc {
+func respondWith(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
 }
 
-func TestStatus_words(t *testing.T) {
+func TestStatus_knownStatuses(t *testing.T) {
 	for _, word := range bootstrap.InitializationStatuses {
 		for _, body := range []string{string(word), string(word) + "\n", " " + string(word) + "\r\n"} {
-			status, err := sidecar(t, saying(body)).Status(t.Context())
+			status, err := sidecar(t, respondWith(body)).Status(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, word, status)
 		}
 	}
 }
 
-func TestStatus_unknownWord(t *testing.T) {
-	_, err := sidecar(t, saying("Polishing\n")).Status(t.Context())
+func TestStatus_unknownStatus(t *testing.T) {
+	_, err := sidecar(t, respondWith("Polishing\n")).Status(t.Context())
 	assert.ErrorContains(t, err, `unknown initialization status "Polishing"`)
 }
 
-func TestSidecar_missingAnswer(t *testing.T) {
+func TestSidecar_missingResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := bootstrap.ClientThatHangs(t)
+		client := bootstrap.HangingClient(t)
 		_, err := client.Status(t.Context())
 		require.ErrorContains(t, err, ": no response within 15 s")
-		assert.ErrorIs(t, err, context.DeadlineExceeded, "callers can tell what it is")
+		assert.ErrorIs(t, err, context.DeadlineExceeded, "callers can detect the timeout")
 	})
 }
 
-func TestStatus_invalidAnswers(t *testing.T) {
+func TestStatus_invalidResponses(t *testing.T) {
 	for _, body := range []string{"", "token=secret", "Successful!", "Successful Failed", "\"Successful\"", "secretsecretsecretsecretsecret", "<html>Successful</html>"} {
-		_, err := sidecar(t, saying(body)).Status(t.Context())
+		_, err := sidecar(t, respondWith(body)).Status(t.Context())
 		require.ErrorContains(t, err, "unknown initialization status", "%q", body)
 		if body != "" {
 			assert.NotContains(t, err.Error(), body)
@@ -79,21 +79,21 @@ func TestStatus_invalidAnswers(t *testing.T) {
 }
 
 func TestSidecar_paths(t *testing.T) {
-	var asked atomic.Value
+	var requested atomic.Value
 	client := sidecar(t, func(w http.ResponseWriter, r *http.Request) {
-		asked.Store(r.Method + " " + r.URL.String())
+		requested.Store(r.Method + " " + r.URL.String())
 		_, _ = io.WriteString(w, "New")
 	})
 	_, err := client.Status(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, "GET /initialization/status", asked.Load())
+	assert.Equal(t, "GET /initialization/status", requested.Load())
 	require.NoError(t, client.Trigger(t.Context(), bootstrap.Sanity))
-	assert.Equal(t, "GET /initialization/start?mode=sanity", asked.Load())
+	assert.Equal(t, "GET /initialization/start?mode=sanity", requested.Load())
 	require.NoError(t, client.Trigger(t.Context(), bootstrap.Full))
-	assert.Equal(t, "GET /initialization/start?mode=full", asked.Load())
+	assert.Equal(t, "GET /initialization/start?mode=full", requested.Load())
 	config, err := client.Config(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, "GET /config", asked.Load())
+	assert.Equal(t, "GET /config", requested.Load())
 	assert.Equal(t, "New", string(config))
 }
 
@@ -111,22 +111,22 @@ func TestSidecar_bodyInPieces(t *testing.T) {
 }
 
 func TestSidecar_invalidReplies(t *testing.T) {
-	elsewhere := httptest.NewServer(saying("Successful"))
+	elsewhere := httptest.NewServer(respondWith("Successful"))
 	t.Cleanup(elsewhere.Close)
 	for name, test := range map[string]struct {
 		handler http.HandlerFunc
 		message string
 	}{
-		"an error status": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "secret", 500) }, "HTTP status 500"},
-		"not found":       {http.NotFound, "HTTP status 404"},
-		"a redirect":      {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, http.StatusFound) }, "HTTP status 302"},
-		"too much":        {saying(strings.Repeat("Successful", 1<<10)), "larger than 256 bytes"},
-		"an endless body": {endless, "larger than 256 bytes"},
-		"a body cut off": {func(w http.ResponseWriter, _ *http.Request) {
+		"error status": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "secret", 500) }, "HTTP status 500"},
+		"not found":    {http.NotFound, "HTTP status 404"},
+		"redirect":     {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, http.StatusFound) }, "HTTP status 302"},
+		"large body":   {respondWith(strings.Repeat("Successful", 1<<10)), "larger than 256 bytes"},
+		"endless body": {endless, "larger than 256 bytes"},
+		"truncated body": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "10")
 			_, _ = io.WriteString(w, "Succ")
 		}, "unexpected EOF"},
-		"a connection closed": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF"},
+		"closed connection": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := sidecar(t, test.handler).Status(t.Context())
@@ -149,7 +149,7 @@ func endless(w http.ResponseWriter, r *http.Request) {
 // and reading the status twice would lose a result.
 func TestSidecar_newConnectionPerCall(t *testing.T) {
 	var connections atomic.Int32
-	server := httptest.NewUnstartedServer(saying("New"))
+	server := httptest.NewUnstartedServer(respondWith("New"))
 	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
 			connections.Add(1)
@@ -176,15 +176,15 @@ func TestSidecar_callEndsWithItsContext(t *testing.T) {
 func TestSidecar_ignoresProxies(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	t.Setenv("http_proxy", "http://127.0.0.1:1")
-	server := httptest.NewServer(saying("New"))
+	server := httptest.NewServer(respondWith("New"))
 	t.Cleanup(server.Close)
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
 	require.NoError(t, err)
 	_, err = clientFor(t, bootstrap.ClientOptions{HostPort: ":" + port}).Status(t.Context())
-	require.NoError(t, err, "and an empty host is localhost")
+	require.NoError(t, err, "an empty host means localhost")
 }
 
-func TestAddressesThatAreNone(t *testing.T) {
+func TestNewClient_invalidAddresses(t *testing.T) {
 	for _, hostPort := range []string{"", "localhost", "http://localhost:8080", "localhost:", "a:b:c", "host/path:80", "host:http", "host:0", "host:65536", "host:-1", "user@host:80", "ho st:80"} {
 		_, err := bootstrap.NewClient(bootstrap.ClientOptions{HostPort: hostPort})
 		assert.ErrorContains(t, err, "--backup-restore-host-port", "%q", hostPort)
@@ -197,7 +197,7 @@ func TestSidecarAddress_withScheme(t *testing.T) {
 }
 
 func TestTLS_rereadsTheBundle(t *testing.T) {
-	server := httptest.NewTLSServer(saying("New"))
+	server := httptest.NewTLSServer(respondWith("New"))
 	t.Cleanup(server.Close)
 	bundle := certificates.NewAuthority(t, "stranger").Bundle()
 	client := clientFor(t, bootstrap.ClientOptions{HostPort: server.Listener.Addr().String(), TLS: true, CAPath: bundle})
@@ -212,8 +212,8 @@ func TestTLS_rereadsTheBundle(t *testing.T) {
 	assert.Equal(t, bootstrap.New, status)
 }
 
-func TestClient_schemeOfTheOtherSide(t *testing.T) {
-	plain, secured := httptest.NewServer(saying("New")), httptest.NewTLSServer(saying("New"))
+func TestClient_wrongScheme(t *testing.T) {
+	plain, secured := httptest.NewServer(respondWith("New")), httptest.NewTLSServer(respondWith("New"))
 	t.Cleanup(plain.Close)
 	t.Cleanup(secured.Close)
 	bundle := certificates.NewAuthority(t, "sidecar").Bundle()
@@ -223,9 +223,9 @@ func TestClient_schemeOfTheOtherSide(t *testing.T) {
 	require.ErrorContains(t, err, ": the sidecar serves HTTPS: set --backup-restore-tls-enabled and --backup-restore-ca-cert-bundle-path")
 }
 
-func TestBundlesThatAreNone(t *testing.T) {
+func TestNewClient_invalidCABundles(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.pem")
-	require.NoError(t, os.WriteFile(empty, []byte("no PEM here"), 0o600))
+	require.NoError(t, os.WriteFile(empty, []byte("not a PEM block"), 0o600))
 	fifo := empty + ".fifo"
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))
 	for path, want := range map[string]string{
@@ -256,11 +256,11 @@ func FuzzParseInitializationStatus(f *testing.F) {
 func TestMode_byExitRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "exit_code")
 	record := exitcode.NewRecord(path)
-	asBefore := func(note []byte) error {
-		assert.Equal(t, "as they were", string(note))
+	unchanged := func(note []byte) error {
+		assert.Equal(t, "the fingerprint", string(note))
 		return nil
 	}
-	mode, reason := bootstrap.ModeAfter(record, asBefore)
+	mode, reason := bootstrap.ModeAfter(record, unchanged)
 	assert.Equal(t, bootstrap.Full, mode)
 	assert.Contains(t, reason, "no clean exit record")
 
@@ -269,9 +269,9 @@ func TestMode_byExitRecord(t *testing.T) {
 	assert.Equal(t, bootstrap.Sanity, mode)
 	assert.Contains(t, reason, "interrupt")
 
-	record.Describe(func() []byte { return []byte("as they were") })
+	record.Describe(func() []byte { return []byte("the fingerprint") })
 	require.NoError(t, record.Write(exitcode.Terminated))
-	mode, reason = bootstrap.ModeAfter(record, asBefore)
+	mode, reason = bootstrap.ModeAfter(record, unchanged)
 	assert.Equal(t, bootstrap.Sanity, mode)
 	assert.Contains(t, reason, "terminated")
 
@@ -281,6 +281,6 @@ func TestMode_byExitRecord(t *testing.T) {
 
 	require.NoError(t, os.Remove(path+".data"))
 	require.NoError(t, os.Mkdir(path+".data", 0o700))
-	mode, _ = bootstrap.ModeAfter(record, asBefore)
-	assert.Equal(t, bootstrap.Full, mode, "a note that cannot be read is no missing one")
+	mode, _ = bootstrap.ModeAfter(record, unchanged)
+	assert.Equal(t, bootstrap.Full, mode, "an unreadable note does not count as missing")
 }

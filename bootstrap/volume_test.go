@@ -19,7 +19,7 @@ func TestVolumeLock_oneHolder(t *testing.T) {
 	path := t.TempDir()
 	first, second := bootstrap.NewVolume(path), bootstrap.NewVolume(path)
 	require.NoError(t, first.Lock())
-	require.NoError(t, first.Lock(), "it stays held")
+	require.NoError(t, first.Lock(), "locking again does nothing")
 	busy := second.Lock()
 	require.ErrorIs(t, busy, bootstrap.ErrVolumeBusy)
 	if locks, err := os.ReadFile("/proc/locks"); err == nil && bytes.Contains(locks, fmt.Appendf(nil, " %d ", os.Getpid())) {
@@ -30,7 +30,7 @@ func TestVolumeLock_oneHolder(t *testing.T) {
 	require.NoError(t, second.Unlock())
 	left, err := os.ReadDir(path)
 	require.NoError(t, err)
-	assert.Empty(t, left, "a lock leaves nothing behind")
+	assert.Empty(t, left, "the lock must not create any files")
 }
 
 // databaseAt creates a database in a data directory and locks it like bbolt.
@@ -47,16 +47,16 @@ func databaseAt(t *testing.T, dataDir string, lock int) (path string, holder *os
 }
 
 func TestDatabaseInUse_anywhereOnTheVolume(t *testing.T) {
-	for _, place := range []string{".", "new.etcd", "a/b", "a/b/c/d/e/f/g/h"} {
-		t.Run(place, func(t *testing.T) {
+	for _, dir := range []string{".", "new.etcd", "a/b", "a/b/c/d/e/f/g/h"} {
+		t.Run(dir, func(t *testing.T) {
 			path := t.TempDir()
 			volume := bootstrap.NewVolume(path)
-			database, holder := databaseAt(t, filepath.Join(path, place), unix.LOCK_EX)
+			database, holder := databaseAt(t, filepath.Join(path, dir), unix.LOCK_EX)
 			err := volume.Probe()
 			require.ErrorIs(t, err, bootstrap.ErrDataInUse)
 			require.ErrorContains(t, err, database)
 			require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_SH))
-			require.NoError(t, volume.Probe(), "a reader does no harm")
+			require.NoError(t, volume.Probe(), "a database that is only read is not in use")
 		})
 	}
 }
@@ -87,13 +87,13 @@ func TestDataDirectoryLock_twoVolumes(t *testing.T) {
 	require.NoError(t, first.Lock())
 	require.NoError(t, second.Lock())
 	require.NoError(t, first.LockData(data))
-	require.NoError(t, first.LockData(data), "it stays held")
+	require.NoError(t, first.LockData(data), "locking again does nothing")
 	err := second.LockData(data)
 	require.ErrorIs(t, err, bootstrap.ErrDataInUse)
 	require.ErrorContains(t, err, data)
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(data, link))
-	require.ErrorIs(t, second.LockData(link), bootstrap.ErrDataInUse, "by another name")
+	require.ErrorIs(t, second.LockData(link), bootstrap.ErrDataInUse, "a symbolic link leads to the same directory")
 	require.NoError(t, first.Unlock())
 	require.NoError(t, second.LockData(data))
 	require.NoError(t, second.Unlock())
@@ -116,7 +116,7 @@ func TestDataDirectoryLock_replacedDirectory(t *testing.T) {
 	require.NoError(t, os.Rename(data, data+".old"))
 	require.NoError(t, first.LockData(data))
 	require.ErrorIs(t, second.LockData(data), bootstrap.ErrDataInUse)
-	require.NoError(t, second.LockData(data+".old"), "nobody needs it any more")
+	require.NoError(t, second.LockData(data+".old"), "the lock on the replaced directory was released")
 	require.ErrorContains(t, first.LockData(filepath.Join("/dev/null", "x")), "cannot create data directory")
 }
 

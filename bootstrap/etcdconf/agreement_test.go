@@ -69,45 +69,45 @@ func TestParse_acceptsWhatEtcdAccepts(t *testing.T) {
 	} {
 		t.Run(lines, func(t *testing.T) {
 			yaml := minimal + lines + "\n"
-			expected := etcd.ask(t, yaml)
-			require.Empty(t, expected.Refusal, "etcd accepts it")
+			expected := etcd.parse(t, yaml)
+			require.Empty(t, expected.Error, "etcd must accept the input")
 			assert.Empty(t, differences(expected.Values, valuesOf(parse(t, yaml).Etcd)))
 		})
 	}
 }
 
-// exceptions lists the inputs that etcd accepts but this package rejects, with the reasons.
+// exceptions lists the inputs that etcd's parser accepts but this package rejects, and why the package rejects them.
 var exceptions = []struct{ lines, why string }{
-	{"data-dir: default.etcd", "a path means another place to the sidecar than to the wrapper"},
+	{"data-dir: default.etcd", "the sidecar would resolve a relative path against a different directory than the wrapper"},
 	{"data-dir: /etc/etcd", "the sidecar may delete the data directory"},
-	{"data-dir: ' /var/etcd'", "nobody sees that space"},
-	{"wal-dir: wal", "see data-dir"},
-	{"ListenMetricsUrls: [{Scheme: http, Host: '127.0.0.1:1'}]", "it is the name of a Go field, which etcd reads by accident"},
-	{"Peer-Transport-Security: {}\npeer-transport-security: {}", "two sections that are merged are never meant"},
-	{"peer-transport-security: {allowed-cn: [null]}", "an empty name lets certificates without one in"},
-	{`name: "a\u200bb"`, "nobody sees that character"},
+	{"data-dir: ' /var/etcd'", "the leading space is easy to overlook"},
+	{"wal-dir: wal", "same as for data-dir"},
+	{"ListenMetricsUrls: [{Scheme: http, Host: '127.0.0.1:1'}]", "it is the name of a Go field, which etcd accepts by accident"},
+	{"Peer-Transport-Security: {}\npeer-transport-security: {}", "etcd would merge the two sections, which is never intended"},
+	{"peer-transport-security: {allowed-cn: [null]}", "an empty name allows certificates without a name"},
+	{`name: "a\u200bb"`, "the character is invisible"},
 	{"backend-batch-interval: -1", "loops in etcd spin on a negative interval"},
 	{"max-learners: -1", "etcd does not start"},
 	{"listen-client-urls: http://127.0.0.1:65536", "etcd does not start"},
 	{"listen-client-http-urls: http://localhost:2379", "etcd does not start"},
-	{"listen-client-urls: https://0.0.0.0:2379", "etcd does not start: there is no certificate"},
+	{"listen-client-urls: https://0.0.0.0:2379", "etcd does not start without a certificate"},
 	{"peer-transport-security: {cert-file: /nowhere, key-file: /nowhere}", "etcd does not start"},
 	{"peer-transport-security: {cert-file: /nowhere}", "etcd does not start"},
 	{"peer-transport-security: {trusted-ca-file: /nowhere}", "etcd does not start"},
 	{"peer-transport-security: {allowed-cn: [a], allowed-hostname: [b]}\nlisten-peer-urls: https://127.0.0.1:2380", "etcd does not start"},
-	{"name: ''", "etcd does not start, and a member without name counts as not started"},
-	{"initial-cluster: other=http://a:1", "etcd does not start: there is no log, and this member is not named"},
+	{"name: ''", "etcd does not start, and a member without a name would count as not started"},
+	{"initial-cluster: other=http://a:1", "etcd does not start without a log, because initial-cluster lacks this member"},
 	{"initial-cluster: ''", "etcd does not start"},
 	{"initial-cluster: 'default=http://a:1,b=http://a:1'", "etcd does not start"},
 	{"initial-cluster: default", "etcd does not start"},
-	{"auto-compaction-retention: -1h", "etcd compacts all the time"},
+	{"auto-compaction-retention: -1h", "etcd would compact all the time"},
 	{"auto-compaction-retention: 30 minutes", "etcd does not start"},
 	{"cipher-suites: [TLS_X]", "etcd does not start"},
 	{"auth-token: none", "etcd does not start"},
-	{"v2-deprecation: soon", "nobody knows what is meant"},
+	{"v2-deprecation: soon", "the stage does not exist"},
 	{"election-timeout: 500\nheartbeat-interval: 3689348814741910324", "raft panics"},
-	{"experimental-enable-distributed-tracing: true\nexperimental-distributed-tracing-sampling-rate: 1000001", "no such rate"},
-	{"grpc-additional-server-options: []", "no such thing can be written in a file"},
+	{"experimental-enable-distributed-tracing: true\nexperimental-distributed-tracing-sampling-rate: 1000001", "the rate is out of range"},
+	{"grpc-additional-server-options: []", "server options cannot be set in a file"},
 }
 
 func TestParse_exceptions(t *testing.T) {
@@ -118,8 +118,8 @@ func TestParse_exceptions(t *testing.T) {
 			if !strings.HasPrefix(yaml, "data-dir") {
 				yaml = minimal + yaml
 			}
-			require.Empty(t, etcd.ask(t, yaml).Refusal, "else it is no exception")
-			refuse(t, yaml)
+			require.Empty(t, etcd.parse(t, yaml).Error, "etcd's parser must accept an exception")
+			parseError(t, yaml)
 		})
 	}
 }
@@ -153,7 +153,7 @@ func TestParse_unusableInitialClusterWithLog(t *testing.T) {
 			assert.Contains(t, warnings[0], "initial-cluster: ")
 			assert.Contains(t, warnings[0], "etcd takes the members from its log")
 		}
-		refuse(t, minimal+lines)
+		parseError(t, minimal+lines)
 	}
 }
 
@@ -166,18 +166,18 @@ func FuzzAgreement(f *testing.F) {
 	etcd := newOracle(f)
 	f.Fuzz(func(t *testing.T, lines string) {
 		if strings.Contains(strings.ToLower(lines), "log") || strings.Contains(lines, "jwt") || strings.Contains(strings.ToLower(lines), "experimental") {
-			t.Skip("the log is the wrapper's; etcd opens any file that jwt names; etcdmain finishes the experimental keys")
+			t.Skip("log keys are ignored, jwt would make etcd open arbitrary files, and etcdmain completes experimental keys")
 		}
-		hanging := time.AfterFunc(20*time.Second, func() { panic("it takes for ever") })
+		hanging := time.AfterFunc(20*time.Second, func() { panic("no result within 20 s") })
 		defer hanging.Stop()
 		yaml := minimal + lines + "\n"
 		checked, err := etcdconf.Parse([]byte(yaml))
 		if err != nil {
 			var keyError *etcdconf.KeyError
 			require.True(t, errors.As(err, &keyError), err)
-			return // the exceptions are tested separately
+			return // TestParse_exceptions tests inputs that only etcd accepts
 		}
-		if expected := etcd.ask(t, yaml); expected.Refusal == "" && !strings.Contains(strings.Join(checked.Warnings, ""), "unknown key") {
+		if expected := etcd.parse(t, yaml); expected.Error == "" && !strings.Contains(strings.Join(checked.Warnings, ""), "unknown key") {
 			require.Empty(t, differences(expected.Values, valuesOf(checked.Etcd)))
 		}
 	})
@@ -189,7 +189,7 @@ const oracleEnv = "ETCDCONF_TEST_ORACLE"
 
 func TestMain(m *testing.M) {
 	if path := os.Getenv(oracleEnv); path != "" {
-		answerAsEtcd(path)
+		serveOracle(path)
 		return
 	}
 	os.Exit(m.Run())
@@ -197,33 +197,34 @@ func TestMain(m *testing.M) {
 
 // A result is the result of parsing a configuration with etcd's code.
 type result struct {
-	Refusal string            // reason why etcd rejects the configuration; "" if etcd accepts it
-	Values  map[string]string // effective values
+	Error  string            // error from etcd, or "" if etcd accepts the configuration
+	Values map[string]string // effective values by field name
 }
 
-// answerAsEtcd reads configurations as JSON strings from stdin and prints a result for each of them.
-func answerAsEtcd(path string) {
-	questions, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+// serveOracle reads configurations as JSON strings from stdin and prints a result for each of them. The configuration
+// file for etcd's code is written to path.
+func serveOracle(path string) {
+	requests, results := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
 		var document string
-		if questions.Decode(&document) != nil {
+		if requests.Decode(&document) != nil {
 			return
 		}
 		if err := os.WriteFile(path, []byte(document), 0o600); err != nil {
 			panic(err)
 		}
-		if err := answers.Encode(asPlainEtcd(path)); err != nil {
+		if err := results.Encode(parseWithEtcd(path)); err != nil {
 			panic(err)
 		}
 	}
 }
 
-func asPlainEtcd(path string) result {
+func parseWithEtcd(path string) result {
 	cfg, err := embed.ConfigFromFile(path)
 	if err != nil {
-		return result{Refusal: err.Error()}
+		return result{Error: err.Error()}
 	}
-	// Same as in etcdmain.
+	// etcdmain sets these values after it reads the file.
 	_, _ = cfg.UpdateDefaultClusterFromName(embed.NewConfig().InitialCluster)
 	if cfg.V2Deprecation != config.V2Depr1WriteOnlySkipCheck {
 		cfg.V2Deprecation = config.V2DeprDefault
@@ -242,7 +243,7 @@ func valuesOf(cfg *embed.Config) map[string]string {
 		if !field.IsExported() || field.Type.Kind() == reflect.Func {
 			continue
 		}
-		values[field.Name] = written(value.Interface())
+		values[field.Name] = format(value.Interface())
 	}
 	for _, name := range []string{ // set by the wrapper or used only for validation in etcd
 		"Logger", "LogOutputs", "LogFormat", "EnableLogRotation", "LogRotationConfigJSON", "LogLevel", "FlagsExplicitlySet",
@@ -252,23 +253,23 @@ func valuesOf(cfg *embed.Config) map[string]string {
 	return values
 }
 
-func written(value any) string {
-	switch is := value.(type) {
+func format(value any) string {
+	switch v := value.(type) {
 	case []url.URL:
 		text := []string{}
-		for _, u := range is {
+		for _, u := range v {
 			text = append(text, u.String())
 		}
 		return fmt.Sprint(text)
 	case transport.TLSInfo:
-		return fmt.Sprint(is.String(), is.AllowedCNs, is.AllowedHostnames, is.SkipClientSANVerify, is.ClientCertFile, is.ClientKeyFile)
+		return fmt.Sprint(v.String(), v.AllowedCNs, v.AllowedHostnames, v.SkipClientSANVerify, v.ClientCertFile, v.ClientKeyFile)
 	case v3discovery.DiscoveryConfig: // contains pointers
-		text, _ := json.Marshal(is)
+		text, _ := json.Marshal(v)
 		return string(text)
 	case featuregate.FeatureGate:
 		all := map[featuregate.Feature]bool{}
-		for feature := range is.(featuregate.MutableFeatureGate).GetAll() {
-			all[feature] = is.Enabled(feature)
+		for feature := range v.(featuregate.MutableFeatureGate).GetAll() {
+			all[feature] = v.Enabled(feature)
 		}
 		return fmt.Sprint(all)
 	default:
@@ -291,17 +292,17 @@ func newOracle(t testing.TB) *oracle {
 	return o
 }
 
-func (o *oracle) ask(t *testing.T, document string) result {
+func (o *oracle) parse(t *testing.T, document string) result {
 	if o.process == nil {
 		o.start(t)
 	}
 	require.NoError(t, json.NewEncoder(o.in).Encode(document))
-	var answer result
-	if err := o.out.Decode(&answer); err != nil {
+	var parsed result
+	if err := o.out.Decode(&parsed); err != nil {
 		o.end()
-		return result{Refusal: "etcd ends"}
+		return result{Error: "the process exited"}
 	}
-	return answer
+	return parsed
 }
 
 func (o *oracle) start(t *testing.T) {
@@ -348,7 +349,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, yaml []byte) {
 		if strings.Contains(string(yaml), "jwt") {
-			t.Skip("etcd opens any file that is named there")
+			t.Skip("etcd would open any file that the jwt specification names")
 		}
 		checked, err := etcdconf.Parse(yaml)
 		if err != nil {

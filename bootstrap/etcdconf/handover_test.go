@@ -11,22 +11,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// longerThanAPipe exceeds the 64 KiB that can be written to a pipe before a write blocks.
-var longerThanAPipe = bytes.Repeat([]byte("x"), 1<<18)
+// largeContent exceeds the capacity of a pipe (64 KiB), so writing it blocks until the content is read.
+var largeContent = bytes.Repeat([]byte("x"), 1<<18)
 
-func TestThroughPipeCarriesEverything(t *testing.T) {
-	err := withPipe(longerThanAPipe, func(path string) error {
+func TestWithPipe_largeContent(t *testing.T) {
+	err := withPipe(largeContent, func(path string) error {
 		content, err := os.ReadFile(path)
-		assert.Equal(t, longerThanAPipe, content)
+		assert.Equal(t, largeContent, content)
 		return err
 	})
 	require.NoError(t, err)
 }
 
-func TestThroughPipeReturnsWhenNobodyReads(t *testing.T) {
-	refusal := errors.New("refusal")
-	require.ErrorIs(t, withPipe(longerThanAPipe, func(string) error { return refusal }), refusal)
-	require.Panics(t, func() { _ = withPipe(longerThanAPipe, func(string) error { panic("etcd") }) })
+func TestWithPipe_contentNotRead(t *testing.T) {
+	failure := errors.New("failure")
+	require.ErrorIs(t, withPipe(largeContent, func(string) error { return failure }), failure)
+	require.Panics(t, func() { _ = withPipe(largeContent, func(string) error { panic("etcd") }) })
 }
 
 func TestKeyIn(t *testing.T) {
@@ -34,14 +34,14 @@ func TestKeyIn(t *testing.T) {
 		"cannot set --foo and --memory-mlock at the same time": "memory-mlock",
 		"--discovery-endpoints must not contain":               "discovery-config",
 		"unrecognized feature gate: Foo":                       "feature-gates",
-		"no":                                                   "",
+		"no flag":                                              "",
 	} {
 		assert.Equal(t, key, keyIn(errors.New(message)), message)
 	}
 }
 
-func TestQuoteHidesAndShortens(t *testing.T) {
-	for value, shown := range map[string]string{
+func TestQuote_hidesPasswordsAndShortens(t *testing.T) {
+	for value, want := range map[string]string{
 		"":                             `""`,
 		"http://a:b@c:1":               `"http://redacted@c:1"`,
 		"n=https://a:b@c@d":            `"n=https://redacted@d"`,
@@ -49,6 +49,6 @@ func TestQuoteHidesAndShortens(t *testing.T) {
 		strings.Repeat("ü", maxQuoted): `"` + strings.Repeat("ü", maxQuoted) + `"`,
 		strings.Repeat("ü", 99):        `"` + strings.Repeat("ü", maxQuoted) + `…"`,
 	} {
-		assert.Equal(t, shown, quote(value))
+		assert.Equal(t, want, quote(value))
 	}
 }

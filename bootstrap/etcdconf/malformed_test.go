@@ -12,8 +12,9 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// refuse returns the KeyError of a malformed configuration and checks the properties that all such errors share.
-func refuse(t *testing.T, yaml string) *etcdconf.KeyError {
+// parseError parses an invalid configuration and returns the error, which must be a KeyError on one line without
+// secrets.
+func parseError(t *testing.T, yaml string) *etcdconf.KeyError {
 	t.Helper()
 	checked, err := etcdconf.Parse([]byte(yaml))
 	require.Error(t, err)
@@ -21,13 +22,13 @@ func refuse(t *testing.T, yaml string) *etcdconf.KeyError {
 	var keyError *etcdconf.KeyError
 	require.ErrorAs(t, err, &keyError)
 	assert.Contains(t, err.Error(), keyError.Key)
-	assert.NotContains(t, err.Error(), "hunter2", "a secret")
-	assert.NotContains(t, err.Error(), "\n", "one sentence")
+	assert.NotContains(t, err.Error(), "hunter2", "the error must not contain secrets")
+	assert.NotContains(t, err.Error(), "\n", "the error must be a single line")
 	return keyError
 }
 
 func TestMalformedDocuments(t *testing.T) {
-	for name, test := range map[string]struct{ yaml, key, says string }{
+	for name, test := range map[string]struct{ yaml, key, problem string }{
 		"empty":          {"", "", "is empty"},
 		"comment":        {"# nothing\n", "", "is empty"},
 		"text":           {"hello", "", "a mapping"},
@@ -37,19 +38,19 @@ func TestMalformedDocuments(t *testing.T) {
 		"too long":       {minimal + "#" + strings.Repeat("x", 1<<20), "", "1048576"},
 		"not JSON":       {minimal + "name: .nan", "", "JSON"},
 		"null key":       {minimal + "~: hunter2", "", "JSON"},
-		"no such anchor": {"name: *x", "", "anchor"},
+		"unknown anchor": {"name: *x", "", "anchor"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			keyError := refuse(t, test.yaml)
+			keyError := parseError(t, test.yaml)
 			assert.Equal(t, test.key, keyError.Key)
-			assert.Contains(t, keyError.Problem, test.says)
+			assert.Contains(t, keyError.Problem, test.problem)
 		})
 	}
 }
 
 // malformedValues lists configurations, each with the key that the error must name and a string that the error must
 // contain.
-var malformedValues = []struct{ yaml, key, says string }{
+var malformedValues = []struct{ yaml, key, problem string }{
 	// types
 	{"name: 7", "name", "must be text"},
 	{"name: [a]", "name", "not a list"},
@@ -181,9 +182,9 @@ func TestMalformedValues(t *testing.T) {
 			if !strings.HasPrefix(yaml, "data-dir") {
 				yaml = minimal + yaml
 			}
-			keyError := refuse(t, yaml)
+			keyError := parseError(t, yaml)
 			assert.Equal(t, test.key, keyError.Key, keyError.Problem)
-			assert.Contains(t, keyError.Problem, test.says)
+			assert.Contains(t, keyError.Problem, test.problem)
 		})
 	}
 }
@@ -193,7 +194,7 @@ func TestMalformedTransportSecurity(t *testing.T) {
 	in := func(yaml string) string {
 		return strings.NewReplacer("PAIR", "cert-file: "+dir+"/tls.crt, key-file: "+dir+"/tls.key", "DIR", dir).Replace(yaml)
 	}
-	for _, test := range []struct{ url, section, key, says string }{
+	for _, test := range []struct{ url, section, key, problem string }{
 		{"https", "{}", "cert-file", "is required because listen-"},
 		{"unixs", "{trusted-ca-file: DIR/tls.crt}", "cert-file", "is required because listen-"},
 		{"https", "{cert-file: DIR/tls.crt}", "key-file", "is required if "},
@@ -220,9 +221,9 @@ func TestMalformedTransportSecurity(t *testing.T) {
 			t.Run(side+" "+test.section, func(t *testing.T) {
 				yaml := fmt.Sprintf("listen-%[1]s-urls: %[2]s://127.0.0.1:2377\n%[1]s-transport-security: %[3]s\n",
 					side, test.url, test.section)
-				keyError := refuse(t, minimal+in(yaml))
+				keyError := parseError(t, minimal+in(yaml))
 				assert.Equal(t, side+"-transport-security."+test.key, keyError.Key, keyError.Problem)
-				assert.Contains(t, keyError.Problem, in(test.says))
+				assert.Contains(t, keyError.Problem, in(test.problem))
 			})
 		}
 	}
@@ -230,21 +231,21 @@ func TestMalformedTransportSecurity(t *testing.T) {
 
 func TestClientListeners_needACertificate(t *testing.T) {
 	for _, key := range []string{"listen-client-http-urls", "listen-metrics-urls"} {
-		keyError := refuse(t, minimal+key+": https://127.0.0.1:2377")
+		keyError := parseError(t, minimal+key+": https://127.0.0.1:2377")
 		assert.Equal(t, "client-transport-security.cert-file", keyError.Key)
 		assert.Contains(t, keyError.Problem, key)
 	}
 }
 
 func TestKeyErrorKeepsItsCause(t *testing.T) {
-	err := refuse(t, minimal+"peer-transport-security: {trusted-ca-file: /nowhere}")
+	err := parseError(t, minimal+"peer-transport-security: {trusted-ca-file: /nowhere}")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.EqualError(t, err, `etcd configuration: peer-transport-security.trusted-ca-file: cannot load file "/nowhere": no such file or directory`)
 }
 
 func TestKeyErrorReadsAsOneSentence(t *testing.T) {
-	assert.EqualError(t, refuse(t, minimal+"listen-client-urls: foo"),
+	assert.EqualError(t, parseError(t, minimal+"listen-client-urls: foo"),
 		`etcd configuration: listen-client-urls: "foo" is not a URL of the form scheme://host:port `+
 			`(scheme: http, https, unix or unixs; no path)`)
-	assert.EqualError(t, refuse(t, "#"), "etcd configuration: is empty")
+	assert.EqualError(t, parseError(t, "#"), "etcd configuration: is empty")
 }

@@ -54,10 +54,10 @@ func (c *Checked) ServerCertificate() (certFile, keyFile string, ok bool) {
 func UsesTLS(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs" }
 
 // Parse validates YAML and returns the etcd configuration. Parse reads the configured certificate and key files and
-// checks whether there is a log, but does not open any other files. Unless the process has run out of file
-// descriptors, all errors are of type *KeyError. An error that also matches bootstrap.ErrCertificates means that
-// only the certificate files are unusable, for example during a rotation or on a hanging mount. Callers should
-// retry after such an error.
+// checks whether there is a log, but does not open any other files. All errors are of type *KeyError, except if the
+// process has run out of file descriptors. An error that also matches bootstrap.ErrCertificates means that only the
+// certificate files are unusable, for example during a rotation or on a hanging mount. Callers should retry after
+// such an error.
 func Parse(yaml []byte) (checked *Checked, err error) {
 	// A panic in etcd or in the YAML parser must not end the process, because that would look like an etcd crash.
 	defer func() {
@@ -75,7 +75,7 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := view(document)
+	s, err := decodeSettings(document)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 	if err := renameExperimental(document); err != nil {
 		return nil, err
 	}
-	cfg, err := handOver(document, s)
+	cfg, err := etcdConfig(document, s)
 	if err != nil {
 		return nil, err
 	}
@@ -202,13 +202,14 @@ func shorten(text string) string {
 	return text
 }
 
-// handOver makes etcd parse the document and completes the configuration like etcd's own command (etcdmain).
-func handOver(document map[string]any, s *settings) (*embed.Config, error) {
+// etcdConfig makes etcd parse the document and sets the values that etcd's own command (etcdmain) would set
+// afterwards.
+func etcdConfig(document map[string]any, s *settings) (*embed.Config, error) {
 	cfg, err := readConfig(document)
 	if err != nil {
 		return nil, err
 	}
-	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster) // same as in view
+	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster) // as in checkMembership
 	cfg.LogLevel = s.LogLevel
 	cfg.ZapLoggerBuilder = nil // the validation sets a quiet logger, which etcd would keep
 	if s.ExperimentalPeerSkipClientSanVerification {
@@ -241,8 +242,8 @@ func readConfig(document map[string]any) (cfg *embed.Config, err error) {
 	return cfg, err
 }
 
-// withPipe passes read a path from which it can read the content. A temporary file is not an option, because a pod
-// may not have a writable directory.
+// withPipe calls read with the path of a pipe that contains the content. A temporary file is not an option, because a
+// pod may not have a writable directory.
 func withPipe(content []byte, read func(path string) error) error {
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -258,7 +259,7 @@ func withPipe(content []byte, read func(path string) error) error {
 	return read(filepath.Join(descriptors(), strconv.Itoa(int(out.Fd()))))
 }
 
-// descriptors returns the directory of the process's open file descriptors.
+// descriptors returns the directory that lists the process's open file descriptors.
 func descriptors() string {
 	if _, err := os.Stat("/dev/fd"); err != nil {
 		return "/proc/self/fd" // exists on Linux if /proc is mounted

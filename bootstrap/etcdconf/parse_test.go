@@ -44,7 +44,7 @@ func TestParseReadsWhatTheSidecarServes(t *testing.T) {
 	checked := parse(t, sidecarYAML(t))
 
 	assert.Equal(t, []string{"member-name-prefix", "next-cluster-version-compatible"}, checked.Sidecars)
-	assert.Empty(t, checked.Warnings, "nobody can do anything about the sidecar's keys")
+	assert.Empty(t, checked.Warnings, "the sidecar's keys must not cause warnings")
 	cfg := checked.Etcd
 	assert.Equal(t, "etcd-main-0", cfg.Name)
 	assert.Equal(t, "/var/etcd/data/new.etcd", cfg.Dir)
@@ -81,7 +81,7 @@ func TestParseAllowsTheQuotaToBeDisabled(t *testing.T) {
 	assert.Equal(t, int64(-1), parse(t, minimal+"quota-backend-bytes: -1").Etcd.QuotaBackendBytes)
 }
 
-func TestParseLeavesKeysOut(t *testing.T) {
+func TestParse_ignoredKeys(t *testing.T) {
 	checked := parse(t, minimal+"Logger: [capnslog]\nlog-outputs: [/tmp/etcd.log]\nlog-format: 7\nenable-log-rotation: true\n"+
 		"log-rotation-config-json: '{'\nlog-level: debug\n"+
 		"Zap-Logger: {}\nname-: x\n"+
@@ -114,7 +114,7 @@ func TestParse_suggestsKeys(t *testing.T) {
 	}
 }
 
-func TestParseGivesExperimentalKeysTheirEffect(t *testing.T) {
+func TestParse_experimentalKeys(t *testing.T) {
 	cfg := parse(t, minimal+"experimental-corrupt-check-time: 60000000000\nexperimental-snapshot-catch-up-entries: 7\n"+
 		"experimental-peer-skip-client-san-verification: true\nexperimental-initial-corrupt-check: true\n"+
 		"experimental-warning-unary-request-duration: 1000000000\n").Etcd
@@ -237,10 +237,10 @@ func TestParse_unusableCertificatesAreTemporary(t *testing.T) {
 	} {
 		for _, side := range []string{"client", "peer"} {
 			yaml := fmt.Sprintf(minimal+"listen-%[1]s-urls: https://127.0.0.1:2377\n%[1]s-transport-security: %[2]s\n", side, section)
-			assert.Equal(t, temporary, errors.Is(refuse(t, yaml), bootstrap.ErrCertificates), yaml)
+			assert.Equal(t, temporary, errors.Is(parseError(t, yaml), bootstrap.ErrCertificates), yaml)
 		}
 	}
-	assert.NotErrorIs(t, refuse(t, minimal+"snapshot-count: x"), bootstrap.ErrCertificates)
+	assert.NotErrorIs(t, parseError(t, minimal+"snapshot-count: x"), bootstrap.ErrCertificates)
 }
 
 func TestParse_unreadableJWTKeysAreTemporary(t *testing.T) {
@@ -253,7 +253,7 @@ func TestParse_unreadableJWTKeysAreTemporary(t *testing.T) {
 		"jwt,sign-method=none,priv-key=" + filepath.Join(dir, "tls.key"): false,
 		"jwt": false,
 	} {
-		keyError := refuse(t, minimal+"auth-token: '"+token+"'")
+		keyError := parseError(t, minimal+"auth-token: '"+token+"'")
 		assert.Equal(t, temporary, errors.Is(keyError, bootstrap.ErrCertificates), token)
 		assert.Equal(t, "auth-token", keyError.Key)
 	}
@@ -261,11 +261,11 @@ func TestParse_unreadableJWTKeysAreTemporary(t *testing.T) {
 	assert.NotNil(t, parse(t, minimal+"auth-token: 'jwt,sign-method=ES256,priv-key="+key+"'"))
 }
 
-// twice matches the warning about a duplicate key.
-var twice = regexp.MustCompile(`^\w+ is set again on line \d+`)
+// duplicateKeyWarning matches the start of the warning about a duplicate key.
+var duplicateKeyWarning = regexp.MustCompile(`^\w+ is set again on line \d+`)
 
-// unknown matches the start of the warning about an unknown key.
-var unknown = regexp.MustCompile(`^ignoring unknown key \S+`)
+// unknownKeyWarning matches the start of the warning about an unknown key.
+var unknownKeyWarning = regexp.MustCompile(`^ignoring unknown key \S+`)
 
 func TestWarnings_areDocumented(t *testing.T) {
 	for lines, expected := range map[string]string{
@@ -285,8 +285,8 @@ func TestWarnings_areDocumented(t *testing.T) {
 		warnings := parse(t, minimal+lines).Warnings
 		assert.Contains(t, warnings, expected, lines)
 		for _, warning := range warnings {
-			general := unknown.ReplaceAllString(twice.ReplaceAllString(warning, "K is set again on line N"), "ignoring unknown key K")
-			assert.Contains(t, docs.Text(t), "| `"+general+"` |", "put it into the table of warnings of docs/*.md")
+			general := unknownKeyWarning.ReplaceAllString(duplicateKeyWarning.ReplaceAllString(warning, "K is set again on line N"), "ignoring unknown key K")
+			assert.Contains(t, docs.Text(t), "| `"+general+"` |", "add it to the table of warnings in docs/*.md")
 		}
 	}
 	assert.Empty(t, parse(t, sidecarYAML(t)).Warnings)
@@ -296,33 +296,33 @@ func TestWarnings_areDocumented(t *testing.T) {
 func TestCheckFounding(t *testing.T) {
 	const more = "initial-cluster: 'default=http://localhost:2380,default=http://a:1,b=http://b:1'\n"
 	for name, c := range map[string]struct {
-		yaml   string
-		wanted string // expected part of the error, or ""
+		yaml string
+		err  string // substring of the expected error, or "" for no error
 	}{
-		"a single member":      {minimal, ""},
-		"more URLs":            {minimal + more, `"http://localhost:2380" does not match "http://a:1,http://localhost:2380", the URLs of this member in initial-cluster`},
-		"with a log":           {withLog(t, "") + more, ""},
-		"with a log elsewhere": {withLog(t, "wal") + more, ""},
-		"to join a cluster":    {minimal + more + "initial-cluster-state: existing", ""},
-		"another name":         {minimal + "initial-cluster: 'default=http://127.0.0.2:2380,b=http://b:1'", "use the same URLs in both"},
-		"a discovery service":  {minimal + "discovery-srv: example.invalid", ""},
+		"single member":                {minimal, ""},
+		"more URLs in initial-cluster": {minimal + more, `"http://localhost:2380" does not match "http://a:1,http://localhost:2380", the URLs of this member in initial-cluster`},
+		"with a log":                   {withLog(t, "") + more, ""},
+		"with a log in wal-dir":        {withLog(t, "wal") + more, ""},
+		"joins a cluster":              {minimal + more + "initial-cluster-state: existing", ""},
+		"different address":            {minimal + "initial-cluster: 'default=http://127.0.0.2:2380,b=http://b:1'", "use the same URLs in both"},
+		"discovery service":            {minimal + "discovery-srv: example.invalid", ""},
 	} {
 		err := etcdconf.CheckFounding(t.Context(), parse(t, c.yaml).Etcd)
-		if c.wanted == "" {
+		if c.err == "" {
 			assert.NoError(t, err, name)
 		} else {
-			assert.ErrorContains(t, err, c.wanted, name)
+			assert.ErrorContains(t, err, c.err, name)
 		}
 	}
 }
 
 func TestRefusals_areDocumented(t *testing.T) {
-	for lines, as := range map[string]string{
+	for lines, prefix := range map[string]string{
 		"ListenMetricsUrls: [{Scheme: http}]":                      "NAME: ",
 		"Peer-Transport-Security: {}\npeer-transport-security: {}": "SECTION: ",
 		"backend-batch-interval: 5s":                               "KEY: ",
 	} {
-		refusal := refuse(t, minimal+lines)
-		assert.Contains(t, docs.Text(t), "| `"+as+refusal.Problem+"` |", "put it into the table of refusals of docs/*.md")
+		refusal := parseError(t, minimal+lines)
+		assert.Contains(t, docs.Text(t), "| `"+prefix+refusal.Problem+"` |", "add it to the table of refusals in docs/*.md")
 	}
 }

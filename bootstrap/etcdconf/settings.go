@@ -36,7 +36,7 @@ type settings struct {
 	warnings []string // accepted but unusual values
 }
 
-// fileKeys are the keys of the configuration file that have no tag in embed.Config. etcd decodes these keys into an
+// fileKeys holds the keys of the configuration file that have no tag in embed.Config. etcd decodes these keys into an
 // unexported struct. A test compares fileKeys with etcd's struct.
 type fileKeys struct {
 	ListenPeer      string `json:"listen-peer-urls"`
@@ -53,8 +53,8 @@ type fileKeys struct {
 	PeerSecurity   security `json:"peer-transport-security"`
 }
 
-// view decodes a filtered document on top of the etcd defaults.
-func view(document map[string]any) (*settings, error) {
+// decodeSettings decodes a filtered document. Keys that are not in the document have etcd's default values.
+func decodeSettings(document map[string]any) (*settings, error) {
 	asJSON, err := json.Marshal(document)
 	if err != nil {
 		return nil, keyErrorf("", "cannot encode the document: %w", err)
@@ -91,10 +91,11 @@ func (s *settings) check() error {
 }
 
 var (
-	// sharedDirectories are directories that are shared by many programs. etcd may use a subdirectory but not the
-	// directory itself.
+	// sharedDirectories lists directories that many programs share. etcd may use a subdirectory but not the directory
+	// itself.
 	sharedDirectories = []string{"/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"}
-	// systemTrees are directories that belong to the operating system, including all their subdirectories.
+	// systemTrees lists directories that etcd must not use, nor any of their subdirectories, because they belong to
+	// the operating system.
 	systemTrees = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys", "/usr"}
 )
 
@@ -123,7 +124,7 @@ func checkDirectory(key, path string) error {
 	return nil
 }
 
-// contains returns a predicate that reports whether a tree contains path.
+// contains returns a function that reports whether path is in the given directory tree.
 func contains(path string) func(tree string) bool {
 	return func(tree string) bool { return path == tree || strings.HasPrefix(path, tree+"/") }
 }
@@ -201,7 +202,8 @@ func differentURLs(advertised, listed types.URLs) error {
 		quote(advertised.String()), quote(listed.String()))
 }
 
-// hasLog reports whether there is a log, which makes etcd ignore initial-cluster.
+// hasLog reports whether the member has a log. If it does, etcd takes the members from the log and ignores
+// initial-cluster.
 func hasLog(etcd *embed.Config) bool {
 	return wal.Exist(cmp.Or(etcd.WalDir, datadir.ToWALDir(etcd.Dir)))
 }
@@ -227,8 +229,9 @@ func CheckFounding(ctx context.Context, etcd *embed.Config) error {
 	return differentURLs(advertised, listed)
 }
 
-// checkTiming prevents an overflow: embed.Config.Validate multiplies the values, so a huge heartbeat interval would
-// pass validation and then make raft panic.
+// checkTiming requires the election timeout to be at least five times the heartbeat interval. embed.Config.Validate
+// also checks this, but its multiplication overflows, so a huge heartbeat interval would pass and then make raft
+// panic.
 func (s *settings) checkTiming() error {
 	if s.TickMs > s.ElectionMs/5 {
 		return keyErrorf("election-timeout", "%d ms is less than five times the heartbeat-interval of %d ms", s.ElectionMs, s.TickMs)
@@ -236,8 +239,8 @@ func (s *settings) checkTiming() error {
 	return nil
 }
 
-// checkCompaction parses the retention as etcd does at startup: a plain number means hours or revisions, and anything
-// else is a duration.
+// checkCompaction parses the retention as etcd does at startup: a plain number means hours in periodic mode and
+// revisions in revision mode, and anything else must be a duration.
 func (s *settings) checkCompaction() error {
 	const key = "auto-compaction-retention"
 	if n, err := strconv.Atoi(s.AutoCompactionRetention); err == nil && n >= 0 {
@@ -252,8 +255,8 @@ func (s *settings) checkCompaction() error {
 	return nil
 }
 
-// checkTLSVersions returns errors that name the key, unlike embed.Config.Validate. The cipher suites are also
-// checked, because etcd parses them only at startup.
+// checkTLSVersions checks the TLS versions, because the errors from embed.Config.Validate do not name the key. It
+// also checks the cipher suites, because etcd parses them only at startup.
 func (s *settings) checkTLSVersions() error {
 	for key, value := range map[string]string{"tls-min-version": s.TlsMinVersion, "tls-max-version": s.TlsMaxVersion} {
 		if _, err := tlsutil.GetTLSVersion(value); err != nil {

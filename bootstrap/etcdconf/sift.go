@@ -12,19 +12,19 @@ import (
 	"unicode"
 )
 
-// wrapperOwned are the keys for the destination of etcd's log, which are ignored because the wrapper writes a single
-// log.
+// wrapperOwned lists the keys that configure where and how etcd writes its log messages. They are ignored, because
+// the wrapper writes etcd's messages to its own log.
 var wrapperOwned = []string{
 	"logger", "log-outputs", "log-format", "enable-log-rotation", "log-rotation-config-json",
 }
 
-// mayBeNegative are the keys for which a negative number means unlimited or disabled. For any other interval, a
-// negative value would make etcd busy-loop.
+// mayBeNegative lists the keys for which a negative number means unlimited or disabled. All other keys must not be
+// negative: a negative interval, for example, would make etcd busy-loop.
 var mayBeNegative = []string{
 	"quota-backend-bytes", "grpc-keepalive-min-time", "grpc-keepalive-interval", "grpc-keepalive-timeout",
 }
 
-// sidecarKeys are keys that configure the sidecar. etcd-druid adds these keys to every configuration.
+// sidecarKeys lists the keys that configure the sidecar. etcd-druid adds these keys to every configuration.
 var sidecarKeys = []string{"member-name-prefix", "next-cluster-version-compatible"}
 
 // A filter drops unknown and wrapper-owned keys, checks the types of all other values, and collects warnings. Keys

@@ -97,9 +97,9 @@ func dataDirIn(raw []byte) (string, error) {
 	return dataDir, nil
 }
 
-// appendDataDir appends a line to the document. Re-encoding the document would drop comments and turn large
-// integers into floats. appendDataDir parses the result because some documents cannot be extended by appending a
-// line.
+// appendDataDir appends a line with data-dir to the document. Re-encoding the document would drop comments and turn
+// large integers into floats. appendDataDir parses the result and returns an error if the document cannot be extended
+// by appending a line, for example because it is in braces.
 func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 	if dataDir == "" {
 		return nil, errors.New("data-dir is not set")
@@ -116,7 +116,7 @@ func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 	return extended, nil
 }
 
-// perMemberKeys are the keys that list URLs per member in a configuration for all members. In a regular etcd
+// perMemberKeys lists the keys that map members to URLs in a configuration for all members. In a regular etcd
 // configuration, the values of these keys are strings.
 var perMemberKeys = []string{"initial-advertise-peer-urls", "advertise-client-urls"}
 
@@ -127,7 +127,7 @@ var perMemberKeys = []string{"initial-advertise-peer-urls", "advertise-client-ur
 func ForMember(document []byte, pod string) ([]byte, error) {
 	mapping, warnings, err := decode(document)
 	if err != nil || !slices.ContainsFunc(perMemberKeys, func(key string) bool { return isMapping(mapping[key]) }) {
-		return document, nil //nolint:nilerr // Parse says what is wrong
+		return document, nil //nolint:nilerr // Parse reports the error
 	}
 	if len(warnings) > 0 { // the new document no longer contains what the warnings are about
 		return nil, keyErrorf("", "%s; a configuration for multiple members must be unambiguous", warnings[0])
@@ -153,7 +153,7 @@ func isMapping(value any) bool {
 	return ok
 }
 
-// memberName returns the pod name, with the prefix from the file, if any.
+// memberName returns the name of the member: the pod name, preceded by member-name-prefix if the file has that key.
 func memberName(mapping map[string]any, pod string) (string, error) {
 	const key = "member-name-prefix"
 	prefix, isText := mapping[key].(string)
@@ -168,7 +168,7 @@ func memberName(mapping map[string]any, pod string) (string, error) {
 	return pod, nil
 }
 
-// urlsOf returns the URLs of a member in etcd's format.
+// urlsOf returns the URLs of a member, separated by commas as in etcd's configuration.
 func urlsOf(name, key string, value any) (string, error) {
 	members, ok := value.(map[string]any)
 	if !ok {
@@ -200,7 +200,7 @@ func urlList(name, key string, value any) (urls []string, _ error) {
 	return urls, nil
 }
 
-// completeCluster adds missing members to initial-cluster.
+// completeCluster adds the members that have peer URLs but are missing from initial-cluster.
 func completeCluster(mapping map[string]any) error {
 	const key = "initial-cluster"
 	given, ok := mapping[key].(string)

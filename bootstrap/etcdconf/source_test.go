@@ -32,17 +32,17 @@ func TestDefaultConfig_isValid(t *testing.T) {
 
 func TestConfigFile(t *testing.T) {
 	const option = "/option/new.etcd"
-	for name, test := range map[string]struct{ content, served, dataDir, err string }{
-		"own data-dir":         {content: "# kept\ndata-dir: /own\nname: a", served: "# kept\ndata-dir: /own\nname: a", dataDir: "/own"},
-		"none":                 {content: "# kept\nquota-backend-bytes: 8589934592", served: "# kept\nquota-backend-bytes: 8589934592\ndata-dir: \"/option/new.etcd\"\n", dataDir: option},
-		"empty file":           {served: "data-dir: \"/option/new.etcd\"\n", dataDir: option},
-		"can't be continued":   {content: "{name: a}", err: "cannot append data-dir: set it in the file, or use block-style YAML instead of braces"},
-		"not YAML":             {content: "\t: x", err: "invalid etcd configuration"},
-		"wrong type":           {content: "data-dir: [a]", err: "data-dir: must be text (in quotes if it looks like another type), not a list"},
-		"no mapping":           {content: "hello", err: "must be a mapping of keys to values"},
-		"only comments":        {content: "# later", served: "# later\ndata-dir: \"/option/new.etcd\"\n", dataDir: option},
-		"WAL of its own":       {content: "data-dir: /own\nwal-dir: /wal", err: "wal-dir is not supported"},
-		"more than a megabyte": {content: strings.Repeat("#", maxBytes+1), err: "larger than 1048576 bytes"},
+	for name, test := range map[string]struct{ content, yaml, dataDir, err string }{
+		"own data-dir":       {content: "# kept\ndata-dir: /own\nname: a", yaml: "# kept\ndata-dir: /own\nname: a", dataDir: "/own"},
+		"no data-dir":        {content: "# kept\nquota-backend-bytes: 8589934592", yaml: "# kept\nquota-backend-bytes: 8589934592\ndata-dir: \"/option/new.etcd\"\n", dataDir: option},
+		"empty file":         {yaml: "data-dir: \"/option/new.etcd\"\n", dataDir: option},
+		"document in braces": {content: "{name: a}", err: "cannot append data-dir: set it in the file, or use block-style YAML instead of braces"},
+		"not YAML":           {content: "\t: x", err: "invalid etcd configuration"},
+		"wrong type":         {content: "data-dir: [a]", err: "data-dir: must be text (in quotes if it looks like another type), not a list"},
+		"not a mapping":      {content: "hello", err: "must be a mapping of keys to values"},
+		"only comments":      {content: "# later", yaml: "# later\ndata-dir: \"/option/new.etcd\"\n", dataDir: option},
+		"separate wal-dir":   {content: "data-dir: /own\nwal-dir: /wal", err: "wal-dir is not supported"},
+		"too large":          {content: strings.Repeat("#", maxBytes+1), err: "larger than 1048576 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "etcd.yaml")
@@ -54,7 +54,7 @@ func TestConfigFile(t *testing.T) {
 			} else {
 				require.NoError(t, err)
 			}
-			require.Equal(t, test.served, string(document.YAML))
+			require.Equal(t, test.yaml, string(document.YAML))
 			require.Equal(t, test.dataDir, document.DataDir)
 		})
 	}
@@ -66,7 +66,7 @@ func TestUnreadableConfigFile(t *testing.T) {
 	for _, path := range []string{pipe, t.TempDir(), "/no/such/file"} {
 		_, err := Source{DataDir: "/data", File: path}.Load()
 		require.ErrorContains(t, err, path)
-		require.NotErrorIs(t, err, ErrUnusable, "it may be there at the next start")
+		require.NotErrorIs(t, err, ErrUnusable, "the file may be readable at the next start")
 	}
 }
 

@@ -85,7 +85,8 @@ func checkAdvertise(key string, u url.URL) error {
 	return nil
 }
 
-// checkListeners returns an error if two kinds of listeners share an address, which etcd notices only at startup.
+// checkListeners returns an error if listen-client-http-urls and listen-client-urls share an address, which etcd
+// notices only at startup.
 func (s *settings) checkListeners() error {
 	for _, u := range s.ListenClientHttpUrls {
 		same := func(other url.URL) bool { return other.Host == u.Host && other.Path == u.Path }
