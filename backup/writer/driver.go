@@ -174,7 +174,7 @@ type timing struct {
 	verifyOwner  time.Duration // interval between checks that the store still belongs to this cluster
 	successor    time.Duration // interval between checks for a successor of the generation
 	heartbeat    time.Duration // interval between heartbeats (empty segments) of an idle writer
-	fullPatience time.Duration // how long FullNow waits for a problem to be resolved
+	fullTimeout  time.Duration // how long FullNow waits for a problem to be resolved
 	retry        time.Duration // initial wait after a failure
 	check        time.Duration // interval between checks that stored objects still exist
 	overdue      time.Duration // a revision not stored within two intervals plus this time is reported as a problem
@@ -183,6 +183,6 @@ type timing struct {
 var defaultTiming = timing{
 	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
 	foreignStore: time.Minute, headValid: archive.HeadValid, watch: 10 * time.Second, emptyStore: time.Second,
-	retry: 500 * time.Millisecond, fullPatience: 30 * time.Second,
+	retry: 500 * time.Millisecond, fullTimeout: 30 * time.Second,
 	successor: 10 * time.Second, heartbeat: 40 * time.Second, verifyOwner: 30 * time.Minute, overdue: 10 * time.Second, check: 10 * time.Second,
 }

@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/backup/format/formattest"
 )
 
-// newest returns the newest generation in the store and its head.
-func (s *stand) newest() (archive.Generation, archive.Head) {
+// newest returns the newest generation in the store and the end of its chain.
+func (s *harness) newest() (archive.Generation, archive.Head) {
 	s.Helper()
 	a := s.backups()
 	all, err := a.Generations(s.Context())
@@ -28,13 +28,14 @@ func (s *stand) newest() (archive.Generation, archive.Head) {
 	return newest, head
 }
 
-// succeed ends the newest generation as a restore would.
-func (s *stand) succeed() {
+// endGeneration stores the object that ends the newest generation, as a restore would.
+func (s *harness) endGeneration() {
 	s.Helper()
 	a := s.backups()
 	for {
-		of, head := s.newest()
-		err := a.End(s.Context(), of, head, "theirs", format.Ending{Successor: of.Number + 1, Nonce: "nonce", At: time.Now()})
+		generation, head := s.newest()
+		ending := format.Ending{Successor: generation.Number + 1, Nonce: "nonce", At: time.Now()}
+		err := a.End(s.Context(), generation, head, "theirs", ending)
 		if errors.Is(err, archive.ErrMoved) {
 			continue
 		}
@@ -43,29 +44,30 @@ func (s *stand) succeed() {
 	}
 }
 
-// awaitSuperseded waits until the writer requests that etcd be closed, and checks the reason.
-func (s *stand) awaitSuperseded(why, says string) {
+// awaitSuperseded waits until the writer requests that etcd be closed, and requires that the reason contains both
+// texts.
+func (s *harness) awaitSuperseded(text, other string) {
 	s.Helper()
 	select {
-	case told := <-s.superseded:
-		require.ErrorContains(s, told, why)
-		assert.ErrorContains(s, told, says)
+	case reason := <-s.superseded:
+		require.ErrorContains(s, reason, text)
+		assert.ErrorContains(s, reason, other)
 	case <-time.After(patience):
-		require.Fail(s, "etcd is not closed")
+		require.Fail(s, "the writer has not requested that etcd be closed")
 	}
 }
 
-func (s *stand) requireNotSuperseded() {
+func (s *harness) requireNotSuperseded() {
 	s.Helper()
 	select {
-	case told := <-s.superseded:
-		require.NoError(s, told)
+	case reason := <-s.superseded:
+		require.NoError(s, reason)
 	default:
 	}
 }
 
-// remoteEnd returns the last known end of the chain in the store.
-func (s *stand) remoteEnd() (end format.Position) {
+// remoteEnd returns the position at which the chain ends according to the writer's last read of the store.
+func (s *harness) remoteEnd() (end format.Position) {
 	s.Helper()
 	s.do(func() { end = s.remote.head.Position })
 	return end
@@ -82,11 +84,11 @@ func TestGenerationEnd_membersLearnOfTheNextGeneration(t *testing.T) {
 	watching.eventually(func(f Facts) bool {
 		end := writing.head().Position
 		return f.Role == facts.Standby && watching.remoteEnd() == end
-	}, "the end of the chain is known")
-	// Disable all checks except the check for a successor.
+	}, "the follower knows the end of the chain")
+	// Prevent inspections, so that only the check for a successor can detect the end of the generation.
 	watching.do(func() { watching.pace.watch, watching.pace.headValid = time.Hour, time.Hour })
-	c.succeed()
-	c.restored()
+	c.endGeneration()
+	c.startGeneration()
 	writing.do(func() { writing.pace.heartbeat = 100 * time.Millisecond })
 	for _, member := range c.members {
 		member.awaitSuperseded("another cluster was restored", "generation 2")
@@ -94,53 +96,53 @@ func TestGenerationEnd_membersLearnOfTheNextGeneration(t *testing.T) {
 }
 
 func TestGenerationEnd_oneOfTwoStartsTheNext(t *testing.T) {
-	s := startedStand(t)
-	s.succeed()
+	s := newStartedHarness(t)
+	s.endGeneration()
 	a := s.backups()
-	of, head := s.newest()
-	require.ErrorIs(t, a.End(t.Context(), of, head, "others", format.Ending{Successor: 2, Nonce: "another", At: time.Now()}), archive.ErrEnded)
+	generation, head := s.newest()
+	require.ErrorIs(t, a.End(t.Context(), generation, head, "others", format.Ending{Successor: 2, Nonce: "another", At: time.Now()}), archive.ErrEnded)
 	begin := func(session string) error {
 		return a.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "c" + session, Parent: 1, Session: session, Created: time.Now()})
 	}
 	require.NoError(t, begin("theirs"))
-	require.NoError(t, begin("theirs"), "the reply was lost")
+	require.NoError(t, begin("theirs"), "a request whose response was lost is repeated")
 	require.Error(t, begin("others"))
 	lineage, err := a.Lineage(context.Background())
 	require.NoError(t, err)
 	assert.Equal(t, "theirs", lineage.Newest().Session)
 }
 
-func (s *stand) requireNothingFlushed() {
+func (s *harness) requireNothingFlushed() {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
 	defer cancel()
 	require.Error(s, s.Flush(ctx))
 }
 
-// Anyone with write access to the store can create an object that claims to end the generation. The writer must
-// ignore an untrusted object.
+// Anyone with write access to the store can create an object that claims to end the generation. If its signature is
+// not trusted, etcd must not be closed, and the writer starts a new chain after the object.
 func TestGenerationEnd_untrustedSignature(t *testing.T) {
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
-	other := formattest.LoadKeys(t, format.KeyFiles{SigningKey: theirs.SigningKey, TrustedKeys: theirs.TrustedKeys})
+	untrusted := formattest.LoadKeys(t, format.KeyFiles{SigningKey: theirs.SigningKey, TrustedKeys: theirs.TrustedKeys})
 	for name, late := range map[string]bool{"generation before": false, "generation after": true} {
 		t.Run(name, func(t *testing.T) {
-			s := newStand(t)
-			s.with(formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: ours.TrustedKeys}))
+			s := newHarness(t)
+			s.useKeys(formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: ours.TrustedKeys}))
 			s.run(func(w *Writer) { w.pace.successor = 50 * time.Millisecond })
 			s.awaitStored(s.put("a", "1"))
 			s.putAndFlush("a", "2")
-			end := segment(t, other, s.head().Start, format.Source{Session: "theirs", Ends: &format.Ending{Successor: 2, Nonce: "nonce", At: time.Now()}})
+			end := segment(t, untrusted, s.head().Start, format.Source{Session: "theirs", Ends: &format.Ending{Successor: 2, Nonce: "nonce", At: time.Now()}})
 			begin := func() {
-				require.NoError(t, archive.New(s.store, other).BeginGeneration(t.Context(), archive.Generation{
+				require.NoError(t, archive.New(s.store, untrusted).BeginGeneration(t.Context(), archive.Generation{
 					Number: 2, Cluster: clusterID, Parent: 1, Session: "theirs", Created: time.Now(),
 				}))
 			}
 			if !late {
 				begin()
 			}
-			s.lay(end)
-			s.put("a", "behind the end")
-			s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.BrokenSince.IsZero() }, "another chain starts")
+			s.putSegment(end)
+			s.put("a", "after the untrusted end")
+			s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.BrokenSince.IsZero() }, "a new chain is started")
 			if late {
 				begin()
 			}
@@ -151,12 +153,13 @@ func TestGenerationEnd_untrustedSignature(t *testing.T) {
 	}
 }
 
-// The full snapshot may come from another cluster with the same signing key.
+// A store whose newest full snapshot belongs to another cluster must not be changed. The snapshot is trusted if both
+// clusters use the same signing key.
 func TestFullSnapshot_ofAnotherClusterStopsUploads(t *testing.T) {
-	s := startedStand(t)
+	s := newStartedHarness(t)
 	s.putAndFlush("a", "1")
 	last := s.head().Revision()
-	s.end()
+	s.stop()
 	a := s.backups()
 	full, err := a.PutData(t.Context(), archive.Full{
 		Cluster: "beef", Generation: 1, Revision: last - 1, Next: format.After(last - 1), Time: time.Now().Add(time.Minute),
@@ -173,19 +176,20 @@ func TestFullSnapshot_ofAnotherClusterStopsUploads(t *testing.T) {
 	s.requireUnchanged(before)
 }
 
-// Without signatures, anyone with write access to the bucket can store another cluster's end at the next position.
+// Without signatures, anyone with write access to the store can copy the object that ends another cluster's generation
+// to the next position. The writer must ignore it.
 func TestGenerationEnd_ofAnotherClusterIsIgnored(t *testing.T) {
-	s := startedStand(t)
-	of, head := s.newest()
-	of.Cluster = "another"
-	require.NoError(t, s.backups().End(t.Context(), of, head, "theirs", format.Ending{Successor: 2, Nonce: "nonce", At: time.Now()}))
+	s := newStartedHarness(t)
+	generation, head := s.newest()
+	generation.Cluster = "another"
+	require.NoError(t, s.backups().End(t.Context(), generation, head, "theirs", format.Ending{Successor: 2, Nonce: "nonce", At: time.Now()}))
 	before := len(s.store.Calls())
 	s.do(func() {
 		s.remote.successorChecked = time.Time{}
 		s.remote.findSuccessor()
 	})
-	s.eventually(func(Facts) bool { return len(s.store.Calls()) > before }, "the store is checked")
+	s.eventually(func(Facts) bool { return len(s.store.Calls()) > before }, "the writer has checked for a successor")
 	s.do(func() {})
 	s.requireNotSuperseded()
-	s.putAndFlush("a", "behind the foreign end")
+	s.putAndFlush("a", "after the other cluster's end")
 }

@@ -18,7 +18,7 @@ import (
 
 const spoolLimit = 1 << 20
 
-// segmentAt returns a segment with one row.
+// segmentAt returns a segment that starts at the given position and contains one row.
 func segmentAt(t *testing.T, start format.Start) format.Object {
 	t.Helper()
 	return segment(t, keys, start, format.Source{}, formattest.Row(start.Position.Revision, 0, "value"))
@@ -38,7 +38,7 @@ func segment(t *testing.T, by *format.Keys, start format.Start, source format.So
 	return object
 }
 
-// segmentsInOrder returns consecutive segments that start at revision 5.
+// segmentsInOrder returns contiguous segments of one revision each, starting at revision 5.
 func segmentsInOrder(t *testing.T, count int) (objects []format.Object) {
 	t.Helper()
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(4), Before: format.Seed("c", 1, 4)}
@@ -49,7 +49,7 @@ func segmentsInOrder(t *testing.T, count int) (objects []format.Object) {
 	return objects
 }
 
-func openAgain(t *testing.T, dir string) (*Spool, []error) {
+func openSpool(t *testing.T, dir string) (*Spool, []error) {
 	t.Helper()
 	s, dropped, err := OpenSpool(dir, spoolLimit, keys)
 	require.NoError(t, err)
@@ -58,7 +58,7 @@ func openAgain(t *testing.T, dir string) (*Spool, []error) {
 
 func filledSpool(t *testing.T, dir string, objects []format.Object) *Spool {
 	t.Helper()
-	s, dropped := openAgain(t, dir)
+	s, dropped := openSpool(t, dir)
 	require.Empty(t, dropped)
 	for _, object := range objects {
 		require.NoError(t, s.Put(object, false))
@@ -76,7 +76,7 @@ func positions(s *Spool) (found []int64) {
 func TestSpool_orderAndRestart(t *testing.T) {
 	dir, objects := t.TempDir(), segmentsInOrder(t, 3)
 	before := filledSpool(t, dir, objects)
-	s, dropped := openAgain(t, dir)
+	s, dropped := openSpool(t, dir)
 	assert.Empty(t, dropped)
 	assert.Equal(t, []int64{5, 6, 7}, positions(before))
 	assert.Equal(t, before.Entries(), s.Entries())
@@ -115,14 +115,14 @@ func TestSpool_removesUpToAPosition(t *testing.T) {
 	require.NoError(t, s.Stored(objects[1].Position))
 	assert.Equal(t, []int64{7}, positions(s))
 	assert.Equal(t, objects[2].Size(), s.Bytes())
-	started, _ := openAgain(t, dir)
-	assert.Equal(t, []int64{6, 7}, positions(started), "a process that starts while the store is away goes on from there")
+	started, _ := openSpool(t, dir)
+	assert.Equal(t, []int64{6, 7}, positions(started), "the last stored segment remains for the next process")
 	require.NoError(t, s.Rewind(objects[1].Position))
-	assert.Equal(t, []int64{6, 7}, positions(s), "the store has lost it")
+	assert.Equal(t, []int64{6, 7}, positions(s), "a segment that is missing from the store is queued again")
 	require.NoError(t, s.Rewind(objects[2].Position))
 	assert.Equal(t, []int64{7}, positions(s))
 	assert.Equal(t, objects[2].Size(), s.Bytes())
-	again, _ := openAgain(t, dir)
+	again, _ := openSpool(t, dir)
 	assert.Equal(t, []int64{7}, positions(again))
 	require.NoError(t, again.Clear())
 	assert.Zero(t, again.Bytes())
@@ -131,10 +131,10 @@ func TestSpool_removesUpToAPosition(t *testing.T) {
 
 func TestSpool_preservesTornSegments(t *testing.T) {
 	objects := segmentsInOrder(t, 4)
-	for name, harm := range map[string]func(t *testing.T, path string){
+	for name, damage := range map[string]func(t *testing.T, path string){
 		"cut off": func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, objects[1].Size()-1)) },
 		"empty":   func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, 0)) },
-		"zeroes at its end": func(t *testing.T, path string) {
+		"zeros at the end": func(t *testing.T, path string) {
 			require.NoError(t, os.Truncate(path, objects[1].Size()-10))
 			require.NoError(t, os.Truncate(path, objects[1].Size()))
 		},
@@ -146,7 +146,7 @@ func TestSpool_preservesTornSegments(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(path, append(content, next...), 0o600))
 		},
-		"another's": func(t *testing.T, path string) {
+		"copy of another segment": func(t *testing.T, path string) {
 			other, err := os.ReadFile(filepath.Join(filepath.Dir(path), objects[0].Position.String()))
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(path, other, 0o600))
@@ -155,8 +155,8 @@ func TestSpool_preservesTornSegments(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			filledSpool(t, dir, objects)
-			harm(t, filepath.Join(dir, "segments", objects[1].Position.String()))
-			s, torn := openAgain(t, dir)
+			damage(t, filepath.Join(dir, "segments", objects[1].Position.String()))
+			s, torn := openSpool(t, dir)
 			require.Len(t, torn, 1)
 			assert.ErrorContains(t, torn[0], objects[1].Position.String())
 			assert.NotContains(t, torn[0].Error(), "%!")
@@ -164,12 +164,12 @@ func TestSpool_preservesTornSegments(t *testing.T) {
 			older, err := s.Newest()
 			require.NoError(t, err)
 			assert.ErrorContains(t, older, "but the next segment starts at")
-			assert.Equal(t, []int64{7, 8}, positions(s), "the segments after the hole can be used once the database was captured up to there")
-			again, torn := openAgain(t, dir)
+			assert.Equal(t, []int64{7, 8}, positions(s), "only the segments after the damaged one remain")
+			again, torn := openSpool(t, dir)
 			assert.Empty(t, torn)
 			assert.Equal(t, []int64{7, 8}, positions(again))
 			assert.Equal(t, objects[2].Size()+objects[3].Size(), s.Bytes())
-			assert.ElementsMatch(t, []string{objects[0].Position.String(), objects[1].Position.String()}, preserved(t, dir), "nothing is deleted")
+			assert.ElementsMatch(t, []string{objects[0].Position.String(), objects[1].Position.String()}, preserved(t, dir), "all other segments are preserved")
 		})
 	}
 }
@@ -190,7 +190,7 @@ func TestSpool_preservedCopyIsASpool(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []int64{5}, positions(s))
 	assert.Equal(t, objects[0].Size(), s.Bytes())
-	moved, torn := openAgain(t, where)
+	moved, torn := openSpool(t, where)
 	assert.Empty(t, torn)
 	assert.Equal(t, []int64{6, 7}, positions(moved))
 
@@ -202,29 +202,29 @@ func TestSpool_preservedCopyIsASpool(t *testing.T) {
 func TestSpool_preservingFails(t *testing.T) {
 	dir, objects := t.TempDir()+"/spool", segmentsInOrder(t, 2)
 	s := filledSpool(t, dir, objects)
-	// The path is too long for a suffix, so the spool cannot be moved.
+	// No directory can be created next to this path, because its parent is a file.
 	s.dir = filepath.Join(s.dir, "segments", objects[0].Position.String(), "spool")
 	_, err := s.Preserve(func(Spooled) bool { return true })
 	require.ErrorContains(t, err, "cannot preserve the spool")
 	assert.Equal(t, []int64{5, 6}, positions(s))
-	again, torn := openAgain(t, dir)
+	again, torn := openSpool(t, dir)
 	assert.Empty(t, torn)
 	assert.Equal(t, []int64{5, 6}, positions(again))
 }
 
 func TestSpool_removesUnfinishedFiles(t *testing.T) {
 	dir := t.TempDir()
-	s, _ := openAgain(t, dir)
+	s, _ := openSpool(t, dir)
 	file, err := s.Create("full")
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
-	openAgain(t, dir)
+	openSpool(t, dir)
 	assert.NoFileExists(t, file.Name())
 }
 
 func TestSpool_limits(t *testing.T) {
 	objects := segmentsInOrder(t, 2)
-	s, _ := openAgain(t, t.TempDir())
+	s, _ := openSpool(t, t.TempDir())
 	s.limit = objects[0].Size() + objects[1].Size() - 1
 	require.NoError(t, s.Put(objects[0], true))
 	require.ErrorIs(t, s.Put(objects[1], true), ErrSpoolFull)
@@ -248,12 +248,12 @@ func TestSpool_cannotBeCreated(t *testing.T) {
 func TestSpool_failedSync(t *testing.T) {
 	dir, objects := t.TempDir(), segmentsInOrder(t, 2)
 	s := filledSpool(t, dir, objects[:1])
-	broken := errors.New("input/output error")
-	s.sync = func(string) error { return broken }
-	require.ErrorIs(t, s.Put(objects[1], true), broken)
+	ioError := errors.New("input/output error")
+	s.sync = func(string) error { return ioError }
+	require.ErrorIs(t, s.Put(objects[1], true), ioError)
 	assert.Equal(t, []int64{5}, positions(s))
 	assert.Equal(t, objects[0].Size(), s.Bytes())
-	again, dropped := openAgain(t, dir)
+	again, dropped := openSpool(t, dir)
 	assert.Empty(t, dropped)
 	assert.Equal(t, []int64{5}, positions(again))
 	require.NoError(t, again.Put(objects[1], true))

@@ -72,15 +72,15 @@ const (
 )
 
 const (
-	ours   Guard = "this member writes"
-	guest  Guard = "took over from the leader"
-	closed Guard = "closed etcd, segments only"
+	isWriter     Guard = "this member writes"
+	hasTakenOver Guard = "took over from the leader"
+	closed       Guard = "closed etcd, segments only"
 )
 
 var conditions = statemachine.Conditions[memberState]{
-	ours:   memberState.isWriter,
-	guest:  func(k memberState) bool { return !k.leads && k.tookOver },
-	closed: func(k memberState) bool { return k.closed },
+	isWriter:     memberState.isWriter,
+	hasTakenOver: func(k memberState) bool { return !k.leads && k.tookOver },
+	closed:       func(k memberState) bool { return k.closed },
 }
 
 const (
@@ -89,8 +89,8 @@ const (
 	storeSegment  Action = "store segment"  // upload the oldest queued segment
 	makeFull      Action = "make full"      // make a full snapshot if one is due
 	storeFull     Action = "store full"     // upload the copy of the database
-	inspectSoon   Action = "inspect soon"   //
-	countSilence  Action = "count silence"  // count inspections until the leader starts a chain
+	inspectSoon   Action = "inspect soon"   // inspect immediately unless the store has a problem
+	countSilence  Action = "count silence"  // take over if the leader starts no chain for several inspections
 	takeOver      Action = "take over"      // write backups instead of the leader
 	continueChain Action = "continue chain" // continue from the end of the chain
 	clearChain    Action = "clear chain"    // discard segments that follow a missing full snapshot
@@ -113,7 +113,7 @@ type memberState struct {
 	leads            bool // this member is the leader
 	tookOver         bool // this member took over because the leader was not uploading
 	refusesOverwrite bool // the store refuses to overwrite objects, so two members may write at the same time
-	closed           bool // etcd is closed and another member wrote the backups, so only upload segments
+	closed           bool // etcd is closed and another member was the writer, so this member only uploads segments
 }
 
 // isWriter reports whether this member may extend the chain.
@@ -150,35 +150,35 @@ func (k memberState) Conclude(_ State, event Event, _ State, _ payload) memberSt
 const always = statemachine.Always
 
 var (
-	// inspecting contains the states in which the store may be inspected. Starting is excluded because the new chain
-	// is not in the store yet.
+	// inspecting contains the states in which the result of an inspection is used. The state starting is excluded
+	// because the new chain is not in the store yet.
 	inspecting = statemachine.Group{unknown, watching, aligning, opening, writing, foreign}
 	// endKnown contains the states in which the end of the backups is known.
 	endKnown = statemachine.Group{watching, opening, writing}
-	// serving contains the states in which the generation may still belong to this cluster.
+	// serving contains the states in which this cluster may still own the generation, so etcd keeps serving clients.
 	serving = statemachine.Group{unknown, watching, aligning, opening, starting, writing, foreign}
 	// endUnknown contains the states in which the end of the backups is unknown.
 	endUnknown = statemachine.Group{unknown, aligning, foreign}
-	// notWatching contains the states in which a member may write. A member that writes must have all revisions that
-	// the store has.
+	// notWatching contains the states in which a member may become the writer or is the writer. A writer must have all
+	// revisions that the store has.
 	notWatching = statemachine.Group{unknown, aligning, opening, writing, foreign}
 )
 
 // Table is the state machine of the writer. Table must not be modified at run time.
 var Table = statemachine.Expand(written)
 
-// written is the table before expansion. If several adjacent rows have the same From and On, the first row whose
-// guard holds applies; only the last row has no guard. Events without a row are handled by Elsewhere.
+// written is the table before expansion. If several adjacent rows have the same From and On, the first row whose guard
+// holds applies; only the last row has no guard. Events without a row are handled according to Elsewhere.
 var written = statemachine.Entries{
-	{unknown, tick, ours, unknown, []Action{inspectStore, captureRows}, "etcd may be compacted even if the store is unreachable"},
+	{unknown, tick, isWriter, unknown, []Action{inspectStore, captureRows}, "etcd may be compacted even if the store is unreachable"},
 	{unknown, tick, always, unknown, []Action{inspectStore}, "only the writer captures changes"},
 	{watching, tick, always, watching, []Action{findSuccessor, inspectStore, storeFull, storeSegment}, "each member uploads its own spool"},
-	{aligning, tick, ours, aligning, []Action{findSuccessor, inspectStore, storeFull, captureRows}, "etcd may be compacted even if the store is unreachable"},
+	{aligning, tick, isWriter, aligning, []Action{findSuccessor, inspectStore, storeFull, captureRows}, "etcd may be compacted even if the store is unreachable"},
 	{aligning, tick, always, aligning, []Action{findSuccessor, inspectStore, storeFull}, "only the writer captures changes"},
-	{writing, tick, guest, writing, []Action{checkStored, inspectStore, storeFull, makeFull, captureRows, storeSegment}, "the leader may resume writing"},
+	{writing, tick, hasTakenOver, writing, []Action{checkStored, inspectStore, storeFull, makeFull, captureRows, storeSegment}, "the leader may resume writing"},
 	{writing, tick, always, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment}, "no other member writes, so the store need not be read"},
 	{opening, tick, always, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment}, "segments from the previous chain are uploaded first"},
-	{starting, tick, ours, starting, []Action{findSuccessor, storeFull, captureRows}, "no segment is uploaded before the full snapshot"},
+	{starting, tick, isWriter, starting, []Action{findSuccessor, storeFull, captureRows}, "no segment is uploaded before the full snapshot"},
 	{starting, tick, always, starting, []Action{findSuccessor, storeFull}, "the full snapshot is valid only if this member is still the writer"},
 	{foreign, tick, always, foreign, []Action{inspectStore, storeFull}, "an operator may empty or move the store"},
 
@@ -197,13 +197,13 @@ var written = statemachine.Entries{
 
 	{inspecting, storeUnused, closed, drained, []Action{finish}, "only the writer starts a chain"},
 	{inspecting, storeUnused, always, unknown, []Action{countSilence}, "only the leader initializes the store"},
-	{inspecting, chainFound, ours, writing, []Action{continueChain}, "this member extends the chain"},
+	{inspecting, chainFound, isWriter, writing, []Action{continueChain}, "this member extends the chain"},
 	{inspecting, chainFound, always, watching, []Action{continueChain}, "another member extends the chain"},
 	{inspecting, noChain, closed, drained, []Action{finish}, "only the writer starts a chain"},
-	{inspecting, noChain, ours, opening, []Action{clearChain, openChain}, "a chain starts with a full snapshot"},
+	{inspecting, noChain, isWriter, opening, []Action{clearChain, openChain}, "a chain starts with a full snapshot"},
 	{inspecting, noChain, always, watching, []Action{clearChain, countSilence}, "only the leader starts a chain"},
 	{inspecting, endDamaged, closed, drained, []Action{finish}, "only the writer starts a chain"},
-	{inspecting, endDamaged, ours, opening, []Action{abandonEnd}, "a damaged end cannot be extended and is left in place"},
+	{inspecting, endDamaged, isWriter, opening, []Action{abandonEnd}, "a damaged end cannot be extended and is left in place"},
 	{inspecting, endDamaged, always, aligning, []Action{keepWatching}, "only the leader starts a chain"},
 	{inspecting, refused, always, foreign, []Action{refuse}, "two clusters must not share a store"},
 	{starting, refused, always, foreign, []Action{leaveChain, refuse}, "two clusters must not share a store"},
@@ -224,7 +224,7 @@ var written = statemachine.Entries{
 	{opening, fullLost, always, opening, []Action{openChain}, "there is still no chain"},
 	{starting, chainStarted, always, aligning, nil, "another member may have started a chain too; the newest chain wins"},
 	{starting, overtaken, always, aligning, []Action{leaveChain}, "there is a chain to extend"},
-	{starting, fullLost, ours, opening, []Action{openChain}, "segments after a lost full snapshot cannot be restored"},
+	{starting, fullLost, isWriter, opening, []Action{openChain}, "segments after a lost full snapshot cannot be restored"},
 	{starting, fullLost, always, aligning, []Action{dropSpool}, "another member is now responsible for starting the chain"},
 }
 

@@ -14,13 +14,13 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// tested adapts the state machine to the tests shared by all state machines.
+// tested describes the writer's state machine to package statemachinetest.
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
 
 func TestTable_isComplete(t *testing.T) {
 	statemachinetest.AssertConsistent(t, tested, written)
 	for _, state := range tested.StateNames() {
-		assert.Equal(t, state != drained, tested.Has(state, tick), "%s has work", state)
+		assert.Equal(t, state != drained, tested.Has(state, tick), "only drained handles no ticks: %s", state)
 	}
 }
 
@@ -35,7 +35,7 @@ func TestTable_everyStateLeadsToWriting(t *testing.T) {
 	assert.Equal(t, []State{ended}, tested.Reachable(ended))
 }
 
-// Every action must be used, and every used action must be defined.
+// Each action in the table must have an implementation in Writer.actions, and vice versa.
 func TestTable_usesEveryAction(t *testing.T) {
 	tested.AssertNames(t, slices.Collect(maps.Keys((&Writer{}).actions()))...)
 }
@@ -45,102 +45,103 @@ func TestCommittedFiles_showTheTable(t *testing.T) {
 	assert.True(t, strings.HasPrefix(Diagram.SVG(), "<svg"))
 }
 
-type sentence statemachinetest.Sentence[memberState, payload]
+// stepTest is the expected result of one event.
+type stepTest statemachinetest.Sentence[memberState, payload]
 
 var (
-	leader    = memberState{leads: true}
-	follower  = memberState{}
-	stepped   = memberState{tookOver: true, refusesOverwrite: true}
-	overwrite = memberState{tookOver: true}
-	bringer   = memberState{leads: true, closed: true}
-	creating  = payload{refusesOverwrite: true}
-	grown     = payload{refusesOverwrite: true, grew: true}
+	leader       = memberState{leads: true}
+	follower     = memberState{}
+	deputy       = memberState{tookOver: true, refusesOverwrite: true} // took over from the leader
+	overwriting  = memberState{tookOver: true}                         // took over, but must not write because the store overwrites objects
+	closedMember = memberState{leads: true, closed: true}
+	noOverwrite  = payload{refusesOverwrite: true}
+	otherWrote   = payload{refusesOverwrite: true, grew: true}
 )
 
-var sentences = []sentence{
-	{"nothing is stored before the store is known, but captured", unknown, leader, tick, payload{}, unknown, []Action{inspectStore, captureRows}},
-	{"who does not write captures nothing", unknown, follower, tick, payload{}, unknown, []Action{inspectStore}},
-	{"a watcher looks, and stores what waits on its volume", watching, follower, tick, payload{}, watching, []Action{findSuccessor, inspectStore, storeFull, storeSegment}},
-	{"nothing is stored before the end is known, but captured", aligning, leader, tick, payload{}, aligning, []Action{findSuccessor, inspectStore, storeFull, captureRows}},
-	{"so does a guest", aligning, stepped, tick, payload{}, aligning, []Action{findSuccessor, inspectStore, storeFull, captureRows}},
-	{"who does not write captures nothing", aligning, follower, tick, payload{}, aligning, []Action{findSuccessor, inspectStore, storeFull}},
-	{"nor where the store overwrites", aligning, overwrite, tick, payload{}, aligning, []Action{findSuccessor, inspectStore, storeFull}},
-	{"the leader writes and looks for nobody", writing, leader, tick, payload{}, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment}},
-	{"a guest writes and looks whether the leader does", writing, stepped, tick, payload{}, writing, []Action{checkStored, inspectStore, storeFull, makeFull, captureRows, storeSegment}},
-	{"who writes is not asked again", writing, follower, tick, payload{}, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment}},
-	{"without a chain nothing is captured", opening, leader, tick, payload{}, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment}},
-	{"no segment is stored before its chain", starting, leader, tick, payload{}, starting, []Action{findSuccessor, storeFull, captureRows}},
-	{"by a guest as well", starting, stepped, tick, payload{}, starting, []Action{findSuccessor, storeFull, captureRows}},
-	{"who leads no longer captures nothing behind it", starting, follower, tick, payload{}, starting, []Action{findSuccessor, storeFull}},
-	{"a store that is another's is looked at again", foreign, leader, tick, payload{}, foreign, []Action{inspectStore, storeFull}},
+var stepTests = []stepTest{
+	{"a leader captures changes before the store is read, but uploads nothing", unknown, leader, tick, payload{}, unknown, []Action{inspectStore, captureRows}},
+	{"a follower only inspects the store", unknown, follower, tick, payload{}, unknown, []Action{inspectStore}},
+	{"a follower inspects the store and uploads its own spool", watching, follower, tick, payload{}, watching, []Action{findSuccessor, inspectStore, storeFull, storeSegment}},
+	{"a leader captures changes while the end is unknown, but uploads no segment", aligning, leader, tick, payload{}, aligning, []Action{findSuccessor, inspectStore, storeFull, captureRows}},
+	{"a member that took over captures changes while the end is unknown", aligning, deputy, tick, payload{}, aligning, []Action{findSuccessor, inspectStore, storeFull, captureRows}},
+	{"a follower captures nothing while the end is unknown", aligning, follower, tick, payload{}, aligning, []Action{findSuccessor, inspectStore, storeFull}},
+	{"a member that took over captures nothing if the store overwrites objects", aligning, overwriting, tick, payload{}, aligning, []Action{findSuccessor, inspectStore, storeFull}},
+	{"the leader writes without inspecting the store", writing, leader, tick, payload{}, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment}},
+	{"a member that took over also inspects the store, because the leader may resume", writing, deputy, tick, payload{}, writing, []Action{checkStored, inspectStore, storeFull, makeFull, captureRows, storeSegment}},
+	{"the state writing does not depend on leadership", writing, follower, tick, payload{}, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment}},
+	{"without a chain, no changes are captured", opening, leader, tick, payload{}, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment}},
+	{"while a chain is started, changes are captured but no segment is uploaded", starting, leader, tick, payload{}, starting, []Action{findSuccessor, storeFull, captureRows}},
+	{"a member that took over captures changes while it starts a chain", starting, deputy, tick, payload{}, starting, []Action{findSuccessor, storeFull, captureRows}},
+	{"a member that lost leadership stops capturing changes for its new chain", starting, follower, tick, payload{}, starting, []Action{findSuccessor, storeFull}},
+	{"a store that belongs to another cluster is inspected again", foreign, leader, tick, payload{}, foreign, []Action{inspectStore, storeFull}},
 
-	{"a new leader looks at once", endUnknown, follower, elected, payload{}, "", []Action{inspectSoon}},
-	{"a new leader sees where the last one ended", endKnown, follower, elected, payload{}, aligning, []Action{inspectSoon}},
-	{"a chain that begins goes on beginning", starting, follower, elected, payload{}, starting, nil},
-	{"who leads no longer looks", endUnknown, leader, lostLeadership, payload{}, "", []Action{inspectSoon}},
-	{"who leads no longer leaves the end to others", endKnown, leader, lostLeadership, payload{}, aligning, []Action{inspectSoon}},
-	{"a full snapshot on its way is asked about when it is there", starting, leader, lostLeadership, payload{}, starting, nil},
-	{"a follower founds the store when the leader does not", unknown, follower, stalled, payload{}, unknown, []Action{takeOver}},
-	{"a follower takes over from a leader that stores nothing", watching, follower, stalled, payload{}, aligning, []Action{takeOver}},
+	{"a new leader inspects the store soon", endUnknown, follower, elected, payload{}, "", []Action{inspectSoon}},
+	{"a new leader reads the end of the chain again", endKnown, follower, elected, payload{}, aligning, []Action{inspectSoon}},
+	{"an election does not interrupt the start of a chain", starting, follower, elected, payload{}, starting, nil},
+	{"a member that lost leadership inspects the store soon", endUnknown, leader, lostLeadership, payload{}, "", []Action{inspectSoon}},
+	{"a member that lost leadership reads the end of the chain again", endKnown, leader, lostLeadership, payload{}, aligning, []Action{inspectSoon}},
+	{"a loss of leadership does not interrupt the upload of a full snapshot", starting, leader, lostLeadership, payload{}, starting, nil},
+	{"a follower takes over if the leader does not initialize the store", unknown, follower, stalled, payload{}, unknown, []Action{takeOver}},
+	{"a follower takes over from a leader that does not upload", watching, follower, stalled, payload{}, aligning, []Action{takeOver}},
 
-	{"a follower waits for a founder", inspecting, follower, storeUnused, payload{}, unknown, []Action{countSilence}},
-	{"so does a guest, until the look after this one", inspecting, stepped, storeUnused, payload{}, unknown, []Action{countSilence}},
-	{"a closed etcd founds nothing", inspecting, bringer, storeUnused, payload{}, drained, []Action{finish}},
-	{"the leader extends the chain", inspecting, leader, chainFound, creating, writing, []Action{continueChain}},
-	{"so does a guest", inspecting, overwrite, chainFound, creating, writing, []Action{continueChain}},
-	{"not where the store overwrites", inspecting, stepped, chainFound, payload{}, watching, []Action{continueChain}},
-	{"a guest steps back when another member writes", inspecting, stepped, chainFound, grown, watching, []Action{continueChain}},
-	{"the leader does not", inspecting, leader, chainFound, grown, writing, []Action{continueChain}},
-	{"a follower watches", inspecting, follower, chainFound, creating, watching, []Action{continueChain}},
-	{"the leader begins a chain", inspecting, leader, noChain, creating, opening, []Action{clearChain, openChain}},
-	{"so does a guest", inspecting, overwrite, noChain, creating, opening, []Action{clearChain, openChain}},
-	{"a follower waits for a chain", inspecting, follower, noChain, creating, watching, []Action{clearChain, countSilence}},
-	{"a closed etcd begins no chain", inspecting, bringer, noChain, creating, drained, []Action{finish}},
-	{"behind a damaged end a chain begins", inspecting, leader, endDamaged, creating, opening, []Action{abandonEnd}},
-	{"by a guest as well", inspecting, overwrite, endDamaged, creating, opening, []Action{abandonEnd}},
-	{"a follower leaves a damaged end to the leader", inspecting, follower, endDamaged, creating, aligning, []Action{keepWatching}},
-	{"so does a closed etcd", inspecting, bringer, endDamaged, creating, drained, []Action{finish}},
-	{"a store of another cluster is left alone", inspecting, leader, refused, payload{}, foreign, []Action{refuse}},
-	{"also by a follower", inspecting, follower, refused, payload{}, foreign, []Action{refuse}},
-	{"and what was about to begin is given up", starting, leader, refused, payload{}, foreign, []Action{leaveChain, refuse}},
-	{"a slow follower goes on watching", watching, follower, storeAhead, payload{}, watching, []Action{await}},
-	{"a leader applies what it has first", statemachine.Group{unknown, aligning, writing, opening, foreign}, leader, storeAhead, payload{}, aligning, []Action{await}},
-	{"a store that was emptied is founded again", inspecting, leader, emptied, payload{}, unknown, []Action{forgetStore}},
-	{"a closed etcd whose rows are there is done", inspecting, bringer, fullyStored, payload{}, drained, []Action{finish}},
+	{"a follower waits until the leader initializes the store", inspecting, follower, storeUnused, payload{}, unknown, []Action{countSilence}},
+	{"a member that took over waits until its next inspection", inspecting, deputy, storeUnused, payload{}, unknown, []Action{countSilence}},
+	{"a closed etcd does not initialize the store", inspecting, closedMember, storeUnused, payload{}, drained, []Action{finish}},
+	{"the leader extends the chain", inspecting, leader, chainFound, noOverwrite, writing, []Action{continueChain}},
+	{"a member that took over extends the chain", inspecting, overwriting, chainFound, noOverwrite, writing, []Action{continueChain}},
+	{"a member that took over only watches if the store overwrites objects", inspecting, deputy, chainFound, payload{}, watching, []Action{continueChain}},
+	{"a member that took over stops writing when another member extends the chain", inspecting, deputy, chainFound, otherWrote, watching, []Action{continueChain}},
+	{"the leader continues when another member has extended the chain", inspecting, leader, chainFound, otherWrote, writing, []Action{continueChain}},
+	{"a follower watches the chain", inspecting, follower, chainFound, noOverwrite, watching, []Action{continueChain}},
+	{"the leader starts a chain", inspecting, leader, noChain, noOverwrite, opening, []Action{clearChain, openChain}},
+	{"a member that took over starts a chain", inspecting, overwriting, noChain, noOverwrite, opening, []Action{clearChain, openChain}},
+	{"a follower waits until the leader starts a chain", inspecting, follower, noChain, noOverwrite, watching, []Action{clearChain, countSilence}},
+	{"a closed etcd does not start a chain", inspecting, closedMember, noChain, noOverwrite, drained, []Action{finish}},
+	{"the leader starts a chain after a damaged end", inspecting, leader, endDamaged, noOverwrite, opening, []Action{abandonEnd}},
+	{"a member that took over starts a chain after a damaged end", inspecting, overwriting, endDamaged, noOverwrite, opening, []Action{abandonEnd}},
+	{"a follower leaves a damaged end to the leader", inspecting, follower, endDamaged, noOverwrite, aligning, []Action{keepWatching}},
+	{"a closed etcd leaves a damaged end to the leader", inspecting, closedMember, endDamaged, noOverwrite, drained, []Action{finish}},
+	{"a leader does not write to another cluster's store", inspecting, leader, refused, payload{}, foreign, []Action{refuse}},
+	{"a follower does not write to another cluster's store", inspecting, follower, refused, payload{}, foreign, []Action{refuse}},
+	{"a new chain is canceled if the store belongs to another cluster", starting, leader, refused, payload{}, foreign, []Action{leaveChain, refuse}},
+	{"a follower keeps watching until it catches up with the store", watching, follower, storeAhead, payload{}, watching, []Action{await}},
+	{"a leader that is behind the store first applies its log", statemachine.Group{unknown, aligning, writing, opening, foreign}, leader, storeAhead, payload{}, aligning, []Action{await}},
+	{"an emptied store is initialized again", inspecting, leader, emptied, payload{}, unknown, []Action{forgetStore}},
+	{"a closed etcd is done if the store has all of its rows", inspecting, closedMember, fullyStored, payload{}, drained, []Action{finish}},
 
-	{"a cluster that another one was restored from ends", serving, leader, succeeded, payload{}, ended, []Action{endGeneration}},
-	{"so does each member", serving, follower, succeeded, payload{}, ended, []Action{endGeneration}},
-	{"and does nothing more", ended, leader, tick, payload{}, ended, nil},
-	{"whoever leads it", ended, follower, elected, payload{}, ended, nil},
-	{"or no longer", ended, leader, lostLeadership, payload{}, ended, nil},
+	{"the leader stops when the generation is superseded", serving, leader, succeeded, payload{}, ended, []Action{endGeneration}},
+	{"a follower stops when the generation is superseded", serving, follower, succeeded, payload{}, ended, []Action{endGeneration}},
+	{"nothing is done after the generation has ended", ended, leader, tick, payload{}, ended, nil},
+	{"an election after the end of the generation has no effect", ended, follower, elected, payload{}, ended, nil},
+	{"a loss of leadership after the end of the generation has no effect", ended, leader, lostLeadership, payload{}, ended, nil},
 
-	{"what was seen long ago is seen again", endKnown, leader, expired, payload{}, aligning, nil},
-	{"what is gone is looked for, and whose the store is", endKnown, leader, storeLost, payload{}, aligning, nil},
-	{"who comes second goes on behind the first", endKnown, leader, collided, payload{}, aligning, nil},
-	{"what the volume lost is captured again", endKnown, leader, spoolLost, payload{}, aligning, []Action{dropSpool}},
-	{"behind a gap a chain begins", writing, leader, chainBroken, payload{}, opening, []Action{openChain}},
-	{"who writes is not asked again", writing, follower, chainBroken, payload{}, opening, []Action{openChain}},
-	{"not by a closed etcd", writing, bringer, chainBroken, payload{}, drained, []Action{finish}},
-	{"with its revision a chain begins", opening, leader, copyStarted, payload{}, starting, nil},
-	{"a full snapshot that fails is made again", opening, leader, fullLost, payload{}, opening, []Action{openChain}},
-	{"of two chains the newest counts", starting, leader, chainStarted, payload{}, aligning, nil},
-	{"where another member goes on, a chain is given up", starting, leader, overtaken, payload{}, aligning, []Action{leaveChain}},
-	{"a full snapshot that is lost is made again", starting, leader, fullLost, payload{}, opening, []Action{openChain}},
-	{"also by a guest", starting, stepped, fullLost, payload{}, opening, []Action{openChain}},
-	{"not by who leads no longer", starting, follower, fullLost, payload{}, aligning, []Action{dropSpool}},
+	{"an end that was read too long ago is read again", endKnown, leader, expired, payload{}, aligning, nil},
+	{"after a loss of objects, the end is read again", endKnown, leader, storeLost, payload{}, aligning, nil},
+	{"after a collision, the end is read again", endKnown, leader, collided, payload{}, aligning, nil},
+	{"changes lost from the spool are captured again", endKnown, leader, spoolLost, payload{}, aligning, []Action{dropSpool}},
+	{"a gap in the chain requires a new chain", writing, leader, chainBroken, payload{}, opening, []Action{openChain}},
+	{"a broken chain is replaced regardless of leadership", writing, follower, chainBroken, payload{}, opening, []Action{openChain}},
+	{"a closed etcd does not start a chain after a gap", writing, closedMember, chainBroken, payload{}, drained, []Action{finish}},
+	{"a chain starts when the database is copied", opening, leader, copyStarted, payload{}, starting, nil},
+	{"a full snapshot that failed is requested again", opening, leader, fullLost, payload{}, opening, []Action{openChain}},
+	{"a new chain is inspected, because another member may have started one too", starting, leader, chainStarted, payload{}, aligning, nil},
+	{"a new chain is canceled if another member has extended the backups", starting, leader, overtaken, payload{}, aligning, []Action{leaveChain}},
+	{"a lost full snapshot is made again", starting, leader, fullLost, payload{}, opening, []Action{openChain}},
+	{"a member that took over makes a lost full snapshot again", starting, deputy, fullLost, payload{}, opening, []Action{openChain}},
+	{"a follower does not make a lost full snapshot again", starting, follower, fullLost, payload{}, aligning, []Action{dropSpool}},
 }
 
-// suite contains the expected results of single steps.
+// suite checks every row of the table against stepTests.
 var suite = func() statemachinetest.Suite[memberState, payload] {
-	all := statemachinetest.Suite[memberState, payload]{Machine: tested, Final: drained, Known: []memberState{follower, leader, stepped, bringer}, Rest: rest}
-	for _, s := range sentences {
+	all := statemachinetest.Suite[memberState, payload]{Machine: tested, Final: drained, Known: []memberState{follower, leader, deputy, closedMember}, Rest: rest}
+	for _, s := range stepTests {
 		all.Sentences = append(all.Sentences, statemachinetest.Sentence[memberState, payload](s))
 	}
 	return all
 }()
 
-// rest returns the default response to an event without a row: an error if the event is impossible, and nothing if it
-// is late.
+// rest returns the expected response to an event without a row in the table: an event that cannot occur in a state is
+// rejected, and an event that is late is ignored.
 func rest(state State, event Event) statemachine.Answer {
 	if state != drained && slices.Contains([]Event{tick, elected, lostLeadership, stalled, chainBroken, copyStarted}, event) {
 		return statemachine.Reject
@@ -150,119 +151,122 @@ func rest(state State, event Event) statemachine.Answer {
 
 func TestTable_everyStep(t *testing.T) { suite.Assert(t) }
 
-// place is a state of the machine together with the facts that determine which events are possible.
-type place struct {
-	core    statemachine.Core[memberState]
-	chain   bool // the start of the next capture is known
-	settled bool // the end of the backups is known
+// node is a state of the machine together with the facts that determine which events are possible.
+type node struct {
+	core       statemachine.Core[memberState]
+	chain      bool // the start of the next capture is known
+	endIsKnown bool // the end of the backups is known
 }
 
-// promises must hold in every place, regardless of the order of events.
-var promises = []struct {
-	what string
-	kept func(place, []Action) bool
+// invariants must hold in every reachable node, regardless of the order of events.
+var invariants = []struct {
+	name  string
+	holds func(node, []Action) bool
 }{
-	{"a segment is stored only where the end is known", func(p place, do []Action) bool { return !slices.Contains(do, storeSegment) || p.settled }},
-	{"only the member that writes captures, begins a chain or makes full snapshots", func(p place, do []Action) bool {
+	{"segments are uploaded only while the end of the backups is known", func(n node, do []Action) bool {
+		return !slices.Contains(do, storeSegment) || n.endIsKnown
+	}},
+	{"only the writer captures changes, starts a chain or makes full snapshots", func(n node, do []Action) bool {
 		writes := []Action{captureRows, openChain, makeFull}
-		return p.core.Facts.isWriter() || !slices.ContainsFunc(do, func(a Action) bool { return slices.Contains(writes, a) })
+		return n.core.Facts.isWriter() || !slices.ContainsFunc(do, func(a Action) bool { return slices.Contains(writes, a) })
 	}},
-	{"who writes or opens a chain is the one to write", func(p place, _ []Action) bool {
-		return p.core.State != writing && p.core.State != opening || p.core.Facts.isWriter()
+	{"only the writer is in the states writing and opening", func(n node, _ []Action) bool {
+		return n.core.State != writing && n.core.State != opening || n.core.Facts.isWriter()
 	}},
-	{"a closed etcd begins nothing", func(p place, do []Action) bool {
-		return !p.core.Facts.closed || !slices.Contains(do, openChain) && !slices.Contains(do, abandonEnd)
+	{"a closed etcd does not start a chain", func(n node, do []Action) bool {
+		return !n.core.Facts.closed || !slices.Contains(do, openChain) && !slices.Contains(do, abandonEnd)
 	}},
-	{"another cluster's store is only looked at", func(p place, do []Action) bool {
-		return p.core.State != foreign || !slices.Contains(do, storeSegment) && !slices.Contains(do, openChain)
+	{"nothing is written to another cluster's store", func(n node, do []Action) bool {
+		return n.core.State != foreign || !slices.Contains(do, storeSegment) && !slices.Contains(do, openChain)
 	}},
-	{"nothing is done behind the end of a generation", func(p place, do []Action) bool {
-		return p.core.State != ended || len(do) == 0 || slices.Equal(do, []Action{endGeneration})
+	{"nothing is done after the end of a generation", func(n node, do []Action) bool {
+		return n.core.State != ended || len(do) == 0 || slices.Equal(do, []Action{endGeneration})
 	}},
-	{"who writes has a chain", func(p place, _ []Action) bool { return p.core.State != writing || p.chain }},
+	{"the state writing implies a chain", func(n node, _ []Action) bool { return n.core.State != writing || n.chain }},
 }
 
-// possible reports whether an event can happen in this place.
-func (p place) possible(event Event) bool {
-	only := map[Event]bool{
-		elected:        !p.core.Facts.leads,
-		lostLeadership: p.core.Facts.leads,
-		stalled:        !p.core.Facts.leads && !p.core.Facts.tookOver && (p.core.State == watching || p.core.State == unknown),
-		chainBroken:    p.core.State == writing,
-		copyStarted:    p.core.State == opening,
-		chainStarted:   p.core.State == starting,
-		overtaken:      p.core.State == starting,
-		fullLost:       p.core.State == opening || p.core.State == starting,
+// possible reports whether an event can occur in this node.
+func (n node) possible(event Event) bool {
+	conditions := map[Event]bool{
+		elected:        !n.core.Facts.leads,
+		lostLeadership: n.core.Facts.leads,
+		stalled:        !n.core.Facts.leads && !n.core.Facts.tookOver && (n.core.State == watching || n.core.State == unknown),
+		chainBroken:    n.core.State == writing,
+		copyStarted:    n.core.State == opening,
+		chainStarted:   n.core.State == starting,
+		overtaken:      n.core.State == starting,
+		fullLost:       n.core.State == opening || n.core.State == starting,
 	}
-	can, bound := only[event]
-	return can || !bound
+	met, isLimited := conditions[event]
+	return met || !isLimited
 }
 
-// explore visits every place reachable from an initial state, trying every event in every place.
-func explore() (seen map[place]bool, wrong []string) {
+// explore visits all nodes that are reachable from an initial node. It returns them, and descriptions of violated
+// invariants and rejected events.
+func explore() (seen map[node]bool, violations []string) {
 	rules := statemachine.NewRules[memberState, payload](Table, Elsewhere, drained)
-	seen = map[place]bool{}
-	var queue []place
-	for _, given := range []memberState{{}, {closed: true}} {
-		queue = append(queue, place{core: statemachine.Core[memberState]{State: unknown, Facts: given}})
+	seen = map[node]bool{}
+	var queue []node
+	for _, initial := range []memberState{{}, {closed: true}} {
+		queue = append(queue, node{core: statemachine.Core[memberState]{State: unknown, Facts: initial}})
 	}
-	for len(queue) > 0 && len(wrong) == 0 {
-		here := queue[0]
+	for len(queue) > 0 && len(violations) == 0 {
+		current := queue[0]
 		queue = queue[1:]
-		if seen[here] {
+		if seen[current] {
 			continue
 		}
-		seen[here] = true
+		seen[current] = true
 		for _, event := range tested.Events() {
-			for _, told := range []payload{{}, creating, grown} {
-				if !here.possible(event) {
+			for _, data := range []payload{{}, noOverwrite, otherWrote} {
+				if !current.possible(event) {
 					continue
 				}
-				core, decision := rules.Step(here.core, event, told)
+				core, decision := rules.Step(current.core, event, data)
 				if decision.Answer == statemachine.Reject {
-					wrong = append(wrong, fmt.Sprintf("%q is rejected in %+v", event, here))
+					violations = append(violations, fmt.Sprintf("%q is rejected in %+v", event, current))
 				}
-				successor := here.after(core, decision)
-				for _, promise := range promises {
-					if !promise.kept(successor, decision.Do) {
-						wrong = append(wrong, fmt.Sprintf("broken: %s: in %+v, on %q", promise.what, successor, event))
+				successor := current.after(core, decision)
+				for _, invariant := range invariants {
+					if !invariant.holds(successor, decision.Do) {
+						violations = append(violations, fmt.Sprintf("%s: violated in %+v after %q", invariant.name, successor, event))
 					}
 				}
 				queue = append(queue, successor)
 			}
 		}
 	}
-	return seen, wrong
+	return seen, violations
 }
 
-// after returns the place reached by a decision.
-func (p place) after(core statemachine.Core[memberState], decision statemachine.Decision) place {
-	from := p.core.State
-	p.core = core
+// after returns the node that a decision leads to.
+func (n node) after(core statemachine.Core[memberState], decision statemachine.Decision) node {
+	from := n.core.State
+	n.core = core
 	for _, action := range decision.Do {
 		switch action {
 		case continueChain:
-			p.chain, p.settled = core.Facts.isWriter(), true
+			n.chain, n.endIsKnown = core.Facts.isWriter(), true
 		case clearChain, abandonEnd:
-			p.chain, p.settled = false, true
+			n.chain, n.endIsKnown = false, true
 		case openChain, leaveChain, dropSpool, takeOver:
-			p.chain = false
+			n.chain = false
 		}
 	}
 	if from != core.State {
-		p.settled = p.settled && !slices.Contains(statemachine.Group{aligning, unknown, foreign}, core.State)
-		p.chain = p.chain || core.State == starting
+		n.endIsKnown = n.endIsKnown && !slices.Contains(statemachine.Group{aligning, unknown, foreign}, core.State)
+		n.chain = n.chain || core.State == starting
 	}
-	return p
+	return n
 }
 
 func TestInvariants_inEveryReachableState(t *testing.T) {
-	seen, wrong := explore()
-	require.Empty(t, wrong)
+	seen, violations := explore()
+	require.Empty(t, violations)
 	visited := map[State]bool{}
-	for p := range seen {
-		visited[p.core.State] = true
+	for n := range seen {
+		visited[n.core.State] = true
 	}
-	assert.Len(t, visited, len(States), "every state was visited")
-	t.Logf("explored %d places of %d states and %d rows", len(seen), len(States), len(Table))
+	assert.Len(t, visited, len(States), "every state is reachable")
+	t.Logf("explored %d nodes with %d states and %d rows", len(seen), len(States), len(Table))
 }

@@ -19,10 +19,10 @@ import (
 )
 
 func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
-	s := newStand(t)
+	s := newHarness(t)
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
 	s.options.Archive = archive.New(s.store, formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: ours.TrustedKeys}))
-	s.run(func(w *Writer) { w.pace.fullPatience = 100 * time.Millisecond })
+	s.run(func(w *Writer) { w.pace.fullTimeout = 100 * time.Millisecond })
 	s.awaitStored(s.put("a", "1"))
 	own, err := os.ReadFile(ours.SigningKey)
 	require.NoError(t, err)
@@ -40,15 +40,15 @@ func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(ours.SigningKey, own, 0o600))
 	s.awaitStored(last)
-	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "the problem ends")
+	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "the problem is resolved")
 }
 
 func TestWriter_reportsUnreadableSegments(t *testing.T) {
-	s := startedStand(t)
-	s.end()
+	s := newStartedHarness(t)
+	s.stop()
 	theirs := formattest.NewKeys(t)
 	s.run(func(w *Writer) {
-		w.spool.keys, w.pace.fullPatience = formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: theirs.TrustedKeys}), 100*time.Millisecond
+		w.spool.keys, w.pace.fullTimeout = formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: theirs.TrustedKeys}), 100*time.Millisecond
 	})
 	start := time.Now()
 	s.put("a", "1")
@@ -62,16 +62,16 @@ func TestWriter_reportsUnreadableSegments(t *testing.T) {
 	require.ErrorContains(t, err, "the queued segment is unreadable")
 	s.do(func() { s.spool.keys = keys })
 	s.requireWhole()
-	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "the problem ends")
+	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "the problem is resolved")
 }
 
 func TestWriter_reportsNoProgress(t *testing.T) {
-	s := startedStand(t)
+	s := newStartedHarness(t)
 	s.do(func() { s.pace.overdue, s.health.notBefore = 50*time.Millisecond, time.Now().Add(time.Hour) })
 	last := s.put("a", "1")
 	s.requireProblem(fmt.Sprintf("revision %d is still not stored after ", last))
 	s.do(func() { s.health.notBefore = time.Time{} })
-	s.eventually(func(f Facts) bool { return f.Problem == nil }, "the problem ends")
+	s.eventually(func(f Facts) bool { return f.Problem == nil }, "the problem is resolved")
 }
 
 func TestLag_keepsTheOldestTime(t *testing.T) {
@@ -83,26 +83,26 @@ func TestLag_keepsTheOldestTime(t *testing.T) {
 	assert.LessOrEqual(t, len(l), maxObservations)
 	assert.Equal(t, start, l[0].at)
 	l.drop(2 * maxObservations)
-	assert.LessOrEqual(t, l[0].at.Sub(start), time.Duration(2*maxObservations)+1, "never later than the revision was seen")
+	assert.LessOrEqual(t, l[0].at.Sub(start), time.Duration(2*maxObservations)+1, "the revision is not reported as younger")
 	assert.Greater(t, l[0].revision, int64(2*maxObservations))
 }
 
 func TestOverwritingStore_onlyTheLeaderWrites(t *testing.T) {
-	s := newStand(t)
+	s := newHarness(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Overwrite: true})
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	s.do(func() { assert.False(t, s.remote.capabilities.CreateIfAbsent) })
-	s.requireAllKept()
+	s.requireAllStored()
 	assert.False(t, memberState{tookOver: true}.isWriter())
 	assert.True(t, memberState{tookOver: true, refusesOverwrite: true}.isWriter())
 }
 
 func TestFullSnapshot_waitsForTheGate(t *testing.T) {
-	s := newStand(t)
+	s := newHarness(t)
 	s.run()
 	s.awaitStored(s.put("a", "1"))
-	s.end()
+	s.stop()
 	open := make(chan struct{})
 	s.options.Gate = gate(func(ctx context.Context, _ string) (func(), error) {
 		select {
@@ -113,16 +113,16 @@ func TestFullSnapshot_waitsForTheGate(t *testing.T) {
 		}
 	})
 	s.run()
-	asked := s.asked()
-	s.eventually(func(f Facts) bool { return f.RunningFullSnapshot != nil }, "a segment is queued")
+	full := s.requestFull()
+	s.eventually(func(f Facts) bool { return f.RunningFullSnapshot != nil }, "the full snapshot waits for the gate")
 	s.awaitStored(s.put("a", "2"))
-	s.closesTransactions()
+	s.awaitNoTransaction()
 	close(open)
-	require.NoError(t, <-asked)
+	require.NoError(t, <-full)
 	s.requireWhole()
 }
 
-// gate is a Gate controlled by a test.
+// gate implements Gate with a function.
 type gate func(ctx context.Context, what string) (func(), error)
 
 func (g gate) Acquire(ctx context.Context, what string) (func(), error) { return g(ctx, what) }
@@ -132,7 +132,7 @@ func TestUnreachableStore_capturesLessOften(t *testing.T) {
 	c.driver = c.health.driver
 	assert.Equal(t, time.Second, c.interval())
 	c.health.record(opSegment, "failed", true).Since = time.Now().Add(-5 * time.Second)
-	assert.Equal(t, unreachableFactor*time.Second, c.interval(), "every segment costs a request later")
+	assert.Equal(t, unreachableFactor*time.Second, c.interval(), "captures are less frequent")
 }
 
 func TestHangingStore_isReported(t *testing.T) {
@@ -145,14 +145,14 @@ func TestHangingStore_isReported(t *testing.T) {
 }
 
 func TestFailures_areCounted(t *testing.T) {
-	s := startedStand(t)
+	s := newStartedHarness(t)
 	s.do(func() {
 		s.health.failed(opSegment, "cannot", memory.ErrUnreachable)
 		assert.Equal(t, 1, s.currentProblem().Count)
 		for range 3 {
 			s.health.failed(opFull, "cannot", memory.ErrUnreachable)
 		}
-		assert.Equal(t, 3, s.currentProblem().Count, "of two the one that fails more often")
+		assert.Equal(t, 3, s.currentProblem().Count, "the count is that of the problem with more failures")
 		s.chain.captureFailed(memory.ErrUnreachable)
 		s.health.succeeded(opFull)
 		assert.Equal(t, 1, s.currentProblem().Count)
@@ -161,31 +161,31 @@ func TestFailures_areCounted(t *testing.T) {
 		s.health.problems[opCapture] = nil
 		assert.Nil(t, s.currentProblem())
 		s.health.failed(opFull, "cannot", memory.ErrUnreachable)
-		assert.Equal(t, 1, s.currentProblem().Count, "the count starts again")
+		assert.Equal(t, 1, s.currentProblem().Count, "the count restarts after all problems are resolved")
 	})
 }
 
 func TestSegment_replacedByAnotherCluster(t *testing.T) {
-	s := startedStand(t)
-	s.end()
+	s := newStartedHarness(t)
+	s.stop()
 	generation, head := s.newest()
-	for cluster, gone := range map[string]bool{clusterID: false, "beef": true} {
+	for cluster, isForeign := range map[string]bool{clusterID: false, "beef": true} {
 		s.store.ClearFaults()
 		object := segmentAt(t, format.Start{Cluster: cluster, Generation: 1, Position: format.After(head.Revision() + 5)})
-		s.lay(object)
+		s.putSegment(object)
 		s.store.Inject(memory.Fault{Op: memory.List, Hides: regexp.MustCompile(object.Position.String()).MatchString})
 		seen, err := inspection{Options: Options{Archive: s.backups()}, storeView: storeView{generation: generation}, queued: object.Position}.run(t.Context())
-		if gone {
+		if isForeign {
 			require.NoError(t, err)
-			assert.Equal(t, head.Position, seen.head.Position, "the chain continues there")
+			assert.Equal(t, head.Position, seen.head.Position, "the other cluster's segment is ignored")
 		} else {
 			require.ErrorContains(t, err, "the listing ends at revision")
 		}
 	}
 }
 
-// mergeAll merges all segments, and deletes all but the last one.
-func (s *stand) mergeAll() {
+// mergeAll merges all segments into one object, and then deletes all of them except the last one.
+func (s *harness) mergeAll() {
 	s.Helper()
 	a := s.backups()
 	segments, err := a.Objects(s.Context(), 1, archive.Segment)

@@ -332,7 +332,7 @@ func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, erro
 			if since = time.Now(); full != nil {
 				sent = full.SentBytes
 			}
-		case time.Since(since) > w.pace.fullPatience:
+		case time.Since(since) > w.pace.fullTimeout:
 			return archive.Full{}, fmt.Errorf("the full snapshot will be made once this problem is resolved: %s", facts.Problem.Message)
 		}
 	}

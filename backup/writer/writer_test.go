@@ -23,7 +23,7 @@ import (
 )
 
 func TestWrites_areUploadedAndReadable(t *testing.T) {
-	s := newStand(t)
+	s := newHarness(t)
 	s.put("before", "the first full snapshot")
 	s.run()
 	s.eventually(func(f Facts) bool { return f.LastFull != nil }, "a full snapshot is made")
@@ -33,7 +33,7 @@ func TestWrites_areUploadedAndReadable(t *testing.T) {
 	last := s.put("last", "1")
 	s.awaitStored(last)
 
-	path := s.requireAllKept()
+	path := s.requireAllStored()
 	assert.Equal(t, last, path.Revision)
 	assert.Equal(t, "there is no full snapshot yet", path.Full.Reason)
 	require.NotNil(t, path.Full.Hash, "the hash of a small database is recorded")
@@ -41,28 +41,28 @@ func TestWrites_areUploadedAndReadable(t *testing.T) {
 	assert.Equal(t, facts.Writer, s.Facts().Role)
 	assert.Equal(t, 1, s.Facts().Generation)
 	assert.Nil(t, s.Facts().Problem)
-	s.closesTransactions()
+	s.awaitNoTransaction()
 }
 
 func TestIdle_uploadsNothing(t *testing.T) {
-	s := startedStand(t)
+	s := newStartedHarness(t)
 	assert.Zero(t, s.Facts().SpoolBytes)
 	assert.Zero(t, s.Facts().LagRevisions)
-	assert.Less(t, s.Facts().Lag, time.Second, "etcd's own bookkeeping may just have changed")
+	assert.Less(t, s.Facts().Lag, time.Second, "only etcd's internal bookkeeping may be unstored")
 	before := s.Facts().Segments
 	_, err := s.etcd.Client.Get(t.Context(), "a")
 	require.NoError(t, err)
-	require.NoError(t, s.Flush(t.Context()), "which captures what there is")
+	require.NoError(t, s.Flush(t.Context()), "Flush captures all pending changes")
 	assert.Equal(t, before, s.Facts().Segments)
 }
 
 func TestLeasesAndUsers_areUploadedWithoutNewRevision(t *testing.T) {
-	s := startedStand(t) // the full snapshot does not contain the later rows, so they must be in segments
+	s := newStartedHarness(t) // the full snapshot is already stored, so the lease and the user can only be in segments
 	lease, err := s.etcd.Client.Grant(t.Context(), 3600)
 	require.NoError(t, err)
 	s.addUser("someone")
 	require.NoError(t, s.Flush(t.Context()))
-	_, reading, _ := kept(t, s.store, archive.Target{})
+	_, reading, _ := restoreTarget(t, s.store, archive.Target{})
 	found := map[string]int{}
 	for _, bucket := range reading.Buckets {
 		found[bucket.Name] = bucket.Len()
@@ -72,24 +72,25 @@ func TestLeasesAndUsers_areUploadedWithoutNewRevision(t *testing.T) {
 }
 
 func TestFlush_includesUnappliedWrites(t *testing.T) {
-	s := newStand(t)
+	s := newHarness(t)
 	etcd := s.options.Etcd
-	var frozen atomic.Uint64 // simulates an etcd server that has replied to clients but not yet updated its applied index
-	s.options.Etcd = &faked{Etcd: etcd, applied: func() uint64 { return cmp.Or(frozen.Load(), etcd.AppliedIndex()) }}
+	// If frozen is set, etcd reports this applied index, as if it had replied to clients before updating the index.
+	var frozen atomic.Uint64
+	s.options.Etcd = &fakeEtcd{Etcd: etcd, applied: func() uint64 { return cmp.Or(frozen.Load(), etcd.AppliedIndex()) }}
 	s.run()
 	s.putAndFlush("first", "value")
 	frozen.Store(etcd.AppliedIndex())
-	require.NoError(t, s.Flush(t.Context()), "which captures all that this index stands for")
+	require.NoError(t, s.Flush(t.Context()), "Flush captures everything up to the frozen applied index")
 	s.addUser("someone")
 	require.NoError(t, s.Flush(t.Context()))
 	s.requireUsers(1)
 }
 
 func TestCompaction_waitsForASlowCapture(t *testing.T) {
-	s := newStand(t)
+	s := newHarness(t)
 	etcd := s.options.Etcd
 	var busy sync.Mutex // blocks reads of the database
-	s.options.Etcd = &faked{Etcd: etcd, backend: func() backend.Backend { busy.Lock(); defer busy.Unlock(); return etcd.Backend() }}
+	s.options.Etcd = &fakeEtcd{Etcd: etcd, backend: func() backend.Backend { busy.Lock(); defer busy.Unlock(); return etcd.Backend() }}
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	busy.Lock()
@@ -97,7 +98,7 @@ func TestCompaction_waitsForASlowCapture(t *testing.T) {
 	last := s.put("a", "3")
 	var captured atomic.Bool
 	go func() { s.BeforeCompaction(t.Context()); captured.Store(true) }()
-	assert.Never(t, captured.Load, 300*time.Millisecond, poll, "nothing is captured yet")
+	assert.Never(t, captured.Load, 300*time.Millisecond, poll, "BeforeCompaction waits for the capture")
 	busy.Unlock()
 	require.Eventually(t, captured.Load, patience, poll)
 	s.compact(last)
@@ -106,16 +107,16 @@ func TestCompaction_waitsForASlowCapture(t *testing.T) {
 }
 
 func TestTimes_neverDecrease(t *testing.T) {
-	s := newStand(t)
+	s := newHarness(t)
 	wall := s.clock(1_800_000_000)
 	s.run()
 	for i, jump := range []int64{0, 10, -3600, 1, 100_000, -100_000, 5} {
 		wall.Add(jump)
 		s.awaitStored(s.put("a", fmt.Sprint(i)))
 		if i%2 == 0 {
-			s.end()
+			s.stop()
 			s.run()
-			s.eventually(func(f Facts) bool { return f.Role == facts.Writer }, "this member writes again")
+			s.eventually(func(f Facts) bool { return f.Role == facts.Writer }, "the member is the writer again")
 		}
 	}
 	require.NoError(t, s.Flush(t.Context()))
@@ -134,12 +135,12 @@ func TestTimes_neverDecrease(t *testing.T) {
 }
 
 func TestTimes_findTheirRevision(t *testing.T) {
-	s := startedStand(t)
+	s := newStartedHarness(t)
 	first := s.put("a", "1")
 	s.awaitStored(first)
 	between := time.Now()
 	if since := s.history().Chains[0].Fulls[0].ValidFrom(); between.Before(since) {
-		between = since // earlier times cannot be restored
+		between = since // times before the first full snapshot cannot be restored
 	}
 	for !time.Now().After(between.Add(3 * s.pace.tick)) {
 		s.eventually(func(Facts) bool { return true }, "")
@@ -152,10 +153,10 @@ func TestTimes_findTheirRevision(t *testing.T) {
 	assert.Equal(t, first, path.Revision)
 }
 
-// jumped returns a stand whose clock was one day ahead for a while.
-func jumped(t *testing.T) (s *stand, wall *atomic.Int64) {
+// jumped returns a harness whose clock was one day ahead for a while.
+func jumped(t *testing.T) (s *harness, wall *atomic.Int64) {
 	t.Helper()
-	s = newStand(t)
+	s = newHarness(t)
 	wall = s.clock(1_800_000_000)
 	s.run()
 	s.awaitStored(s.put("a", "1"))
@@ -175,31 +176,31 @@ func TestLag_clockWasAhead(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.Lag > 500*time.Millisecond && f.LagSeconds == f.Lag.Seconds() }, "the lag grows")
 	assert.LessOrEqual(t, s.Facts().Lag, time.Since(start))
 	s.store.ClearFaults()
-	s.eventually(func(f Facts) bool { return f.Lag == 0 }, "the problem ends")
+	s.eventually(func(f Facts) bool { return f.Lag == 0 }, "the lag returns to zero")
 }
 
-// A new history must ignore the times of the previous history, whose clock was ahead.
+// A new history starts at the current time, even if the previous history has later times because a clock was ahead.
 func TestTimes_newHistoryUsesTheClock(t *testing.T) {
-	for name, begin := range map[string]func(s *stand){
-		"at another place": func(s *stand) {
-			s.end()
+	for name, reset := range map[string]func(s *harness){
+		"in a new store": func(s *harness) {
+			s.stop()
 			s.store = memory.New()
 			s.run()
 		},
-		"where the store was emptied": func(s *stand) {
-			s.empty()
+		"in an emptied store": func(s *harness) {
+			s.emptyStore()
 			s.check()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, wall := jumped(t)
 			first := s.Facts().LastFull.Name()
-			begin(s)
+			reset(s)
 			s.eventually(func(f Facts) bool {
-				s.put("a", "anew")
+				s.put("a", "next")
 				return f.LastFull != nil && (f.LastFull.Name() != first || f.Fulls == 1)
-			}, "another chain starts")
-			s.awaitStored(s.put("a", "behind it"))
+			}, "a new chain is started")
+			s.awaitStored(s.put("a", "in the new chain"))
 			assert.Less(t, s.Facts().LastFull.Time.Unix(), wall.Load()+60)
 			assert.Less(t, s.history().Chains[0].End.Unix(), wall.Load()+60)
 		})
@@ -207,24 +208,25 @@ func TestTimes_newHistoryUsesTheClock(t *testing.T) {
 }
 
 func TestLag_survivesARestart(t *testing.T) {
-	s := newStand(t)
-	var ahead atomic.Int64
-	s.options.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	s := newHarness(t)
+	var clockOffset atomic.Int64
+	s.options.Now = func() time.Time { return time.Now().Add(time.Duration(clockOffset.Load())) }
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 	s.put("a", "2")
-	s.eventually(func(Facts) bool { return s.waits() > 0 }, "a segment is queued")
-	for clock, behind := range map[time.Duration]time.Duration{time.Hour: time.Hour, -time.Hour: 0} {
-		s.end()
-		ahead.Store(int64(clock))
+	s.eventually(func(Facts) bool { return s.queuedSegments() > 0 }, "a segment is queued")
+	for offset, lag := range map[time.Duration]time.Duration{time.Hour: time.Hour, -time.Hour: 0} {
+		s.stop()
+		clockOffset.Store(int64(offset))
 		s.run()
-		s.eventually(func(f Facts) bool { return f.Lag > 0 }, "the problem is reported")
-		assert.InDelta(t, behind, s.Facts().Lag, float64(patience))
+		s.eventually(func(f Facts) bool { return f.Lag > 0 }, "the lag is reported")
+		assert.InDelta(t, lag, s.Facts().Lag, float64(patience))
 	}
 }
 
-// setBack returns the result of time.Now after the wall clock was set back. Only the monotonic reading advances.
+// setBack returns what time.Now would return if the wall clock had been set back: an earlier wall time with the same
+// monotonic reading.
 func setBack(now time.Time, by time.Duration) time.Time {
 	type readings struct {
 		wall      uint64
@@ -238,25 +240,25 @@ func setBack(now time.Time, by time.Duration) time.Time {
 func TestFullSnapshot_scheduleAfterClockReset(t *testing.T) {
 	now := time.Now()
 	back := setBack(now, 24*time.Hour)
-	require.False(t, back.Before(now), "which nobody sees who compares the two")
+	require.False(t, back.Before(now), "the monotonic readings are equal")
 	require.Equal(t, 24*time.Hour, now.Round(0).Sub(back.Round(0)))
-	s := newStand(t)
-	var right atomic.Bool
+	s := newHarness(t)
+	var corrected atomic.Bool
 	s.options.Now = func() time.Time {
-		if right.Load() {
+		if corrected.Load() {
 			return setBack(time.Now(), 24*time.Hour)
 		}
 		return time.Now()
 	}
 	s.options.Schedule = hourly
 	s.run()
-	s.eventually(func(f Facts) bool { return f.NextFullSnapshot.After(now) }, "planned by a clock that is ahead")
-	right.Store(true)
-	s.eventually(func(f Facts) bool { return f.NextFullSnapshot.Before(now) }, "planned again")
+	s.eventually(func(f Facts) bool { return f.NextFullSnapshot.After(now) }, "scheduled with a clock that is ahead")
+	corrected.Store(true)
+	s.eventually(func(f Facts) bool { return f.NextFullSnapshot.Before(now) }, "rescheduled with the correct clock")
 }
 
 // BenchmarkSecond captures 10,000 rows of 1 KB, about one second of heavy load, and spools them as segments. A result
-// of 0.1 s means that a tenth of a core is used.
+// of 0.1 s per operation means that backups of such a load use a tenth of a CPU core.
 func BenchmarkSecond(b *testing.B) {
 	etcd := etcdtest.Start(b, b.TempDir())
 	etcd.Fill(b)
