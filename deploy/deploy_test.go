@@ -56,7 +56,7 @@ func object(t *testing.T, example, kind, name string) document {
 			return part
 		}
 	}
-	require.Fail(t, "there is no such object", "%s %s in %s", kind, name, example)
+	require.Fail(t, "object not found", "%s %s in %s", kind, name, example)
 	return nil
 }
 
@@ -65,7 +65,7 @@ func configuration(t *testing.T, example string) string {
 	return object(t, example, "ConfigMap", "etcd-main-config")["data"].(document)["etcd.conf.yaml"].(string)
 }
 
-// each calls a function for every mapping in a document, however deeply nested.
+// each calls visit for every mapping in a document, however deeply nested.
 func each(value any, visit func(document)) {
 	switch value := value.(type) {
 	case document:
@@ -104,7 +104,7 @@ func TestProbes_useExistingPaths(t *testing.T) {
 	})
 	assert.EqualValues(t, map[any]any{"client": 2379.0, "server": 2380.0, "metrics": 2381.0, "wrapper": 9095.0}, ports)
 	assert.ElementsMatch(t, []string{"/readyz", "/livez"}, paths)
-	assert.Greater(t, time.Duration(grace)*time.Second, lifecycle.StopBudget, "a stop ends within the grace period")
+	assert.Greater(t, time.Duration(grace)*time.Second, lifecycle.StopBudget, "the grace period must be longer than the time that a stop may take")
 }
 
 // A restore test must write to the volume: it leaves a file as large as the database if it is killed, and the wrapper
@@ -135,7 +135,7 @@ func TestVolumeSize_threeDatabases(t *testing.T) {
 			require.NoError(t, err)
 		}
 	})
-	assert.Greater(t, size<<30*9/10, 3*etcd.Quota+1<<30, "test restores leave a tenth of the volume free")
+	assert.Greater(t, size<<30*9/10, 3*etcd.Quota+1<<30, "the volume is too small: restore tests leave a tenth of it free")
 }
 
 func TestMemberConfigurations_areValid(t *testing.T) {
@@ -147,7 +147,7 @@ func TestMemberConfigurations_areValid(t *testing.T) {
 		}
 		require.NoError(t, yaml.Unmarshal(content, &all))
 		assert.Len(t, all.Members, members)
-		assert.Equal(t, "etcd/etcd-main", all.Token, "namespace and release")
+		assert.Equal(t, "etcd/etcd-main", all.Token, "the token must consist of namespace and release")
 		for pod, urls := range all.Members {
 			assert.Contains(t, urls[0], pod+".etcd-main-peer.etcd.svc:2380")
 			own, err := etcdconf.ForMember(content, pod)
@@ -158,13 +158,14 @@ func TestMemberConfigurations_areValid(t *testing.T) {
 			assert.Empty(t, checked.Warnings)
 			assert.Equal(t, pod, checked.Etcd.Name)
 			assert.Equal(t, strings.Replace(urls[0], "https", "http", 1), checked.Etcd.AdvertisePeerUrls[0].String())
-			assert.True(t, strings.HasPrefix(checked.Etcd.Dir, "/var/etcd/data/"), "%s: the data are on the volume", example)
+			assert.True(t, strings.HasPrefix(checked.Etcd.Dir, "/var/etcd/data/"), "%s: the data directory must be on the volume", example)
 			assert.Len(t, strings.Split(checked.Etcd.InitialCluster, ","), members)
 		}
 	}
 }
 
-// withoutCertificates removes the paths of the certificate files from a configuration.
+// withoutCertificates replaces https with http and removes the TLS sections from a configuration whose certificate
+// files do not exist.
 func withoutCertificates(t *testing.T, own []byte) []byte {
 	t.Helper()
 	if _, err := etcdconf.Parse(own); !errors.Is(err, bootstrap.ErrCertificates) {
@@ -179,6 +180,6 @@ func withoutCertificates(t *testing.T, own []byte) []byte {
 	return plain
 }
 
-func TestFlavours_haveTheSameConfiguration(t *testing.T) {
+func TestExamples_withAndWithoutSidecarsHaveTheSameConfiguration(t *testing.T) {
 	assert.Equal(t, configuration(t, "three"), configuration(t, "three-with-sidecars"))
 }

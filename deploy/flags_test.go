@@ -15,9 +15,9 @@ import (
 func flags(t *testing.T) map[string]bool {
 	t.Helper()
 	known := map[string]bool{}
-	var collect func(of reflect.Type)
-	collect = func(of reflect.Type) {
-		for field := range of.Fields() {
+	var collect func(t reflect.Type)
+	collect = func(t reflect.Type) {
+		for field := range t.Fields() {
 			if name := field.Tag.Get("name"); name != "" {
 				known[name] = true
 			} else if field.Type.Kind() == reflect.Struct {
@@ -62,7 +62,7 @@ func TestManifestVariables_areFlags(t *testing.T) {
 		})
 		for _, name := range named {
 			flag := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, prefix)), "_", "-")
-			assert.True(t, known[flag], "%s: %s is no flag of start-etcd", path, name)
+			assert.True(t, known[flag], "%s: start-etcd has no flag for %s", path, name)
 			checked[flag] = true
 		}
 	}

@@ -68,26 +68,26 @@ func TestHostConfigurations_areValid(t *testing.T) {
 
 func TestHostContainer_hasNoPrivileges(t *testing.T) {
 	etcd := composed(t)
-	assert.Equal(t, "65532:65532", etcd.User, "the image's user")
+	assert.Equal(t, "65532:65532", etcd.User, "must be the user of the image")
 	assert.True(t, etcd.ReadOnly)
 	assert.Equal(t, []string{"ALL"}, etcd.CapDrop)
 	assert.Equal(t, []string{"no-new-privileges:true"}, etcd.SecurityOpt)
 	for _, port := range etcd.Ports {
-		assert.True(t, strings.HasPrefix(port, "127.0.0.1:"), "without TLS only this host may reach %s", port)
+		assert.True(t, strings.HasPrefix(port, "127.0.0.1:"), "without TLS, only this host may reach port %s", port)
 	}
 	assert.Equal(t, []string{"CMD", "/etcd-wrapper", "status"}, etcd.Healthcheck.Test)
 }
 
-func TestSystemdTakesTheUnit(t *testing.T) {
+func TestSystemdUnit_isValid(t *testing.T) {
 	content := read(t, unit)
 	for _, line := range []string{"Type=notify", "TimeoutStartSec=infinity", "User=etcd", "NoNewPrivileges=yes", "ProtectSystem=strict"} {
 		assert.Contains(t, content, "\n"+line+"\n")
 	}
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
-		t.Skip("there is no systemd-analyze")
+		t.Skip("systemd-analyze is not installed")
 	}
-	self, err := os.Executable() // stands in for the unit's program, which may not be installed
+	self, err := os.Executable() // replaces the unit's program, which may not be installed
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), filepath.Base(unit))
 	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(content, "/usr/local/bin/etcd-wrapper", self, 1)), 0o600))
@@ -95,7 +95,7 @@ func TestSystemdTakesTheUnit(t *testing.T) {
 		output, err := exec.Command(analyze, arguments...).CombinedOutput()
 		require.NoError(t, err, "%s", output)
 		if arguments[0] == "verify" {
-			assert.NotContains(t, string(output), filepath.Base(unit), "systemd-analyze reports no problem")
+			assert.NotContains(t, string(output), filepath.Base(unit), "systemd-analyze must not report problems")
 		}
 	}
 }

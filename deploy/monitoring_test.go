@@ -27,7 +27,7 @@ func TestRulesAndDashboard_useExistingMetrics(t *testing.T) {
 		found := names.FindAllStringSubmatch(read(t, monitoring, file), -1)
 		assert.NotEmpty(t, found, file)
 		for _, name := range found {
-			assert.True(t, strings.Contains(known, "`"+name[1]+"`"), "%s: there is no metric %s", file, name[0])
+			assert.True(t, strings.Contains(known, "`"+name[1]+"`"), "%s: docs/api.md does not list the metric %s", file, name[0])
 		}
 	}
 }
@@ -37,6 +37,6 @@ func TestRunbook_coversEveryAlert(t *testing.T) {
 	alerts := regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(read(t, monitoring, "rules.yaml"), -1)
 	require.NotEmpty(t, alerts)
 	for _, alert := range alerts {
-		assert.True(t, strings.Contains(runbook, "| `"+alert[1]+"` |"), "the runbook has no section about %s", alert[1])
+		assert.True(t, strings.Contains(runbook, "| `"+alert[1]+"` |"), "the runbook has no row for the alert %s", alert[1])
 	}
 }

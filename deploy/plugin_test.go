@@ -19,8 +19,9 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// If the test binary is named kubectl, it imitates kubectl for the plugin: it lists the pods in the environment
-// variable PODS with the given template, and prints its arguments if it is run with any other command.
+// If the test binary is named kubectl, it acts as a fake kubectl for the plugin: "get" prints the pods in the
+// environment variable PODS with the given template, and any other command prints its arguments and exits with the
+// status in the environment variable STATUS.
 func init() {
 	if filepath.Base(os.Args[0]) != "kubectl" {
 		return
@@ -43,7 +44,7 @@ func listPods(args []string) error {
 	if !slices.ContainsFunc(args, func(arg string) bool {
 		return strings.HasPrefix(arg, "--selector=app.kubernetes.io/component=etcd-statefulset")
 	}) {
-		return errors.New("the pods of other components are listed, too")
+		return errors.New("kubectl get must select only the pods of the etcd StatefulSet")
 	}
 	var list any
 	if err := json.Unmarshal([]byte(os.Getenv("PODS")), &list); err != nil {
@@ -57,8 +58,8 @@ func listPods(args []string) error {
 	return parsed.Execute(os.Stdout, list)
 }
 
-// runPlugin runs the plugin with an imitation of kubectl that lists the pods and exits with the given status for any
-// other command.
+// runPlugin runs the plugin with a fake kubectl that lists the given pods and exits with the given status for all
+// commands except get.
 func runPlugin(t *testing.T, pods []string, status int, args ...string) (out, log string, code exitcode.Code) {
 	t.Helper()
 	executable, err := os.Executable()
@@ -103,9 +104,9 @@ func TestPlugin_firstReadyPod(t *testing.T) {
 
 func TestPlugin_exitStatus(t *testing.T) {
 	out, log, code := runPlugin(t, []string{podOf("main", "main-0", "False")}, 3, "status")
-	assert.Contains(t, out, "exec main-0 ", "without a ready pod, the running one is used")
+	assert.Contains(t, out, "exec main-0 ", "if no pod is ready, the plugin must use a running pod")
 	assert.Equal(t, exitcode.Code(3), code)
-	assert.Empty(t, log, "the plugin adds nothing to the command's error")
+	assert.Empty(t, log, "the plugin must not add a message to that of the command")
 }
 
 func TestPlugin_errors(t *testing.T) {

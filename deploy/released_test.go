@@ -16,19 +16,20 @@ func TestChart_earlierVersionsAreKept(t *testing.T) {
 	require.NotEmpty(t, versions)
 	for _, version := range versions[1:] {
 		assert.FileExists(t, filepath.Join("../testdata/deploy/released", "etcd-"+version[1]+".tgz"),
-			"copy it from what was published of v%s, so that upgrades from it are tested", version[1])
+			"copy the chart from the release files of v%s, so that upgrades from it are tested", version[1])
 	}
 }
 
-// The chart must require the minor version of the oldest Kubernetes on which the stories run.
+// The chart must require the minor version of the oldest Kubernetes release that the tests in testdata/deploy/stories
+// run on, and the pages must name the oldest and the newest release.
 func TestChart_kubernetesVersions(t *testing.T) {
 	tested := map[string]string{}
-	for _, which := range []string{"oldest", "newest"} {
-		found := regexp.MustCompile(`k8s\.io/kubernetes v(\d+\.\d+)(\.\d+)`).FindStringSubmatch(read(t, filepath.Join("../testdata/kubernetes", which, "go.mod")))
-		require.NotNil(t, found, which)
-		tested[which] = found[1]
+	for _, release := range []string{"oldest", "newest"} {
+		found := regexp.MustCompile(`k8s\.io/kubernetes v(\d+\.\d+)(\.\d+)`).FindStringSubmatch(read(t, filepath.Join("../testdata/kubernetes", release, "go.mod")))
+		require.NotNil(t, found, release)
+		tested[release] = found[1]
 		for _, page := range []string{"upgrade.md", "deploy.md"} {
-			assert.Contains(t, read(t, filepath.Join("../docs", page)), found[1]+found[2], "docs/%s has the %s version", page, which)
+			assert.Contains(t, read(t, filepath.Join("../docs", page)), found[1]+found[2], "docs/%s must name the %s version", page, release)
 		}
 	}
 	assert.Contains(t, read(t, "chart/Chart.yaml"), `kubeVersion: ">= `+tested["oldest"]+`.0-0"`)

@@ -14,33 +14,35 @@ import (
 )
 
 var (
-	// others lists the external tools and shell builtins that the pages may use.
-	others = strings.Fields("age-keygen age az cat cp curl ctr docker etcdctl etcdutl export go helm kubectl mkdir mv npx openssl " +
+	// external lists the commands that the pages may use besides etcd-wrapper, make and go test: tools, shell
+	// builtins, and a few words of scripts.
+	external = strings.Fields("age-keygen age az cat cp curl ctr docker etcdctl etcdutl export go helm kubectl mkdir mv npx openssl " +
 		"podman rm sh sha256sum shasum skopeo sleep source ssh-keygen sudo tar zstd EOF brew cd until watch for done kill git etcdctl() . du echo systemctl")
-	// key matches the start of a YAML line.
-	key = regexp.MustCompile(`^(- )?"?[\w./-]+"?:( |$)`)
-	// notShell lists the languages of fenced code blocks that do not contain shell commands. Command output is in the
-	// language text.
+	// yamlKey matches a key at the start of a line of YAML.
+	yamlKey = regexp.MustCompile(`^(- )?"?[\w./-]+"?:( |$)`)
+	// notShell lists the languages of fenced code blocks that do not contain shell commands. The language of command
+	// output is "text".
 	notShell = []string{"mermaid", "yaml", "text"}
 	variable = regexp.MustCompile(`\b([A-Z_]{3,})=`)
 	topics   = regexp.MustCompile(`-only=([a-z,]+)`)
 	tested   = regexp.MustCompile(`^go test (\./\S+) (?:.*-run (\w+))?`)
 )
 
-// quotation reports whether a block contains bytes of the format, code, or program output instead of commands.
-func quotation(block Block) bool {
+// isQuotation reports whether a block contains something other than commands: an example of the backup format, Go
+// code, or the output of a program.
+func isQuotation(block Block) bool {
 	return strings.HasPrefix(block.Page, "docs/backup-format") && !strings.Contains(block.Text, "etcdutl") ||
 		strings.Contains(block.Text, "func Test") || strings.Contains(block.Text, " -> ")
 }
 
-// Blocks that need neither a cluster nor a cloud are run in cmd/suites/endtoend, and the README's Kubernetes blocks
-// are run in testdata/deploy/stories. All other commands must at least exist.
+// All commands on the pages must exist. Other tests run some of them: cmd/suites/endtoend runs the blocks that need
+// neither a cluster nor a cloud, and testdata/deploy/stories runs the README's Kubernetes blocks.
 func TestCommandsInPages_exist(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
 	require.NoError(t, err)
 	checked := 0
 	for _, block := range Blocks(t) {
-		if slices.Contains(notShell, block.Language) || quotation(block) || written(t, block) {
+		if slices.Contains(notShell, block.Language) || isQuotation(block) || isYAML(t, block) {
 			continue
 		}
 		for _, command := range block.Commands() {
@@ -56,7 +58,7 @@ func TestCommandsInPages_exist(t *testing.T) {
 				assert.DirExists(t, filepath.Join(root(t), found[1]), "%s: %s", block.Page, command)
 			default:
 				ours := strings.HasSuffix(first, "etcd-wrapper")
-				assert.True(t, ours || slices.Contains(others, first) || key.MatchString(command), "%s: nobody knows the command %q", block.Page, command)
+				assert.True(t, ours || slices.Contains(external, first) || yamlKey.MatchString(command), "%s: unknown command %q", block.Page, command)
 			}
 		}
 	}
@@ -82,10 +84,10 @@ func TestBenchmarksInPages_exist(t *testing.T) {
 	}
 }
 
-// written reports whether a block is the content of a YAML file. It fails the test if the YAML is invalid.
-func written(t *testing.T, block Block) bool {
+// isYAML reports whether a block is the content of a YAML file. It fails the test if the YAML is invalid.
+func isYAML(t *testing.T, block Block) bool {
 	t.Helper()
-	if !key.MatchString(block.Text) {
+	if !yamlKey.MatchString(block.Text) {
 		return false
 	}
 	var content map[string]any

@@ -54,10 +54,11 @@ func TestStores_missingContract(t *testing.T) {
 	assert.Equal(t, map[string]bool{"ftp": false}, stores(t, folder))
 }
 
-// kept lists flags that have no effect but that the operator's pods set.
-var kept = []string{"EtcdServerName", "EtcdClientPort"}
+// withoutEffect lists the fields of flags that are accepted, because the pods of etcd-druid set them, but have no
+// effect.
+var withoutEffect = []string{"EtcdServerName", "EtcdClientPort"}
 
-// unread returns the flag fields that no code reads.
+// unread returns the fields of flags that the given code does not read.
 func unread(flags reflect.Type, code string) (fields []string) {
 	for field := range flags.Fields() {
 		switch {
@@ -75,9 +76,9 @@ func unread(flags reflect.Type, code string) (fields []string) {
 func TestFlags_areRead(t *testing.T) {
 	found := unread(reflect.TypeFor[commandline.StartEtcd](), sources(t))
 	slices.Sort(found)
-	slices.Sort(kept)
+	slices.Sort(withoutEffect)
 	for _, field := range found {
-		assert.Contains(t, kept, field, "no code reads the flag of StartEtcd.%s: use it, or remove it", field)
+		assert.Contains(t, withoutEffect, field, "no code reads the flag StartEtcd.%s: use or remove it", field)
 	}
 	assert.Equal(t, []string{"Gone"}, unread(reflect.TypeFor[struct {
 		Gone string `name:"gone"`

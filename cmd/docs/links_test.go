@@ -80,16 +80,16 @@ func TestLinks_resolve(t *testing.T) {
 	for name, content := range all {
 		files, anchors := linksOf(name, content)
 		for i, file := range files {
-			if !assert.FileExists(t, filepath.Join(top, file), "a link of %s", name) || anchors[i] == "" {
+			if !assert.FileExists(t, filepath.Join(top, file), "%s links to a file that does not exist", name) || anchors[i] == "" {
 				continue
 			}
-			assert.Contains(t, anchorsOf(all[file]), anchors[i], "%s has no such heading, but a link of %s leads there", file, name)
+			assert.Contains(t, anchorsOf(all[file]), anchors[i], "%s has no heading for a link in %s", file, name)
 		}
 	}
 }
 
 func TestPages_areLinkedFromTheReadme(t *testing.T) {
-	all, reached := pages(t), map[string]bool{"README.md": true, "CONTRIBUTING.md": true} // GitHub links to CONTRIBUTING.md
+	all, reached := pages(t), map[string]bool{"README.md": true, "CONTRIBUTING.md": true} // GitHub itself shows a link to CONTRIBUTING.md
 	for next := []string{"README.md"}; len(next) > 0; next = next[1:] {
 		files, _ := linksOf(next[0], all[next[0]])
 		for _, file := range files {
@@ -100,6 +100,6 @@ func TestPages_areLinkedFromTheReadme(t *testing.T) {
 		}
 	}
 	for name := range all {
-		assert.True(t, reached[name], "link to %s from README.md, or from a page that it leads to", name)
+		assert.True(t, reached[name], "no chain of links leads from README.md to %s", name)
 	}
 }

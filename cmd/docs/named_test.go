@@ -15,29 +15,29 @@ import (
 )
 
 var (
-	// explained matches a Makefile target that `make help` lists.
-	explained = regexp.MustCompile(`(?m)^([a-z-]+):.*## \S`)
+	// target matches a Makefile target that `make help` lists.
+	target = regexp.MustCompile(`(?m)^([a-z-]+):.*## \S`)
 	// command matches a make command in backquotes or at the start of a line of code.
 	command = regexp.MustCompile("(?m)(?:`|^ {4,})make ([a-z-]+)")
-	// place matches a path in one of the top-level directories.
-	place = regexp.MustCompile(`^(cmd|lifecycle|statemachine|bootstrap|member|recovery|backup|internal|readiness|exitcode|testdata|docs|deploy)(/[\w.-]+)*$`)
+	// projectPath matches a path in one of the top-level directories.
+	projectPath = regexp.MustCompile(`^(cmd|lifecycle|statemachine|bootstrap|member|recovery|backup|internal|readiness|exitcode|testdata|docs|deploy)(/[\w.-]+)*$`)
 )
 
 func TestMakeTargetsInPages_exist(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
 	require.NoError(t, err)
 	listed, named := map[string]bool{}, map[string]bool{}
-	for _, target := range explained.FindAllStringSubmatch(string(makefile), -1) {
-		listed[target[1]] = true
+	for _, match := range target.FindAllStringSubmatch(string(makefile), -1) {
+		listed[match[1]] = true
 	}
 	for name, content := range pages(t) {
 		for _, call := range command.FindAllStringSubmatch(content, -1) {
 			named[call[1]] = true
-			assert.True(t, listed[call[1]], "make help does not list make %s, which %s names", call[1], name)
+			assert.True(t, listed[call[1]], `"make help" does not list "make %s", which is used in %s`, call[1], name)
 		}
 	}
-	for target := range listed {
-		assert.True(t, named[target], "README.md or docs/*.md should say what make %s is for", target)
+	for name := range listed {
+		assert.True(t, named[name], `README.md or docs/*.md must describe "make %s"`, name)
 	}
 }
 
@@ -45,17 +45,17 @@ func TestPathsInPages_exist(t *testing.T) {
 	checked := 0
 	for name, content := range pages(t) {
 		for _, quoted := range Quoted(content) {
-			if place.MatchString(quoted) {
+			if projectPath.MatchString(quoted) {
 				checked++
 				_, err := os.Stat(filepath.Join(root(t), quoted))
-				assert.NoError(t, err, "%s names it", name)
+				assert.NoError(t, err, "%s refers to a path that does not exist", name)
 			}
 		}
 	}
 	assert.NotZero(t, checked)
 }
 
-// No two rows may describe the same thing, because one of them would become outdated.
+// No two rows of a table may have the same first cell, because one of them would become outdated.
 func TestTables_haveNoDuplicateRows(t *testing.T) {
 	for name, content := range pages(t) {
 		seen := map[string]bool{}
@@ -65,17 +65,18 @@ func TestTables_haveNoDuplicateRows(t *testing.T) {
 			case !is:
 				clear(seen)
 			case strings.HasPrefix(row[0], "`"):
-				assert.False(t, seen[row[0]], "a table of %s has two rows for %s: make them one", name, row[0])
+				assert.False(t, seen[row[0]], "a table in %s has two rows for %s: merge them", name, row[0])
 				seen[row[0]] = true
 			}
 		}
 	}
 }
 
-// logged matches a log call with a duration and captures the name of the field.
-var logged = regexp.MustCompile(`\.Dur\("([^"]+)"`)
+// durationField matches a log call with a duration and captures the name of the field.
+var durationField = regexp.MustCompile(`\.Dur\("([^"]+)"`)
 
-// The names of duration fields must end with a unit, as docs/log.md promises and the console requires.
+// The names of duration fields in the log must end with their unit, _ms, as documented in docs/log.md. The console
+// format relies on this suffix.
 func TestLogDurations_nameTheirUnit(t *testing.T) {
 	checked, top := 0, root(t)
 	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
@@ -86,9 +87,9 @@ func TestLogDurations_nameTheirUnit(t *testing.T) {
 			return nil
 		}
 		content, err := os.ReadFile(path)
-		for _, duration := range logged.FindAllStringSubmatch(string(content), -1) {
+		for _, duration := range durationField.FindAllStringSubmatch(string(content), -1) {
 			checked++
-			assert.True(t, strings.HasSuffix(duration[1], "_ms"), "%s: call %s %s_ms", path, duration[1], duration[1])
+			assert.True(t, strings.HasSuffix(duration[1], "_ms"), "%s: rename the field %s to %s_ms", path, duration[1], duration[1])
 		}
 		return err
 	})
@@ -100,12 +101,12 @@ func TestPackages_areDocumentedAndListed(t *testing.T) {
 	rows := Table(t, "package", "owns")
 	packages := packages(t)
 	for folder, comment := range packages {
-		assert.NotEmpty(t, comment, "%s needs a package comment: what it owns, and who calls it", folder)
-		assert.NotNil(t, Find(rows, folder), "put %s into the table of packages of docs/*.md", folder)
+		assert.NotEmpty(t, comment, "%s needs a package comment that describes what the package does and which package calls it", folder)
+		assert.NotNil(t, Find(rows, folder), "add %s to the table of packages in docs/*.md", folder)
 	}
 	for _, name := range Named(rows) {
-		if place.MatchString(name) {
-			assert.Contains(t, packages, name, "the documentation's %s has no Go files: take it out, or name it as it is", name)
+		if projectPath.MatchString(name) {
+			assert.Contains(t, packages, name, "the table of packages lists %s, which has no Go files: remove or rename the row", name)
 		}
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// longest returns the maximum number of words on a page. Reference pages, such as the backup format and the list of
+// maxWords returns the maximum number of words on a page. Reference pages, such as the backup format and the list of
 // metrics, may be longer because they are not read from start to finish.
-func longest(page string) int {
+func maxWords(page string) int {
 	switch page {
 	case "README.md":
 		return 1100
@@ -27,23 +27,24 @@ var generated = regexp.MustCompile("(?s)```mermaid\n.*?```\n")
 
 func TestPages_length(t *testing.T) {
 	for name, page := range pages(t) {
-		assert.LessOrEqual(t, len(strings.Fields(generated.ReplaceAllString(page, ""))), longest(name), "%s has too many words: say it in fewer, or make two pages", name)
+		words := len(strings.Fields(generated.ReplaceAllString(page, "")))
+		assert.LessOrEqual(t, words, maxWords(name), "%s has too many words: shorten or split the page", name)
 	}
 }
 
-// For each of these questions, the README must link to a page that answers it.
+// The README must link to each of these pages and sections, which answer the questions that most users have.
 func TestReadme_linksToEveryAnswer(t *testing.T) {
 	files, anchors := linksOf("README.md", pages(t)["README.md"])
 	var links []string
 	for i, file := range files {
 		links = append(links, strings.TrimSuffix(file+"#"+anchors[i], "#"))
 	}
-	for _, question := range []string{
+	for _, answer := range []string{
 		"docs/moving.md#from-plain-etcd-or-kubeadm", "docs/moving.md#from-etcd-druid", "docs/moving.md#from-another-chart",
 		"docs/moving.md#a-different-bucket-or-cloud", "docs/moving.md#as-the-etcd-of-a-kubernetes-api-server",
 		"docs/planning.md#sizing", "docs/planning.md#what-it-costs", "docs/planning.md#rpo-and-rto", "docs/planning.md#rehearsing-a-restore",
 		"docs/tasks.md", "docs/standalone.md", "docs/glossary.md", "docs/upgrade.md#supported-versions", "docs/troubleshooting.md", "docs/runbook.md",
 	} {
-		assert.True(t, slices.Contains(links, question), "README.md has no link to %s", question)
+		assert.True(t, slices.Contains(links, answer), "README.md has no link to %s", answer)
 	}
 }

@@ -21,49 +21,49 @@ import (
 
 const (
 	pictureFolder = "../../docs/pictures"
-	largest       = 64 << 10 // maximum size of a picture in bytes
+	maxPicture    = 64 << 10 // maximum size of a picture in bytes
 )
 
-// pictured reads a file from the picture directory.
-func pictured(t *testing.T, name string) string {
+// readPicture reads a file from the picture directory.
+func readPicture(t *testing.T, name string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(pictureFolder, name))
 	require.NoError(t, err)
 	return string(content)
 }
 
-func TestPictures_sizeAndColourSchemes(t *testing.T) {
+func TestPictures_sizeAndColorSchemes(t *testing.T) {
 	found, err := filepath.Glob(filepath.Join(pictureFolder, "*.svg"))
 	require.NoError(t, err)
 	require.NotEmpty(t, found)
 	text := Text(t)
 	for _, path := range found {
 		name := filepath.Base(path)
-		svg := pictured(t, name)
-		assert.Less(t, len(svg), largest, name)
-		assert.Contains(t, svg, "prefers-color-scheme", "%s has colours for the dark", name)
-		assert.NotContains(t, svg, "href=", "%s leads nowhere", name)
-		assert.Regexp(t, `!\[[^\]]{20,}\]\((docs/)?pictures/`+name+`\)`, text, "a page shows %s, and says in words what is in it", name)
+		svg := readPicture(t, name)
+		assert.Less(t, len(svg), maxPicture, name)
+		assert.Contains(t, svg, "prefers-color-scheme", "%s must have colors for dark mode", name)
+		assert.NotContains(t, svg, "href=", "%s must not contain links", name)
+		assert.Regexp(t, `!\[[^\]]{20,}\]\((docs/)?pictures/`+name+`\)`, text, "a page must show %s, with a description as the alternative text", name)
 		assert.NoError(t, xml.Unmarshal([]byte(svg), new(any)), name)
 	}
 }
 
-// This test only checks that each picture contains the text of its source, because D2 is not available here. The
-// module that draws the pictures with D2 compares the bytes.
+// Each picture must contain the hash of its source, which shows that it was drawn after the last change. The pictures
+// cannot be compared with new ones here, because D2 is not available: the module that draws the pictures does that.
 func TestPictures_nameTheirSource(t *testing.T) {
 	texts, err := filepath.Glob(filepath.Join(pictureFolder, "*.d2"))
 	require.NoError(t, err)
 	require.NotEmpty(t, texts)
 	for _, path := range texts {
 		name := strings.TrimSuffix(filepath.Base(path), ".d2")
-		of := fmt.Sprintf(`<!-- made by "make pictures" of %x -->`, sha256.Sum256([]byte(pictured(t, name+".d2"))))
-		assert.Contains(t, pictured(t, name+".svg"), of, "%s.svg has drifted from its text; make pictures", name)
+		comment := fmt.Sprintf(`<!-- made by "make pictures" of %x -->`, sha256.Sum256([]byte(readPicture(t, name+".d2"))))
+		assert.Contains(t, readPicture(t, name+".svg"), comment, `%s.svg is older than its source; run "make pictures"`, name)
 	}
 }
 
 var (
-	// shown matches quoted text in the source of a picture.
-	shown = regexp.MustCompile(`"([^"]*)"`)
+	// label matches quoted text in the source of a picture.
+	label = regexp.MustCompile(`"([^"]*)"`)
 	// names matches the names of things that must exist in the program: flags, files, endpoints, ports and states.
 	names = regexp.MustCompile(`--[a-z][a-z-]+|\b[a-z_-]+\.(?:json|etcd|spool)\b|\bexit_code\b|/[a-z]{5,}\b|:\d{4}\b|\b(?:[A-Z][a-z]+){1,2}$`)
 )
@@ -73,11 +73,11 @@ func TestPictures_nameExistingThings(t *testing.T) {
 	texts, err := filepath.Glob(filepath.Join(pictureFolder, "*.d2"))
 	require.NoError(t, err)
 	for _, path := range texts {
-		for _, label := range shown.FindAllStringSubmatch(pictured(t, filepath.Base(path)), -1) {
-			for line := range strings.SplitSeq(label[1], `\n`) {
+		for _, match := range label.FindAllStringSubmatch(readPicture(t, filepath.Base(path)), -1) {
+			for line := range strings.SplitSeq(match[1], `\n`) {
 				for _, name := range names.FindAllString(line, -1) {
 					checked++
-					assert.True(t, strings.Contains(program, strings.TrimLeft(name, ":")), "%s shows %s, and the program does not have it", filepath.Base(path), name)
+					assert.True(t, strings.Contains(program, strings.TrimLeft(name, ":")), "%s shows %s, which the program does not contain", filepath.Base(path), name)
 				}
 			}
 		}
@@ -106,7 +106,7 @@ func sources(t *testing.T) string {
 }
 
 // Pictures must use GitHub's colors for text and links, in light and dark mode.
-const colours = `text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #1f2328 } .other { fill: #8c959f } .ours { fill: #0969da }
+const colors = `text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #1f2328 } .other { fill: #8c959f } .ours { fill: #0969da }
 .axis { stroke: #8c959f } .paper { fill: #f6f8fa } .typed { font-weight: 600 }
 @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .other { fill: #6e7681 } .ours { fill: #58a6ff } .axis { stroke: #6e7681 } .paper { fill: #161b22 } }
 `
@@ -114,10 +114,10 @@ const colours = `text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #
 // The recording must show the input and output line by line, or all at once if the reader prefers reduced motion.
 func TestRecording_matchesTheOutput(t *testing.T) {
 	const lineHeight, margin, perCommand, perLine = 20, 16, 1.2, 0.15
-	lines := strings.Split(strings.TrimSpace(pictured(t, "recording.txt")), "\n")
+	lines := strings.Split(strings.TrimSpace(readPicture(t, "recording.txt")), "\n")
 	var b strings.Builder
 	height := len(lines)*lineHeight + 2*margin
-	fmt.Fprintf(&b, `<svg viewBox="0 0 720 %d" xmlns="http://www.w3.org/2000/svg">`+"\n<style>\n%s", height, colours)
+	fmt.Fprintf(&b, `<svg viewBox="0 0 720 %d" xmlns="http://www.w3.org/2000/svg">`+"\n<style>\n%s", height, colors)
 	b.WriteString("text { font: 13px ui-monospace, monospace; white-space: pre } g { animation: later step-end }\n" +
 		"@keyframes later { from, to { visibility: hidden } }\n@media (prefers-reduced-motion) { g { animation: none } }\n</style>\n")
 	fmt.Fprintf(&b, `<rect class="paper" width="720" height="%d" rx="8"/>`+"\n", height)
@@ -135,7 +135,7 @@ func TestRecording_matchesTheOutput(t *testing.T) {
 	statemachinetest.AssertGenerated(t, filepath.Join(pictureFolder, "recording.svg"), b.String())
 }
 
-// A bar represents a table row in docs/benchmarks.md. The row is identified by its first words.
+// A bar is drawn from a table row in docs/benchmarks.md. The field row contains the first words of that row.
 type bar struct{ row, label string }
 
 // charts lists the charts that are drawn from rows of docs/benchmarks.md. If pair is set, a chart shows both medians
@@ -187,7 +187,7 @@ func TestCharts_matchTheBenchmarks(t *testing.T) {
 			step = 44
 		}
 		var b strings.Builder
-		fmt.Fprintf(&b, `<svg viewBox="0 0 720 %d" xmlns="http://www.w3.org/2000/svg">`+"\n<style>\n%s</style>\n", height+len(chart.bars)*step+8, colours)
+		fmt.Fprintf(&b, `<svg viewBox="0 0 720 %d" xmlns="http://www.w3.org/2000/svg">`+"\n<style>\n%s</style>\n", height+len(chart.bars)*step+8, colors)
 		fmt.Fprintf(&b, `<text x="8" y="20" class="typed">%s</text>`+"\n", html.EscapeString(chart.unit))
 		one := func(class string, y int, value float64) {
 			length := int(value / most * width)
@@ -219,7 +219,7 @@ func TestCharts_matchTheBenchmarks(t *testing.T) {
 func TestReadmeFigures_matchTheBenchmarks(t *testing.T) {
 	rows, readme := measured(t), pages(t)["README.md"]
 	for _, figure := range []struct {
-		said, row string
+		text, row string
 		column    int
 		unit      float64
 	}{
@@ -229,7 +229,7 @@ func TestReadmeFigures_matchTheBenchmarks(t *testing.T) {
 		{"Plain etcd takes %.0f s", "SIGTERM → exit, 1000 watches without TLS, ms", 1, 1000},
 		{"within %.2f s", "put acknowledged → in the store, under the same load, p99, ms", 2, 1000},
 	} {
-		assert.Contains(t, readme, fmt.Sprintf(figure.said, number(t, rowOf(t, rows, figure.row)[figure.column])/figure.unit))
+		assert.Contains(t, readme, fmt.Sprintf(figure.text, number(t, rowOf(t, rows, figure.row)[figure.column])/figure.unit))
 	}
 }
 
@@ -245,14 +245,14 @@ func measured(t *testing.T) (rows []Row) {
 	return rows
 }
 
-func rowOf(t *testing.T, rows []Row, beginning string) Row {
+func rowOf(t *testing.T, rows []Row, prefix string) Row {
 	t.Helper()
 	for _, row := range rows {
-		if strings.HasPrefix(row[0], beginning) {
+		if strings.HasPrefix(row[0], prefix) {
 			return row
 		}
 	}
-	require.Fail(t, "docs/benchmarks.md has no row that begins with "+beginning)
+	require.Fail(t, "docs/benchmarks.md has no row that starts with "+prefix)
 	return nil
 }
 

@@ -18,7 +18,8 @@ import (
 
 const module = "etcd-wrapper/"
 
-// arrows maps each pair of importing and imported room to an example of such an import.
+// arrows contains the imports between rooms. It maps the importing room and the imported room to an example of such
+// an import, for error messages.
 type arrows map[string]map[string]string
 
 func (a arrows) add(from, to, example string) {
@@ -28,8 +29,8 @@ func (a arrows) add(from, to, example string) {
 	a[from][to] = example
 }
 
-// leads returns the rooms on an import path from one room to another, or nil if there is none.
-func (a arrows) leads(from, to string) []string {
+// path returns the rooms on an import path from one room to another, or nil if there is no such path.
+func (a arrows) path(from, to string) []string {
 	seen := map[string]bool{}
 	var walk func(string) []string
 	walk = func(room string) []string {
@@ -49,26 +50,27 @@ func (a arrows) leads(from, to string) []string {
 	return walk(from)
 }
 
-// circle describes an import cycle between rooms. It returns an empty string if there is none.
-func (a arrows) circle() string {
+// cycle describes an import cycle between rooms. It returns "" if there is none.
+func (a arrows) cycle() string {
 	for _, room := range slices.Sorted(maps.Keys(a)) {
-		if way := a.leads(room, room); way != nil {
-			said := "imports of rooms run one way, but these lead back to " + room + ":"
+		if way := a.path(room, room); way != nil {
+			message := "import cycle from " + room + ":"
 			for i := range len(way) - 1 {
-				said += fmt.Sprintf(" %s;", a[way[i]][way[i+1]])
+				message += fmt.Sprintf(" %s;", a[way[i]][way[i+1]])
 			}
-			return strings.TrimSuffix(said, ";")
+			return strings.TrimSuffix(message, ";")
 		}
 	}
 	return ""
 }
 
-// reduced removes arrows that other arrows imply.
+// reduced returns the arrows without those that follow from others: if a imports b and b imports c, the arrow from a
+// to c is omitted.
 func (a arrows) reduced() arrows {
 	kept := arrows{}
 	for from, all := range a {
 		for to, example := range all {
-			over := func(between string) bool { return between != to && a.leads(between, to) != nil }
+			over := func(between string) bool { return between != to && a.path(between, to) != nil }
 			if !slices.ContainsFunc(slices.Collect(maps.Keys(all)), over) {
 				kept.add(from, to, example)
 			}
@@ -132,16 +134,16 @@ func imports(t *testing.T) arrows {
 
 func TestCommittedPackageDiagram_matchesImports(t *testing.T) {
 	rooms := imports(t)
-	require.Empty(t, rooms.circle())
-	for _, of := range rooms {
-		delete(of, "internal") // every room may import it
+	require.Empty(t, rooms.cycle())
+	for _, imported := range rooms {
+		delete(imported, "internal") // not drawn, because every room may import it
 	}
 	content, err := os.ReadFile(filepath.Join(root(t), "docs", "design.md"))
 	require.NoError(t, err)
 	before, rest, found := strings.Cut(string(content), "```mermaid\nflowchart")
-	require.True(t, found, "docs/design.md has the picture of the rooms")
+	require.True(t, found, "docs/design.md must contain the diagram of the rooms")
 	_, after, found := strings.Cut(rest, "```\n")
-	require.True(t, found, "the picture of the rooms ends")
+	require.True(t, found, "the diagram of the rooms has no end")
 	statemachinetest.AssertGenerated(t, "../../docs/design.md", before+"```mermaid\n"+rooms.reduced().mermaid()+"```\n"+after)
 }
 
@@ -149,10 +151,10 @@ func TestImportCycles_areReported(t *testing.T) {
 	rooms := arrows{}
 	rooms.add("cmd", "member", "cmd/runtime imports member")
 	rooms.add("member", "backup/store", "member/kubernetes imports backup/store/wire")
-	assert.Empty(t, rooms.circle())
+	assert.Empty(t, rooms.cycle())
 	rooms.add("backup/store", "cmd", "backup/store/s3 imports cmd/logstream")
-	assert.Equal(t, "imports of rooms run one way, but these lead back to backup/store: backup/store/s3 imports cmd/logstream; "+
-		"cmd/runtime imports member; member/kubernetes imports backup/store/wire", rooms.circle())
+	assert.Equal(t, "import cycle from backup/store: backup/store/s3 imports cmd/logstream; "+
+		"cmd/runtime imports member; member/kubernetes imports backup/store/wire", rooms.cycle())
 }
 
 func TestPackageDiagram_omitsImpliedArrows(t *testing.T) {

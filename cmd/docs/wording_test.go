@@ -29,14 +29,14 @@ func pagesAndRooms(t *testing.T, top string) (found []string) {
 		if err == nil && entry.IsDir() && path != top && (strings.HasPrefix(name, ".") || name == "bin") {
 			return fs.SkipDir
 		}
-		place, _ := filepath.Rel(top, path)
+		rel, _ := filepath.Rel(top, path)
 		if filepath.Ext(name) == ".go" {
-			place = filepath.Dir(place)
+			rel = filepath.Dir(rel)
 		} else if filepath.Ext(name) != ".md" {
 			return err
 		}
-		if !slices.Contains(found, place) {
-			found = append(found, place)
+		if !slices.Contains(found, rel) {
+			found = append(found, rel)
 		}
 		return err
 	}))
@@ -44,7 +44,7 @@ func pagesAndRooms(t *testing.T, top string) (found []string) {
 }
 
 // constructions lists patterns that must not occur in comments, messages or pages, each with a suggested replacement.
-var constructions = []struct{ pattern, instead string }{
+var constructions = []struct{ pattern, replacement string }{
 	{`\b(tells?|told|says?|said) (whether|of|that|how|why)\b`, "report, log, show, print"},
 	{`^(//\s*)?\w+ (is|are) (what|how|where|who|whose|whether|whom)\b`, "start with the name and a verb"},
 	{`^(//\s*)?\w+ (is|implements) \w+(\.\w+)?'s\.?$`, "X implements store.Store"},
@@ -79,7 +79,7 @@ func findConstructions(text string) (found []string) {
 	}
 	for i, pattern := range patterns() {
 		for _, match := range pattern.FindAllString(text, -1) {
-			found = append(found, "\""+match+"\" ("+constructions[i].instead+")")
+			found = append(found, "\""+match+"\" ("+constructions[i].replacement+")")
 		}
 	}
 	return found
@@ -128,7 +128,7 @@ func TestWording_plainEnglish(t *testing.T) {
 			var err error
 			files, err = filepath.Glob(filepath.Join(top, place, "*.go"))
 			require.NoError(t, err)
-			require.NotEmpty(t, files, "there is no Go file in %s", place)
+			require.NotEmpty(t, files, "%s contains no Go files", place)
 		}
 		for _, file := range files {
 			if !filepath.IsAbs(file) {
@@ -136,7 +136,7 @@ func TestWording_plainEnglish(t *testing.T) {
 			}
 			for _, text := range proseOf(t, file) {
 				for _, found := range findConstructions(text) {
-					assert.Fail(t, "write it as docs/contributing.md says", "%s: %s in: %s", place, found, strings.TrimSpace(text))
+					assert.Fail(t, "rewrite the text as described in docs/contributing.md", "%s: %s in: %s", place, found, strings.TrimSpace(text))
 				}
 			}
 		}

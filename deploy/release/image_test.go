@@ -93,13 +93,13 @@ func TestImageFileHasOneNamedImage(t *testing.T) {
 	defer file.Close()
 	for r := tar.NewReader(file); ; {
 		header, err := r.Next()
-		require.NoError(t, err, "there is no index.json")
+		require.NoError(t, err, "image.tar must contain index.json")
 		if header.Name != "index.json" {
 			continue
 		}
 		index, err := v1.ParseIndexManifest(r)
 		require.NoError(t, err)
-		require.Len(t, index.Manifests, 1, "programs that load the file accept one image only")
+		require.Len(t, index.Manifests, 1, "programs that load the file accept only one image")
 		digest, err := image.Digest()
 		require.NoError(t, err)
 		assert.Equal(t, digest, index.Manifests[0].Digest)
@@ -118,7 +118,7 @@ func TestImageHasOnlyProgramCertificatesAndHome(t *testing.T) {
 	for platform, one := range imagesOf(t, image) {
 		found := map[string]string{}
 		walk(t, one, func(header *tar.Header, content []byte) {
-			assert.True(t, header.ModTime.Unix() == 0, "%s has a time", header.Name)
+			assert.True(t, header.ModTime.Unix() == 0, "%s must not have a modification time", header.Name)
 			owner := "root"
 			if header.Uid == user && header.Gid == user {
 				owner = "nonroot"
@@ -165,7 +165,7 @@ func TestImageConfiguration(t *testing.T) {
 		assert.Equal(t, []string{"HOME=/home/nonroot"}, file.Config.Env)
 		labels := file.Config.Labels
 		assert.Equal(t, "v0.0.0-test", labels["org.opencontainers.image.version"])
-		assert.Len(t, labels["org.opencontainers.image.revision"], 40, "a commit")
+		assert.Len(t, labels["org.opencontainers.image.revision"], 40, "the revision must be a commit ID")
 		assert.Equal(t, file.Created.Format("2006-01-02T15:04:05Z"), labels["org.opencontainers.image.created"])
 		assert.Greater(t, file.Created.Year(), 2000)
 	}
@@ -173,7 +173,7 @@ func TestImageConfiguration(t *testing.T) {
 
 func TestImageRunsWithoutPrivileges(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: only root may change the root directory")
+		t.Skip("SKIPPED: only root can run chroot")
 	}
 	image, _ := builtImage(t)
 	root := t.TempDir()
@@ -242,7 +242,7 @@ func TestImageHasBillsOfMaterials(t *testing.T) {
 		require.NoError(t, err)
 		manifest, err := bill.Manifest()
 		require.NoError(t, err)
-		require.NotNil(t, manifest.Subject, "the bill of materials names its subject")
+		require.NotNil(t, manifest.Subject, "the bill of materials must name its image")
 		layers, err := bill.Layers()
 		require.NoError(t, err)
 		content, err := layers[0].Uncompressed()
@@ -254,7 +254,7 @@ func TestImageHasBillsOfMaterials(t *testing.T) {
 		for _, component := range *document.Components {
 			_, text, found := strings.Cut(notices, "==== "+component.Name+" "+component.Version+"\n")
 			text, _, _ = strings.Cut(text, "\n==== ")
-			assert.True(t, found && len(text) > 200, "%s %s has no licence", component.Name, component.Version)
+			assert.True(t, found && len(text) > 200, "NOTICES has no license for %s %s", component.Name, component.Version)
 		}
 		versions := map[string]string{}
 		for _, component := range *document.Components {
@@ -265,7 +265,7 @@ func TestImageHasBillsOfMaterials(t *testing.T) {
 	}
 }
 
-// contentOf returns the content of a file in the image for a platform.
+// contentOf returns the content of a file in the image with the given digest, which is the image for one platform.
 func contentOf(t *testing.T, index v1.ImageIndex, digest v1.Hash, name string) (text string) {
 	t.Helper()
 	image, err := index.Image(digest)
@@ -323,7 +323,7 @@ func TestImagePushIncludesTheBills(t *testing.T) {
 
 // The build must stop if a command inside $(…) fails. Without inherit_errexit, Bash would continue, and the image
 // would contain no notices.
-func TestImageEndsAtAFailureWhileABinaryIsAdded(t *testing.T) {
+func TestImageBuild_stopsIfACommandFails(t *testing.T) {
 	out, err := exec.Command("bash", "-c", `source ./common.sh; add() { false; echo added; }; images+=("$(add)"); echo "${images[@]}"`).CombinedOutput()
 	require.Error(t, err)
 	assert.NotContains(t, string(out), "added")

@@ -29,31 +29,33 @@ import (
 // platforms lists the platforms of a release, spelled as in the names of the binaries.
 var platforms = []string{"darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64"}
 
-// nothing is the source directory of a program that only prints its arguments. The tests build it for all platforms.
-var nothing string
+// programDir is the directory of a program that prints its arguments and environment. The tests build this program
+// for all platforms and release it instead of etcd-wrapper.
+var programDir string
 
 func TestMain(m *testing.M) {
 	var err error
-	if nothing, err = os.MkdirTemp("", "nothing"); err != nil {
+	if programDir, err = os.MkdirTemp("", "program"); err != nil {
 		panic(err)
 	}
 	status := m.Run()
-	_ = os.RemoveAll(nothing)
+	_ = os.RemoveAll(programDir)
 	os.Exit(status)
 }
 
-// A release is the environment in which release.sh runs.
+// A release contains the environment variables for release.sh.
 type release map[string]string
 
-// prepared returns a release that contains a trivial program for each platform, and an image without platforms.
+// prepared returns the environment variables for a release, and the paths of the binaries to release: a trivial
+// program for each platform. The image in the release is an index without platforms.
 func prepared(t *testing.T) (r release, binaries []string) {
 	t.Helper()
-	source := map[string]string{"go.mod": "module nothing\n\ngo 1.26.0\n", "main.go": "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(os.Args[1:], os.Environ()) }\n"}
+	source := map[string]string{"go.mod": "module program\n\ngo 1.26.0\n", "main.go": "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(os.Args[1:], os.Environ()) }\n"}
 	for name, text := range source {
-		require.NoError(t, os.WriteFile(filepath.Join(nothing, name), []byte(text), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(programDir, name), []byte(text), 0o600))
 	}
 	for _, platform := range platforms {
-		binaries = append(binaries, build(t, nothing, platform, "0"))
+		binaries = append(binaries, build(t, programDir, platform, "0"))
 	}
 	dir := t.TempDir()
 	image := filepath.Join(dir, "image")
@@ -97,7 +99,7 @@ func build(t *testing.T, dir, platform, cgo string) (binary string) {
 	return binary
 }
 
-// published returns the contents of the release files, keyed by name.
+// published runs release.sh and returns the contents of the release files, keyed by name.
 func published(t *testing.T, r release, binaries []string) map[string]string {
 	t.Helper()
 	require.NoError(t, r.write("../..", binaries))
@@ -127,7 +129,7 @@ func TestReleaseHasAllFilesAndTheSameBytesEachTime(t *testing.T) {
 	assert.Equal(t, first, published(t, r, binaries))
 }
 
-// unpacked returns the files in an archive and their headers.
+// unpacked returns the contents of the files in an archive, keyed by name, and their headers.
 func unpacked(t *testing.T, packed string) (files map[string]string, headers []*tar.Header) {
 	t.Helper()
 	plain, err := gzip.NewReader(strings.NewReader(packed))
@@ -146,7 +148,7 @@ func unpacked(t *testing.T, packed string) (files map[string]string, headers []*
 	}
 }
 
-func TestReleaseArchivesHaveNothingOfThisMachine(t *testing.T) {
+func TestReleaseArchives_doNotDependOnTheMachine(t *testing.T) {
 	r, binaries := prepared(t)
 	all := published(t, r, binaries)
 	for i, platform := range platforms {
@@ -176,7 +178,7 @@ func TestReleaseArchivesHaveNothingOfThisMachine(t *testing.T) {
 func TestReleaseRejectsABinaryThatNeedsACLibrary(t *testing.T) {
 	r, _ := prepared(t)
 	dir := t.TempDir()
-	require.NoError(t, os.CopyFS(dir, os.DirFS(nothing)))
+	require.NoError(t, os.CopyFS(dir, os.DirFS(programDir)))
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "linux_amd64")))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "c.go"), []byte("package main\n\nimport \"C\"\n"), 0o600))
 	require.ErrorContains(t, r.write("../..", []string{build(t, dir, "linux_amd64", "1")}), "is built with CGO_ENABLED=1")
@@ -255,8 +257,8 @@ func TestReleaseManifestIsInstalledByKrew(t *testing.T) {
 	assert.Contains(t, string(printed), "kubectl etcd [flags] COMMAND")
 }
 
-// brewing installs our formula in the same way as Homebrew: it selects the archive for the platform, unpacks it, and
-// runs install, which copies the files.
+// brewing is a Ruby program that does with our formula what Homebrew would do: it selects the archive for a platform
+// and runs install. Instead of copying files, it prints their names.
 //
 //go:embed testdata/brewing.rb
 var brewing string
@@ -264,7 +266,7 @@ var brewing string
 func TestReleaseFormulaInstallsOnEachPlatform(t *testing.T) {
 	ruby, err := exec.LookPath("ruby")
 	if err != nil {
-		t.Skip("SKIPPED: there is no ruby")
+		t.Skip("SKIPPED: ruby is not installed")
 	}
 	r, binaries := prepared(t)
 	all := published(t, r, binaries)
@@ -286,7 +288,7 @@ func TestReleaseFormulaInstallsOnEachPlatform(t *testing.T) {
 		}
 	}
 	for _, once := range []string{"on_macos do", "on_linux do"} {
-		assert.Equal(t, 1, strings.Count(all["etcd-wrapper.rb"], once), "brew audit refuses a second %s", once)
+		assert.Equal(t, 1, strings.Count(all["etcd-wrapper.rb"], once), "brew audit rejects a second %s block", once)
 	}
 }
 
@@ -332,7 +334,7 @@ func TestReleaseChecksumsAndSignature(t *testing.T) {
 	}
 	checked, err := in("", "sha256sum", "--check", "--strict", "SHA256SUMS")
 	require.NoError(t, err, checked)
-	assert.Equal(t, len(all)-2, strings.Count(checked, ": OK"), "all files except the checksums and their signature")
+	assert.Equal(t, len(all)-2, strings.Count(checked, ": OK"), "all files except SHA256SUMS and its signature must have a checksum")
 
 	public, err := os.ReadFile(r["KEY"] + ".pub")
 	require.NoError(t, err)
@@ -342,7 +344,7 @@ func TestReleaseChecksumsAndSignature(t *testing.T) {
 	verified, err := in(all["SHA256SUMS"], "ssh-keygen", verify...)
 	require.NoError(t, err, verified)
 	_, err = in(strings.Replace(all["SHA256SUMS"], "a", "b", 1), "ssh-keygen", verify...)
-	require.Error(t, err, "the signature does not match other checksums")
+	require.Error(t, err, "the signature must not match changed checksums")
 
 	again := published(t, r, binaries)
 	assert.Equal(t, all, again)
