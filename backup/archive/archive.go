@@ -25,7 +25,8 @@ import (
 var (
 	// ErrForeign reports that an object belongs to another cluster.
 	ErrForeign = errors.New("cluster ID mismatch")
-	// ErrNotKept reports that a target cannot be restored. The message lists the available targets.
+	// ErrNotKept reports that a target cannot be restored. The message describes the restore points that are
+	// available.
 	ErrNotKept = errors.New("not available")
 	// ErrHole reports that segments are not contiguous.
 	ErrHole = errors.New("gap in the chain")
@@ -131,12 +132,12 @@ func (r *objectStore) mismatchError(name string) error {
 }
 
 // otherClusterError reports that an object belongs to another cluster.
-func (r *objectStore) otherClusterError(name, of, instead string) error {
-	return fmt.Errorf("%s in %s: %w: found %s, expected %s", name, r.store, ErrForeign, of, instead)
+func (r *objectStore) otherClusterError(name, found, expected string) error {
+	return fmt.Errorf("%s in %s: %w: found %s, expected %s", name, r.store, ErrForeign, found, expected)
 }
 
-// selectError returns the first non-nil error, but gives priority to format.ErrUntrusted, because an untrusted
-// object may be intact.
+// selectError returns the first error that is not nil, but prefers format.ErrUntrusted: an untrusted object may be
+// intact, so trusting its key may be enough to restore it.
 func selectError(a, b error) error {
 	if errors.Is(b, format.ErrUntrusted) && !errors.Is(a, format.ErrUntrusted) {
 		return b
@@ -154,8 +155,8 @@ func MaxTime(a, b time.Time) time.Time {
 
 // A Fault is an error caused by an object that is missing or cannot be verified.
 type Fault struct {
-	Object string          // object name; empty if the object does not exist
-	From   format.Position // everything before this position has been read; zero for a full snapshot
+	Object string          // object name; empty if no object starts at From
+	From   format.Position // first position that cannot be read; zero if the full snapshot itself cannot be read
 	Err    error
 }
 
@@ -190,7 +191,8 @@ func (f faultList) errorOf(object string) error {
 	return nil
 }
 
-// Origin is the first position of a restored generation that has no full snapshot yet.
+// Origin is the next position of a generation without full snapshots. If such a generation ends, the end marker is
+// stored at this position.
 var Origin = format.Position{Revision: 1}
 
 // A lastRead caches the last manifest of an object, or the error from verifying the object. If an object is replaced,
@@ -325,7 +327,7 @@ func ParseObject(level Level, name string) (start, next format.Position, err err
 		next, err = format.ParsePosition(second)
 	}
 	if err == nil && next.Compare(start) <= 0 {
-		err = fmt.Errorf("invalid object name %q: end precedes start", name)
+		err = fmt.Errorf("invalid object name %q: the end must be after the start", name)
 	}
 	return start, next, err
 }

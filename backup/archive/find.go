@@ -42,24 +42,24 @@ type Path struct {
 	Revision   int64     // later rows are ignored
 	Time       time.Time // time at which Revision was current, if known
 	PastEnd    error     // why later backups cannot be read; nil if there are none or the target is not the latest revision
-	Reported   int64     // highest revision in the object names of the generation; only set for the latest revision
+	Reported   int64     // highest revision in the generation's object names; 0 unless Target.Latest
 
 	// Fetched, if not nil, is called by Read with the number of bytes read. Callers set Fetched after Find has
 	// returned.
 	Fetched func(bytes int)
 
 	end    format.Position // the path ends before this position; zero if only Revision limits the path
-	found  bool            // returned by Find
+	found  bool            // Find returned the path; false if the caller created it for a single full snapshot
 	chain  []Object        // objects from Full to the end of the chain
 	target Target
 	faults faultList // objects that the path must avoid
 }
 
-// Lost returns the number of revisions after the end of the path that appear in object names but cannot be read. The
-// actual number may be higher: see PastEnd.
+// Lost returns the number of revisions that object names show but that cannot be read, because they are after the end
+// of the path. The actual number may be higher, because the name of a segment does not contain its last revision.
 func (p Path) Lost() int64 { return max(0, p.Reported-p.Revision) }
 
-// truncate returns the readable part of a path.
+// truncate returns the part of a path before end, where a fault was found. The fault must be the last one in known.
 func (p Path) truncate(end format.Position, known faultList) Path {
 	p.Revision, p.end, p.faults, p.PastEnd = end.Revision-1, end, known, known[len(known)-1].Err
 	p.Objects = slices.DeleteFunc(slices.Clone(p.Objects), func(o Object) bool { return o.Start.Compare(end) >= 0 })
@@ -88,8 +88,8 @@ func (r *Reader) find(ctx context.Context, target Target, known faultList) (Path
 		if !errors.As(err, &fault) {
 			return path, err
 		}
-		more, another := known.add(fault)
-		if !another {
+		more, added := known.add(fault)
+		if !added {
 			return path, err
 		}
 		known = more
@@ -237,8 +237,8 @@ func (r *Reader) Fallback(ctx context.Context, path Path, cause error) (Path, er
 	if !errors.As(cause, &fault) {
 		return Path{}, cause
 	}
-	known, another := path.faults.add(fault)
-	if !another {
+	known, added := path.faults.add(fault)
+	if !added {
 		return Path{}, cause
 	}
 	if !path.found {
@@ -276,8 +276,8 @@ func (r *Reader) fallbackFull(ctx context.Context, path Path, known faultList) (
 // endOfTime is later than any marker.
 var endOfTime = time.Unix(1<<40, 0)
 
-// markerBefore returns the last marker up to a time in the objects after a path's full snapshot. The full snapshot
-// is treated as a marker one second after the snapshot's time.
+// markerBefore returns the last marker up to a time in the objects after a path's full snapshot. The full snapshot is
+// treated as a marker at ValidFrom, because the snapshot's time is truncated to seconds.
 func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (known format.Marker, err error) {
 	known = format.Marker{Revision: path.Full.Revision, Time: path.Full.ValidFrom()}
 	times := make([]time.Time, len(path.chain)) // times of the first markers; zero for an object without markers
@@ -303,7 +303,7 @@ func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (kno
 		if found.From.After(t) {
 			break
 		}
-		if marker, is := found.Record.(*format.Marker); is && !marker.Time.After(t) && marker.Revision > known.Revision {
+		if marker, ok := found.Record.(*format.Marker); ok && !marker.Time.After(t) && marker.Revision > known.Revision {
 			known = *marker
 		}
 	}
@@ -320,14 +320,14 @@ func lastIndex[T any](all []T, fits func(T) bool) int {
 	return -1
 }
 
-// clockTolerance is the largest clock difference that is ignored.
+// clockTolerance is the largest difference between a marker's time and the object's creation time that is ignored.
 const clockTolerance = time.Minute
 
-// countByStoreClock returns the number of objects that existed at t according to the store's clock, or count if
-// that is larger. count is based on markers; if it is smaller, the clock of the member that wrote the objects was
-// ahead, or the store's clock is wrong. The store's clock is used only if consecutive objects have the same marker
-// time: marker times never decrease, so after a member's clock was ahead, other members repeat its marker time
-// until their own clocks catch up.
+// countByStoreClock returns the number of objects that existed at t. The argument count is that number according to
+// the markers, which is too low if the clock of the member that wrote the objects was ahead. In that case, the
+// creation times according to the store's clock are used instead. The case is recognized by consecutive objects with
+// the same marker time: marker times never decrease, so after a member's clock was ahead, other members repeat its
+// last marker time until their own clocks catch up. Without such objects, the store's clock may be the wrong one.
 func countByStoreClock(objects []Object, times []time.Time, count int, t time.Time) int {
 	for i := count + 1; i < len(objects); i++ {
 		if times[i].Equal(times[i-1]) && times[i].Sub(objects[i].Modified) > clockTolerance {

@@ -18,11 +18,11 @@ import (
 type Full struct {
 	format.Heading
 	Cluster    string          `json:"cluster"`           // cluster ID
-	Generation int             `json:"generation"`        //
+	Generation int             `json:"generation"`        // number of the generation
 	Revision   int64           `json:"revision"`          // read in the same transaction as the database
 	Next       format.Position `json:"next"`              // position of the next segment
 	Behind     *Link           `json:"behind,omitempty"`  // end of the previous chain if this snapshot starts a new chain; nil otherwise and for the first chain
-	Session    string          `json:"session,omitempty"` // writer process (random, hexadecimal)
+	Session    string          `json:"session,omitempty"` // ID of the writer process (random, hexadecimal)
 	Compacted  int64           `json:"compacted"`         // etcd's scheduled compaction, read in the same transaction; 0 if none
 	Time       time.Time       `json:"time"`              // time of the transaction, truncated to seconds
 	Chain      format.Digest   `json:"chain"`             // digest of the chain at Revision, or format.Seed if the snapshot starts a chain
@@ -64,9 +64,9 @@ const maxCompression = 32 << 10
 func (f Full) check() error {
 	switch {
 	case f.Cluster == "" || f.Generation <= 0 || f.Revision <= 0:
-		return fmt.Errorf("full snapshot at revision %d has no cluster or generation", f.Revision)
+		return fmt.Errorf("full snapshot at revision %d has no valid cluster, generation or revision", f.Revision)
 	case !f.Next.Valid() || f.Next.Revision > f.Revision+1:
-		return fmt.Errorf("full snapshot at revision %d has an invalid next position: %s", f.Revision, f.Next)
+		return fmt.Errorf("full snapshot at revision %d has an invalid or too high next position: %s", f.Revision, f.Next)
 	case f.Data.Bytes <= 0 || f.Database.Bytes <= 0 || f.Database.Bytes/maxCompression > f.Data.Bytes:
 		return fmt.Errorf("full snapshot at revision %d has implausible sizes: data %d bytes, database %d bytes", f.Revision, f.Data.Bytes, f.Database.Bytes)
 	}
@@ -75,7 +75,8 @@ func (f Full) check() error {
 
 // PutData compresses, encrypts and stores the database of a full snapshot and returns the manifest for Commit.
 // PutData sets Heading, Data, Database, Encrypted and, if zero, Next. After an error, callers must retry with a later
-// Time, which changes the name, because encrypting the database again yields different bytes.
+// Time, so that the object gets another name: encrypting the database again yields different bytes, which cannot be
+// stored under the same name.
 func (a *Archive) PutData(ctx context.Context, full Full, database io.Reader) (Full, error) {
 	full = a.withDefaults(full)
 	var err error
@@ -133,7 +134,7 @@ func (a *Archive) SealSnapshot(into io.Writer, database func(to io.Writer) (byte
 	return body, errors.Join(err, sealed.Close())
 }
 
-// putStream stores the output of fill.
+// putStream stores the output of fill as an object.
 func (a *Archive) putStream(ctx context.Context, name string, fill func(io.Writer) error) (format.Body, error) {
 	reader, writer := io.Pipe()
 	var filling sync.WaitGroup
@@ -198,11 +199,11 @@ func (s *snapshot) Read(p []byte) (int, error) {
 func (s *snapshot) Close() error { return errors.Join(s.plain.Close(), s.content.Close()) }
 
 // An endReader returns an error if data is left after the expected end.
-type endReader struct{ of io.Reader }
+type endReader struct{ source io.Reader }
 
 func (n endReader) Read([]byte) (int, error) {
 	var one [1]byte
-	read, err := n.of.Read(one[:])
+	read, err := n.source.Read(one[:])
 	if read > 0 {
 		err = format.Damaged(errors.New("unexpected trailing data"))
 	}
@@ -269,7 +270,8 @@ func (r *objectStore) result(ctx context.Context, name string) (Result, error) {
 	return result, err
 }
 
-// RestoreTests returns the verifiable restore tests of a generation since the given time, oldest first.
+// RestoreTests returns the verifiable results of restore tests that included segments, oldest first. Results from
+// before the given time are left out.
 func (r *objectStore) RestoreTests(ctx context.Context, generation int, since time.Time) (tests []Result, err error) {
 	prefix := testPrefix(generation)
 	for object, err := range r.store.List(ctx, prefix, prefix+since.UTC().Format(nameTime)) {
@@ -317,8 +319,8 @@ func (f StoredFull) rejectReason() error {
 }
 
 // A Link ties a full snapshot that starts a new chain to the end of the previous chain. The full snapshot is ignored
-// until an empty segment at the position of the link names the snapshot. A generation that has ended has no such
-// position, so no chain can start in it.
+// until an empty segment at the position of the link names the snapshot. The end marker of a generation occupies that
+// position, so no chain can start after the end.
 type Link struct {
 	format.Position
 	Before format.Digest `json:"before"` // digest of the chain at that position
@@ -329,14 +331,14 @@ type Link struct {
 func (r *objectStore) listSnapshots(ctx context.Context, generation int) (fulls []StoredFull, orphans []store.Object, err error) {
 	prefix := fullPrefix(generation)
 	var waiting []store.Object // data objects that are listed before their manifests
-	of := ""
+	current := ""
 	for object, err := range r.store.List(ctx, prefix, "") {
 		if err != nil {
 			return nil, nil, err
 		}
 		label, part, _ := strings.Cut(strings.TrimPrefix(object.Name, prefix), "/")
-		if label != of {
-			orphans, waiting, of = append(orphans, waiting...), nil, label
+		if label != current {
+			orphans, waiting, current = append(orphans, waiting...), nil, label
 		}
 		revision, at, err := ParseFullName(label)
 		if err != nil || part != "manifest.json" {

@@ -38,7 +38,8 @@ func (x index) walk(from format.Start, trust bool) *walk {
 	return &walk{index: x, trust: trust, Start: from}
 }
 
-// steps yields consecutive objects. If an object cannot be read, steps yields the error.
+// steps yields consecutive objects. If a request fails, steps yields the error. If the next object cannot be verified
+// or does not continue the sequence, steps stops and sets Err.
 func (w *walk) steps(ctx context.Context) iter.Seq2[step, error] {
 	return func(yield func(step, error) bool) {
 		for first := w.Position; ; {
@@ -73,7 +74,8 @@ func (w *walk) steps(ctx context.Context) iter.Seq2[step, error] {
 	}
 }
 
-// read returns the last manifest of an object that continues the sequence.
+// read returns the last manifest of an object, or an error if the object does not continue the sequence. If the walk
+// trusts the names of merged objects, read returns no manifest for them.
 func (w *walk) read(ctx context.Context, object Object) (*format.Manifest, error) {
 	if err := w.index.faults.errorOf(object.Name()); err != nil {
 		return nil, err
@@ -102,7 +104,8 @@ func (w *walk) moveTo(object *Object, last *format.Manifest) {
 	w.Start, object.Next = last.Start(), last.Next()
 }
 
-// isOnlyName reports whether not even the first manifest of a merged object can be verified.
+// isOnlyName reports whether a merged object has nothing but a valid name: its first manifest cannot be verified
+// either.
 func (r *objectStore) isOnlyName(ctx context.Context, object Object) bool {
 	_, err := r.firstManifest(ctx, object)
 	return NotVerified(err)
@@ -177,8 +180,8 @@ func (r *objectStore) verifiedIndex(ctx context.Context, objects []Object, clust
 	}
 }
 
-// maxTrusted is the maximum size in bytes of a merged object that is used without reading its manifests. An
-// inflated size in a listing would make every volume appear too small.
+// maxTrusted is the maximum size in bytes of a merged object that is used without reading its manifests. Larger
+// objects are read, because an inflated size in a listing would make every volume appear too small for a restore.
 const maxTrusted = 1 << 30
 
 // mustRead reports whether an object must be read to find its end, because its name does not include the end or no
@@ -270,15 +273,14 @@ func (h Head) Newest() (newest format.Manifest) {
 func (h Head) Ending() *format.Ending { return h.Newest().Ends }
 
 // IsNewer reports whether the head is newer than a segment that would be stored at the head's position. Rows are
-// ordered by revision, but a segment without rows may contain leases or users from an earlier leader or a lagging
-// member.
+// ordered by revision, but a segment without rows may come from an earlier leader or a lagging member. Its leases or
+// users must not replace newer ones.
 func (h Head) IsNewer(next format.Manifest) bool {
 	return next.Rows == 0 && (next.Term < h.Newest().Term || next.Applied != 0 && next.Applied < h.Applied)
 }
 
-// Head finds the end of a generation by listing the objects after the newest full snapshot and reading a few
-// manifests. If the object at the end cannot be verified, Damaged contains the reason. If no full snapshot can be
-// verified, Head returns an error.
+// Head finds the end of a generation by listing its objects and reading a few manifests. If the object at the end
+// cannot be verified, Damaged contains the reason. If no full snapshot can be verified, Head returns an error.
 func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
 	return retryList(func() (Head, error) {
 		fulls, _, err := r.listSnapshots(ctx, generation)
@@ -289,7 +291,8 @@ func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
 	})
 }
 
-// retryList calls look again if an object was merged and deleted after it was listed and before it was read.
+// retryList calls look, and calls it again if an object was not found because it was merged and deleted after it had
+// been listed.
 func retryList[T any](look func() (T, error)) (seen T, err error) {
 	for range maxListings {
 		if seen, err = look(); !errors.Is(err, store.ErrNotFound) {
@@ -299,7 +302,8 @@ func retryList[T any](look func() (T, error)) (seen T, err error) {
 	return seen, err
 }
 
-// headFrom returns the head based on the given full snapshots. fulls must not contain snapshots that cannot be used.
+// headFrom returns the head of a generation, based on the newest full snapshot in fulls that can be verified and
+// whose link, if any, is valid.
 func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFull) (Head, error) {
 	if len(fulls) == 0 {
 		return r.headWithoutFull(ctx, generation)
@@ -318,10 +322,10 @@ func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFul
 		return Head{}, err
 	}
 	if head.Segment == nil && full.Behind != nil {
-		switch counts, err := r.checkLink(ctx, full, &head); {
+		switch usable, err := r.checkLink(ctx, full, &head); {
 		case err != nil:
 			return Head{}, err
-		case !counts:
+		case !usable:
 			return r.headFrom(ctx, generation, slices.DeleteFunc(fulls, func(f StoredFull) bool { return f.Name() == full.Name() }))
 		case head.Ending() != nil:
 			return head, nil
@@ -331,6 +335,8 @@ func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFul
 }
 
 // lastVerified advances the head from the full snapshot to the end of a verifiable object, preferably the last one.
+// The search skips twice as many objects after each failure, so that many unverifiable objects cost only a few
+// requests.
 func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 	after := head.Position
 	candidates := x.candidates(after)
@@ -369,9 +375,9 @@ func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) 
 	return head, nil
 }
 
-// PastAll returns the first position after all objects of a generation that end at or before a revision, according
-// to their names. A writer that has reached this revision calls PastAll if Head does not find a verifiable full
-// snapshot.
+// PastAll returns the first position after all objects of a generation that end at or before a revision, according to
+// their names. If Head does not find a verifiable full snapshot, a writer that has reached this revision starts a new
+// chain at that position.
 func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (past format.Position, err error) {
 	fulls, _, err := r.listSnapshots(ctx, generation)
 	if err != nil {
@@ -434,8 +440,10 @@ func (h Head) Next(generation Generation) Link {
 }
 
 // checkLink reports whether a full snapshot that starts a chain can be used. The snapshot cannot be used if the
-// previous chain continues at the position of the link, or if the object at that position cannot be verified.
-func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (counts bool, err error) {
+// previous chain continues at the position of the link, or if the object at that position cannot be verified. If the
+// position is still free, checkLink sets head.Unlinked. If the generation ended there, checkLink sets head.Segment to
+// the end marker.
+func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (usable bool, err error) {
 	there, err := r.Manifest(ctx, full.Generation, full.Behind.Position)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -453,8 +461,8 @@ func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (counts b
 	}
 }
 
-// headWithoutFull returns the head of a generation without a full snapshot. A generation may end without a full
-// snapshot.
+// headWithoutFull returns the head of a generation without a full snapshot: an empty head, or the end marker if the
+// generation has ended.
 func (r *Reader) headWithoutFull(ctx context.Context, generation int) (Head, error) {
 	there, err := r.Manifest(ctx, generation, Origin)
 	if err == nil && there.Ends != nil {
@@ -505,7 +513,8 @@ func (a *Archive) conflictError(generation Generation, there format.Manifest) er
 	return fmt.Errorf("generation %d in %s: %w", generation.Number, a.store, why)
 }
 
-// putEmpty creates an empty segment, unless an equivalent segment exists.
+// putEmpty creates a segment without rows. If the position is taken, putEmpty returns nil if same accepts the
+// existing segment, and ErrMoved or ErrEnded otherwise.
 func (a *Archive) putEmpty(ctx context.Context, generation Generation, at Link, source format.Source, same func(there format.Manifest) bool) error {
 	builder, err := format.NewSegmentBuilder(a.keys, format.Start{
 		Cluster: generation.Cluster, Generation: generation.Number, Position: at.Position, Before: at.Before,
@@ -532,8 +541,9 @@ func (a *Archive) putEmpty(ctx context.Context, generation Generation, at Link, 
 	return a.conflictError(generation, there)
 }
 
-// LastAdded returns the creation time of the last object in a generation according to the store's clock, or the zero
-// time if that object has already been merged.
+// LastAdded returns the creation time of the last object in a generation according to the store's clock. If the last
+// segment has already been merged and deleted, LastAdded returns the time of the full snapshot or, if that is missing
+// too, of the generation.
 func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head) (time.Time, error) {
 	names := []string{generationName(generation.Number)}
 	if head.Full != nil {

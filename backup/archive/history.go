@@ -28,7 +28,7 @@ type GenerationContents struct {
 	Objects []Object       // objects of all levels, ordered by first position
 	Chains  []Chain        // oldest first
 	Orphans []store.Object // data without a manifest, from incomplete full snapshots
-	Ignored error          // why an object that no other object refers to was ignored; nil if none was
+	Ignored error          // why an unverifiable object after the last chain was ignored; nil if there is none
 }
 
 // Newest returns the newest generation, or nil if there is none.
@@ -253,12 +253,12 @@ func (x index) split(ctx context.Context, fulls []StoredFull) (chains []Chain, e
 func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, covered int, err error) {
 	first := fulls[0]
 	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.ValidFrom(), End: first.ValidFrom(), end: first.Next}
-	walk, another := x.walk(first.Start(), true), false
+	walk, restarts := x.walk(first.Start(), true), false // restarts: another chain starts at the end
 	for next, failed := range walk.steps(ctx) {
 		if err = failed; err != nil {
 			break
 		}
-		if another, err = x.startsChain(ctx, next, chain.end, fulls); another || err != nil {
+		if restarts, err = x.startsChain(ctx, next, chain.end, fulls); restarts || err != nil {
 			break
 		}
 		chain.Objects, chain.end = append(chain.Objects, next.Object), next.Next
@@ -282,7 +282,7 @@ func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, cove
 		full := &fulls[i]
 		starts := full.Next != first.Next && full.StartsChain()
 		if order := full.Next.Compare(chain.end); full.Err == nil && (order > 0 || order == 0 && starts) {
-			another = another || order == 0
+			restarts = restarts || order == 0
 			break
 		}
 		covered++
@@ -294,7 +294,7 @@ func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, cove
 			chain.To, chain.End, chain.certain = max(chain.To, full.Revision), MaxTime(chain.End, full.Time), MaxTime(chain.certain, full.Time)
 		}
 	}
-	if chain.To = max(chain.To, chain.end.Revision-1); !another {
+	if chain.To = max(chain.To, chain.end.Revision-1); !restarts {
 		chain.PastEnd = walk.Err
 	}
 	return chain, covered, nil
@@ -335,8 +335,9 @@ func (r *objectStore) IsCrossed(ctx context.Context, full Full) (crossed bool, e
 	return crossed, err
 }
 
-// findMissing returns ErrHole if the generation continues between the end of a chain and bound. Objects that cannot
-// be verified are ignored.
+// findMissing returns ErrHole as hole if a verifiable object starts after the end of a chain and before bound (or
+// anywhere after the end if bound is zero). Objects that cannot be verified do not count; ignored is the reason for
+// one of them.
 func (x index) findMissing(ctx context.Context, chain Chain, bound format.Position) (hole, ignored, err error) {
 	for _, object := range x.objects {
 		if object.Start.Compare(chain.end) <= 0 || !bound.IsZero() && object.Start.Compare(bound) >= 0 {

@@ -39,7 +39,7 @@ type Generation struct {
 	Restore        string    `json:"restore,omitempty"`      // ID of the requested restore; empty if the restore recovered lost data
 	Restored       []string  `json:"restored,omitempty"`     // IDs of previous restores, whose generations may have been deleted
 	Adopted        []string  `json:"adopted,omitempty"`      // owners that took over the store with --adopt in this or an earlier generation
-	Session        string    `json:"session,omitempty"`      // process that started the generation (random, hexadecimal)
+	Session        string    `json:"session,omitempty"`      // ID of the process that started the generation
 	Created        time.Time `json:"created"`
 
 	signed bool
@@ -54,7 +54,7 @@ const (
 // created the generation. Repeated calls by the same session are safe.
 func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) error {
 	generation.Heading = newHeader(generationKind)
-	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // distinguishes two stores with the same cluster ID
+	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // distinguishes repeated creations
 	err := a.putStatement(ctx, generationName(generation.Number), generation)
 	if errors.Is(err, store.ErrExists) && generation.Session != "" {
 		if there, failed := a.Generation(ctx, generation.Number); failed == nil && there.Session == generation.Session {
@@ -89,34 +89,35 @@ func (r *objectStore) Generation(ctx context.Context, number int) (Generation, e
 	name := generationName(number)
 	line, err := r.readStatement(ctx, name, generationKind, &generation)
 	generation.signed = format.Signed(line)
-	if err == nil && (generation.Number != number || generation.Cluster == "" || generation.check()) {
+	if err == nil && (generation.Number != number || generation.Cluster == "" || generation.isInconsistent()) {
 		err = r.mismatchError(name)
 	}
 	return generation, err
 }
 
-// check returns an error if fields are inconsistent.
-func (g Generation) check() bool {
+// isInconsistent reports whether fields contradict each other.
+func (g Generation) isInconsistent() bool {
 	return g.Parent < 0 || g.Parent >= g.Number || g.ParentRevision < 0 || g.Parent == 0 && g.ParentRevision > 0
 }
 
 // maxRestoreIDs limits the number of restore IDs that a generation records.
 const maxRestoreIDs = 100
 
-// Restores returns the IDs of the restores that created the generations, newest last.
+// Restores returns the IDs of the restores that created the generations and their predecessors, newest last.
 func Restores(generations []Generation) []string {
-	ids := unique(generations, func(g Generation) []string { return append(slices.Clone(g.Restored), g.Restore) })
+	ids := collect(generations, func(g Generation) []string { return append(slices.Clone(g.Restored), g.Restore) })
 	return ids[max(0, len(ids)-maxRestoreIDs):]
 }
 
 // Adoptions returns the owners that have adopted the store.
 func Adoptions(generations []Generation) []string {
-	return unique(generations, func(g Generation) []string { return g.Adopted })
+	return collect(generations, func(g Generation) []string { return g.Adopted })
 }
 
-func unique(generations []Generation, of func(Generation) []string) (all []string) {
+// collect returns the distinct values of all generations.
+func collect(generations []Generation, values func(Generation) []string) (all []string) {
 	for _, g := range generations {
-		for _, one := range of(g) {
+		for _, one := range values(g) {
 			if one != "" && !slices.Contains(all, one) {
 				all = append(all, one)
 			}
@@ -134,7 +135,8 @@ const (
 	Renewal = Margin / 4
 )
 
-// A Reservation states that no client has received a higher revision.
+// A Reservation states that no client of the cluster has received a higher revision, so that a restore knows which
+// revisions it must skip.
 type Reservation struct {
 	format.Heading
 	Cluster    string    `json:"cluster"`
@@ -208,7 +210,7 @@ func reservationName(revision int64) string {
 // the data does not belong to a store, for example because it was written by stock etcd or restored by etcdutl.
 type Identity struct {
 	Cluster    string          `json:"cluster"`           // cluster ID from cluster.json
-	Generation int             `json:"generation"`        //
+	Generation int             `json:"generation"`        // number of the generation
 	Position   format.Position `json:"position,omitzero"` // last known end of this data's backups
 	Session    string          `json:"session,omitempty"` // last process that wrote backups of this data
 }
@@ -231,21 +233,21 @@ func (i Identity) String() string {
 }
 
 // ReadIdentity returns the identity of the data in a data directory, or the zero value if there is no identity file.
-func ReadIdentity(dataDir string) (is Identity, err error) {
+func ReadIdentity(dataDir string) (identity Identity, err error) {
 	content, err := disk.ReadHere(filepath.Join(dataDir, IdentityFile), identityLimit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Identity{}, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(content, &is)
+		err = json.Unmarshal(content, &identity)
 	}
-	if err == nil && (is.Cluster == "" || is.Generation <= 0) {
+	if err == nil && (identity.Cluster == "" || identity.Generation <= 0) {
 		err = errors.New("cluster or generation is missing")
 	}
 	if err != nil {
 		return Identity{}, fmt.Errorf("cannot read the cluster identity from %s: %w", filepath.Join(dataDir, IdentityFile), err)
 	}
-	return is, nil
+	return identity, nil
 }
 
 // Write durably stores the identity and creates the data directory if necessary.
@@ -409,9 +411,10 @@ func (r *Reader) readGenerations(ctx context.Context) (l Lineage, err error) {
 	return l, err
 }
 
-// checkSuccessor returns an error if a generation must not follow the newest one. If the newest generation has no
-// objects (for example, because it is being deleted), any generation with a statement may follow. If the end of the
-// newest generation cannot be verified, any generation may follow.
+// checkSuccessor checks whether the generation with the given number may follow the newest one. If the newest
+// generation has not ended, checkSuccessor returns a stray error, or format.ErrDamaged if the given generation has
+// backups. If the newest generation has no backups (for example, because it is being deleted), any generation with a
+// statement may follow. If the end of the newest generation cannot be verified, any generation may follow.
 func (r *Reader) checkSuccessor(ctx context.Context, newest Generation, number int, stated bool) (stray, err error) {
 	if newest.Number == 0 {
 		return nil, nil
@@ -437,7 +440,7 @@ func (r *Reader) checkSuccessor(ctx context.Context, newest Generation, number i
 // generationEnd returns the state of a generation's end, from the cache if the generation is known to have ended.
 func (r *Reader) generationEnd(ctx context.Context, generation Generation) (endState, error) {
 	id := generation.Cluster + " " + generation.Session + " " + generation.Created.String() // the store may have been emptied
-	if known, is := r.endings.Load(id); is {
+	if known, ok := r.endings.Load(id); ok {
 		return known.(endState), nil
 	}
 	end := endState{successor: maxGeneration + 1, stored: true}
@@ -460,11 +463,12 @@ type endState struct {
 	stored    bool // the generation has backups
 }
 
-// errFirstNameless is ErrNameless for a store whose only generation is generation 1.
+// errFirstNameless is ErrNameless for a store whose only generation is generation 1, so that Create can write the
+// missing generation.json again.
 var errFirstNameless = fmt.Errorf("%w", ErrNameless)
 
 // checkNames returns ErrNameless if the newest generation with objects has backups but no statement. Older
-// generations may be partially deleted.
+// generations without a statement are ignored, because they may be partially deleted.
 func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int) error {
 	if nameless == 0 || len(all) > 0 && nameless < all[len(all)-1].Number {
 		return nil
@@ -545,8 +549,9 @@ func (r *Reader) FirstPrefix(ctx context.Context) (string, error) {
 }
 
 // LastNamed returns the highest revision that appears in the object names of the newest generation. If the newest
-// generation has no backups yet, LastNamed returns the revision that was restored to create it. The result is not
-// verified and may be too low, because the name of the last segment does not contain the segment's end.
+// generation has no backups yet, LastNamed returns the revision at which the restored cluster started, which it
+// derives from the highest reservation. The result is not verified and may be too low, because the name of the last
+// segment does not contain the segment's end.
 func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	numbers, err := r.generationNumbers(ctx)
 	if err != nil || len(numbers) == 0 {
@@ -557,7 +562,7 @@ func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	if err != nil || last > 0 || newest < 2 {
 		return last, err
 	}
-	reserved, err := r.listReserved(ctx) // the newest restore reserved revisions above the restored one
+	reserved, err := r.listReserved(ctx) // the restore reserved Margin revisions for the new cluster
 	if err != nil || len(reserved) == 0 {
 		return 0, err
 	}

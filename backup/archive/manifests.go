@@ -182,7 +182,7 @@ func (r *objectStore) lastManifest(ctx context.Context, object Object) (*format.
 	return last.manifest, last.err
 }
 
-// A partReader reads an object in parts, which allows callers to seek.
+// A partReader reads an object in parts. Callers can change offset to skip a part of the object.
 type partReader struct {
 	ctx    context.Context
 	store  store.Store
@@ -208,8 +208,8 @@ func (p *partReader) Read(into []byte) (n int, err error) {
 }
 
 const (
-	maxFirstTries = 6                      // attempts before the first byte
-	maxTries      = 12                     // attempts after the first byte, within about two minutes
+	maxFirstTries = 6                      // consecutive retries before the first byte
+	maxTries      = 12                     // consecutive retries after the first byte, within about two minutes
 	firstPause    = 100 * time.Millisecond // doubles after each attempt
 	maxPause      = 30 * time.Second
 )
@@ -264,7 +264,8 @@ func (f *objectReader) Read(p []byte) (int, error) {
 	}
 }
 
-// retry waits before the next attempt, and reports whether there should be one.
+// retry waits before the next attempt. It returns false if the error is not temporary or the number of retries is
+// exhausted.
 func (f *objectReader) retry(err error) bool {
 	tries := maxTries
 	if f.offset == 0 {

@@ -15,7 +15,7 @@ import (
 
 // A Reading is the result of reading a path.
 type Reading struct {
-	Revision  int64            // revision of the last row, or of the full snapshot
+	Revision  int64            // revision of the last row, or of the full snapshot if there are no rows
 	Chain     format.Digest    // digest at the end of the last segment
 	Buckets   []*format.Bucket // buckets that changed since the full snapshot, up to the last segment that ends at or before Path.Revision
 	Compacted int64            // etcd's scheduled compaction at that point
@@ -99,7 +99,7 @@ func (w *readingWalk) relist() error {
 	return err
 }
 
-// readObject reads an object if the object exists.
+// readObject reads the segments of an object. opened is false if the object does not exist or cannot be opened.
 func (w *readingWalk) readObject(object Object) (opened bool, err error) {
 	content, err := Fetch(w.ctx, w.reader.store, object.Name())
 	if err != nil {
@@ -208,13 +208,13 @@ func (r *Reader) Recorded(ctx context.Context, path Path, name string) (*format.
 		}
 		var stated *format.Bucket
 		for found, err := range r.records(ctx, object, path.Generation) {
-			bucket, is := found.Record.(*format.Bucket)
+			bucket, ok := found.Record.(*format.Bucket)
 			switch {
 			case Unusable(err):
 				return nil, nil
 			case err != nil:
 				return nil, err
-			case is && bucket.Name == name && max(found.End, found.Position.Revision) > path.Revision:
+			case ok && bucket.Name == name && max(found.End, found.Position.Revision) > path.Revision:
 				stated = bucket
 			case found.Record == nil:
 				if left--; stated != nil || left == 0 {
@@ -226,12 +226,13 @@ func (r *Reader) Recorded(ctx context.Context, path Path, name string) (*format.
 	return nil, nil
 }
 
-// Grace is the minimum time before the sources of a merged object are deleted. HeadValid is the maximum age of a
-// writer's head. A writer whose head is older must call Head before it writes, because the next position may have
-// been merged. Uploads that take longer than half of Grace are checked. Faster uploads finish before another segment
-// at the same position can be deleted.
 const (
-	Grace     = 5 * time.Minute
+	// Grace is the minimum time before the sources of a merged object are deleted. A segment that is uploaded in
+	// less than half of Grace is stored before another segment at the same position can be merged and deleted.
+	// PutStored checks slower uploads.
+	Grace = 5 * time.Minute
+	// HeadValid is the maximum age of a writer's head. A writer whose head is older must call Head before it writes,
+	// because another segment at the next position may have been merged and deleted.
 	HeadValid = time.Minute
 )
 
@@ -266,7 +267,7 @@ func (r *objectStore) verifiedOverlaps(ctx context.Context, objects []Object, pa
 		if object.Level == Segment || !object.contains(part.Start) && !part.contains(object.Start) {
 			continue
 		}
-		_, err := r.lastManifest(ctx, object) // adds the manifest to the cache
+		_, err := r.lastManifest(ctx, object) // cached, so that an unverifiable object is not read again each time
 		merged := Merged{Object: object}
 		if err == nil {
 			merged.Segments, err = r.VerifyObject(ctx, object)

@@ -20,19 +20,19 @@ type Deletion struct {
 	Locked  int   `json:"locked"`  // number of items that could not be deleted because they are locked
 }
 
-// Execute deletes the items of the plan, oldest first, and calls gone (unless nil) for each deleted item. Before the
-// first deletion, Execute reads the full snapshots on which the deletions depend. The error is store.ErrDenied if
+// Execute deletes the items of the plan, oldest first, and calls deleted (unless nil) for each deleted item. Before
+// the first deletion, Execute reads the full snapshots on which the deletions depend. The error is store.ErrDenied if
 // deletions are not permitted. A plan may be executed again after a crash, and concurrently by multiple processes.
-func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) (done Deletion, err error) {
-	goes := p.Deletes()
-	if len(goes) == 0 {
+func (p Plan) Execute(ctx context.Context, a *archive.Archive, deleted func(Item)) (done Deletion, err error) {
+	items := p.Deletes()
+	if len(items) == 0 {
 		return done, nil
 	}
-	if err := p.verify(ctx, a); err != nil {
+	if err := p.checkRequired(ctx, a); err != nil {
 		return done, fmt.Errorf("nothing was deleted: %w", err)
 	}
 	run := execution{ctx: ctx, store: a.Store(), done: &done}
-	for _, item := range goes {
+	for _, item := range items {
 		names, err := run.names(item)
 		if err == nil {
 			err = run.delete(names...)
@@ -48,24 +48,24 @@ func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) 
 		if item.Kind == Full {
 			run.fulls = append(run.fulls, item.Name)
 		}
-		if gone != nil {
-			gone(item)
+		if deleted != nil {
+			deleted(item)
 		}
 	}
 	newest := archive.GenerationPrefix(p.Items[len(p.Items)-1].Generation) // the newest generation comes last
-	ofNone := func(name string) bool { return run.isOrphaned(name, p) }
-	return done, errors.Join(run.sweep(newest+"verified/", ofNone), run.sweep(newest+"tested/", p.ofOldTest))
+	isOrphaned := func(name string) bool { return run.isOrphaned(name, p) }
+	return done, errors.Join(run.sweep(newest+"verified/", isOrphaned), run.sweep(newest+"tested/", p.isOldTest))
 }
 
-// verify reads the full snapshots on which the deletions depend.
-func (p Plan) verify(ctx context.Context, a *archive.Archive) error {
+// checkRequired returns an error unless the full snapshots on which the deletions depend can be read.
+func (p Plan) checkRequired(ctx context.Context, a *archive.Archive) error {
 	for _, item := range p.Items {
 		if !item.proof || item.Goes {
 			continue
 		}
 		full, err := a.Full(ctx, item.Generation, item.Name)
 		if err == nil {
-			err = present(ctx, a.Store(), archive.DataName(item.Generation, item.Name), full.Data.Bytes)
+			err = checkPresent(ctx, a.Store(), archive.DataName(item.Generation, item.Name), full.Data.Bytes)
 		}
 		if err != nil {
 			return fmt.Errorf("cannot read required full snapshot %s: %w", item.Name, err)
@@ -74,8 +74,8 @@ func (p Plan) verify(ctx context.Context, a *archive.Archive) error {
 	return nil
 }
 
-// present checks that an object is complete by reading its last byte.
-func present(ctx context.Context, s store.Store, name string, size int64) error {
+// checkPresent checks that an object is complete by reading its last byte.
+func checkPresent(ctx context.Context, s store.Store, name string, size int64) error {
 	reader, err := s.Get(ctx, name, max(size-1, 0), 1)
 	if err != nil {
 		return err
@@ -140,8 +140,8 @@ func (e *execution) isOrphaned(name string, p Plan) bool {
 	return slices.Contains(e.fulls, full) || err == nil && at.Before(p.From) && !slices.ContainsFunc(p.Items, known)
 }
 
-// ofOldTest reports whether a result belongs to a restore test from more than a week before the point-in-time window.
-func (p Plan) ofOldTest(name string) bool {
+// isOldTest reports whether a result belongs to a restore test from more than a week before the point-in-time window.
+func (p Plan) isOldTest(name string) bool {
 	at, err := time.Parse("20060102T150405Z.json", name)
 	return err == nil && at.Before(p.From.Add(-week))
 }
@@ -164,7 +164,7 @@ const (
 	// be up to skew in the future.
 	skew = 15 * time.Minute
 	// quiet is the time without new backups after which nothing is deleted.
-	quiet = day
+	quiet = day // unless the point-in-time window is longer
 )
 
 // check returns the messages of failed safety checks. If any check fails, nothing is deleted.
@@ -255,7 +255,7 @@ func checkList(facts Facts, g archive.GenerationContents) string {
 		last = g.Chains[len(g.Chains)-1]
 	}
 	switch {
-	case last.PastEnd != nil: // a gap before a later chain is permanent
+	case last.PastEnd != nil: // earlier chains are not checked, because gaps between chains are permanent
 		return fmt.Sprintf("cannot read revisions after %d: %s", last.To, last.PastEnd)
 	case last.To < facts.Known:
 		return fmt.Sprintf("the listing ends at revision %d, but revision %d was uploaded", last.To, facts.Known)

@@ -36,7 +36,7 @@ type Merger struct {
 
 // object caches facts about a stored object.
 type object struct {
-	hole  bool      // the next object does not continue from this object
+	hole  bool      // a group that starts with this object cannot be merged
 	since time.Time // when a merged object was first seen, according to the monotonic clock
 
 	// Content of the object, known once the object has been merged or read completely.
@@ -84,7 +84,7 @@ func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
 // round holds the state of one call to Run.
 type round struct {
 	*Merger
-	levels  map[archive.Level][]archive.Object // existing objects
+	levels  map[archive.Level][]archive.Object // existing objects by level
 	deleted map[string]bool                    // deleted sources by name
 	done    Merged
 	refused int   // number of locked objects
@@ -134,7 +134,8 @@ func (r *round) merge(ctx context.Context, step step) error {
 	return nil
 }
 
-// clear deletes the sources of merged objects, oldest first.
+// clear deletes the sources of merged objects, oldest first. Sources are kept until the merged object has been known
+// for archive.Grace, because readers and writers may still use them.
 func (r *round) clear(ctx context.Context, step step) error {
 	r.refused = 0 // the segments may be locked even if the older minutes are not
 	for _, merged := range r.mergedObjects(step.from) {
@@ -145,7 +146,7 @@ func (r *round) clear(ctx context.Context, step step) error {
 		due := r.clock().Sub(to.since) >= archive.Grace
 		level := r.levels[step.from]
 		for _, source := range Covered(level, merged) {
-			if source.Start == level[len(level)-1].Start || r.deleted[source.Name()] { // the newest object leads to the end of the chain
+			if source.Start == level[len(level)-1].Start || r.deleted[source.Name()] { // the newest object, which Head reads first
 				continue
 			}
 			if !due {
@@ -208,7 +209,7 @@ func (m *Merger) lookup(one archive.Object) *object {
 // out, because another merger may have grouped the objects differently. objects must be sorted by position. Segments
 // are covered if they start within the merged object, because a merged object always ends at the end of a segment.
 func Covered(objects []archive.Object, merged archive.Object) []archive.Object {
-	from := func(start format.Position) int { // a locked bucket may contain hundreds of thousands of objects
+	from := func(start format.Position) int { // binary search: a locked store may have 100,000s of objects
 		index, _ := slices.BinarySearchFunc(objects, start, func(o archive.Object, at format.Position) int { return o.Start.Compare(at) })
 		return index
 	}

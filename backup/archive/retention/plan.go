@@ -61,7 +61,7 @@ type Facts struct {
 	RestoreTests []archive.Result // restore tests of the newest generation; only the last one matters
 	Now          time.Time        // according to this machine's clock
 	Store        time.Time        // time according to the store's clock at Now
-	Known        int64            // revision known to be stored in the newest generation; 0 if unknown
+	Known        int64            // revision that was stored in the newest generation before the listing; 0 if unknown
 }
 
 // A Plan lists the items to delete and to keep. Execute executes the plan.
@@ -92,11 +92,11 @@ type Item struct {
 	Revision   int64     `json:"revision,omitempty"` // revision of the full snapshot, or first revision of the segments
 	Objects    int       `json:"objects,omitempty"`  // number of objects; 0 if unknown
 	Bytes      int64     `json:"bytes"`              // size in the store, if known
-	Goes       bool      `json:"goes"`
-	Why        string    `json:"why"` // reason, as a clause
+	Goes       bool      `json:"goes"`               // the plan deletes the item
+	Why        string    `json:"why"`                // reason, as a clause
 
 	names []string // object names of segments and remains
-	proof bool     // deletions of other items depend on this full snapshot
+	proof bool     // other items may only be deleted if this full snapshot can be read
 }
 
 // Deletes returns the items to delete, in order, or nil if a safety check has failed.
@@ -113,7 +113,8 @@ func (p Plan) Deletes() (items []Item) {
 // this duration.
 const slack = 5 * time.Minute
 
-// remainsAfter is the maximum duration of an upload, even if the writer is suspended.
+// remainsAfter is the minimum age, relative to the start of the point-in-time window, at which data without a
+// manifest is deleted. No upload takes longer, even if the writer is suspended.
 const remainsAfter = day
 
 // Make returns the plan for the given policy and facts.
@@ -379,7 +380,7 @@ const (
 	week = 7 * day
 
 	longestPoints = 10 * 365 * day
-	mostFulls     = 10_000 // limit per kind
+	mostFulls     = 10_000 // maximum of hourly, daily and weekly
 )
 
 // A Policy defines which backups are kept. The zero value does not require any backups.
@@ -421,8 +422,8 @@ func ParsePolicy(text string) (policy Policy, err error) {
 func parsePoints(text string) (time.Duration, error) {
 	points, err := time.ParseDuration(text)
 	for unit, length := range map[string]time.Duration{"d": day, "w": week} {
-		number, is := strings.CutSuffix(text, unit)
-		if n, failed := strconv.Atoi(number); is && failed == nil && n >= 0 && n <= int(longestPoints/length) {
+		number, ok := strings.CutSuffix(text, unit)
+		if n, failed := strconv.Atoi(number); ok && failed == nil && n >= 0 && n <= int(longestPoints/length) {
 			points, err = time.Duration(n)*length, nil
 		}
 	}
