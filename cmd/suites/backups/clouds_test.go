@@ -21,8 +21,8 @@ import (
 type cloud struct {
 	server      func(t *testing.T) *url.URL
 	bucket      func(t *testing.T, endpoint *url.URL, name string) // creates a bucket
-	url         string                                             // format of --backup-store URLs
-	credentials []string                                           // environment variables that the cloud's own tools use
+	url         string                                             // format of the --backup-store URL
+	credentials []string                                           // environment variables for the program
 }
 
 var clouds = map[string]cloud{
@@ -56,19 +56,19 @@ type service struct {
 
 func (c cloud) start(t *testing.T) *service {
 	t.Helper()
-	return (&service{cloud: c, endpoint: c.server(t)}).another(t)
+	return (&service{cloud: c, endpoint: c.server(t)}).withNewProxy(t)
 }
 
-// another returns the same server behind a second proxy.
-func (s *service) another(t *testing.T) *service {
+// withNewProxy returns the same server behind another proxy, whose faults do not affect the users of the first one.
+func (s *service) withNewProxy(t *testing.T) *service {
 	t.Helper()
 	return &service{cloud: s.cloud, endpoint: s.endpoint, proxy: storetest.NewProxy(t, s.endpoint)}
 }
 
-// depot returns a depot for a bucket. It creates the bucket if necessary.
+// depot returns a depot in a bucket, which need not exist yet. The program connects to it through the proxy.
 func (s *service) depot(bucket string) depot {
 	to := func(endpoint *url.URL) string { return fmt.Sprintf(s.url, bucket, url.QueryEscape(endpoint.String())) }
-	return depot{url: to(s.endpoint), through: to(s.proxy.Endpoint)}
+	return depot{url: to(s.endpoint), proxied: to(s.proxy.Endpoint)}
 }
 
 func (s *service) make(t *testing.T, bucket string) {

@@ -16,18 +16,18 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// cluster is three members that share a store, together with the clients that write to them.
+// A cluster has three members that share a store, and a client that writes to them until stopWriters is called.
 type cluster struct {
 	depot
 	t    *testing.T
 	pods []*harness.Pod
 	runs []*harness.Run
 
-	quiet func() // stops the clients
+	stopWriters func()
 
 	mu    sync.Mutex
-	acked int64
-	known state
+	acked int64 // highest acknowledged revision
+	known state // values of the acknowledged writes
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -37,7 +37,7 @@ func newCluster(t *testing.T) *cluster {
 		p.Flags = append(p.Flags, c.flag(), "--backup-interval=200ms")
 	}
 	c.runs = harness.StartAll(c.pods)
-	c.quiet = c.startWriters()
+	c.stopWriters = c.startWriters()
 	return c
 }
 
@@ -81,20 +81,20 @@ func (c *cluster) acknowledged() int64 {
 	return c.acked
 }
 
-// awaitGrowth waits until the store contains a write made after the call to awaitGrowth.
+// awaitGrowth waits until the store contains a write that was acknowledged during the call.
 func (c *cluster) awaitGrowth() {
 	c.t.Helper()
 	from := c.acknowledged()
-	harness.Eventually(c.t, "etcd takes writes", func() bool { return c.acknowledged() > from })
+	harness.Eventually(c.t, "etcd acknowledges a write", func() bool { return c.acknowledged() > from })
 	from = c.acknowledged()
-	harness.Eventually(c.t, "the chain grows", func() bool { return c.head(c.t) >= from })
+	harness.Eventually(c.t, "the store contains the write", func() bool { return c.head(c.t) >= from })
 }
 
 // writer returns the index of the member that uploaded the newest segment.
 func (c *cluster) writer() int {
 	c.t.Helper()
 	var head archive.Head
-	harness.Eventually(c.t, "there is a segment", func() bool {
+	harness.Eventually(c.t, "the store contains a segment", func() bool {
 		var err error
 		head, err = c.archive(c.t).Head(c.t.Context(), 1)
 		return err == nil && head.Segment != nil
@@ -104,7 +104,7 @@ func (c *cluster) writer() int {
 			return i
 		}
 	}
-	require.FailNow(c.t, "nobody's", "%s", head.Segment.Member)
+	require.FailNow(c.t, "the newest segment was not uploaded by a running member", "member ID %s", head.Segment.Member)
 	return -1
 }
 
@@ -115,29 +115,29 @@ func memberID(p *harness.Pod) uint64 {
 	return reply.Header.MemberId
 }
 
-// pauseInUpload suspends a process while it is uploading a segment, and returns the path of the incomplete upload.
+// pauseInUpload suspends a process while it is uploading a segment, and returns the path of the temporary file.
 func (c *cluster) pauseInUpload(run *harness.Run) (draft string) {
 	c.t.Helper()
 	segments := filepath.Join(c.dir, "gen", "000001", "segment")
-	news := watchFolder(c.t, segments)
-	harness.Eventually(c.t, "it is paused in an upload", func() bool {
-		_, err := news.Read(make([]byte, 4096)) // blocks until a file has been created
+	created := watchFolder(c.t, segments)
+	harness.Eventually(c.t, "the process is suspended during an upload", func() bool {
+		_, err := created.Read(make([]byte, 4096)) // blocks until a file has been created
 		require.NoError(c.t, err)
 		run.Signal(syscall.SIGSTOP)
 		awaitStopped(run)
 		drafts, _ := filepath.Glob(filepath.Join(segments, ".new-*"))
-		if len(drafts) > 0 && !linked(drafts[0]) {
+		if len(drafts) > 0 && !isUploaded(drafts[0]) {
 			draft = drafts[0]
 			return true
 		}
-		run.Signal(syscall.SIGCONT) // the upload had already finished
+		run.Signal(syscall.SIGCONT) // the upload was already complete
 		return false
 	})
 	return draft
 }
 
-// requireOneChain stops all members and requires that the store holds a single chain that contains every acknowledged
-// write.
+// requireOneChain stops the given members, and requires that the store contains a single chain and that this chain
+// contains every acknowledged write.
 func (c *cluster) requireOneChain(stop ...*harness.Run) {
 	c.t.Helper()
 	for _, run := range stop {
@@ -151,7 +151,7 @@ func (c *cluster) requireOneChain(stop ...*harness.Run) {
 	assert.GreaterOrEqual(c.t, chains[0].To, c.acknowledged())
 	kept := c.keys(c.t, archive.Target{})
 	for key, value := range c.known {
-		require.Equal(c.t, value, kept[key], "the acknowledged write of %s is kept", key)
+		require.Equal(c.t, value, kept[key], "the store contains the acknowledged write of %s", key)
 	}
 }
 
@@ -159,7 +159,7 @@ func (c *cluster) requireOneChain(stop ...*harness.Run) {
 func (c *cluster) lead(member int) {
 	c.t.Helper()
 	wanted := memberID(c.pods[member])
-	harness.Eventually(c.t, "it leads", func() bool {
+	harness.Eventually(c.t, "the member is the leader", func() bool {
 		for _, p := range c.pods {
 			_, _ = p.Etcd().MoveLeader(c.t.Context(), wanted) // only the leader accepts the request
 		}

@@ -21,12 +21,13 @@ import (
 	"etcd-wrapper/backup/store/locate"
 )
 
-// depot is a backup store used by a test.
+// A depot is a backup store that tests read while the program writes to it.
 type depot struct {
-	url     string // --backup-store URL as used by the tests
-	through string // --backup-store URL passed to the program if it connects through a proxy
+	url     string // --backup-store URL
+	proxied string // --backup-store URL for a program that connects through a proxy; empty if there is no proxy
 
-	mount, dir string // the store's directory, and its parent, which the program must not create
+	mount string // for a store in a directory: the mount point of its volume, which the program must not create
+	dir   string // for a store in a directory: that directory, which is below mount
 }
 
 func newDepot(t *testing.T) depot {
@@ -37,7 +38,7 @@ func newDepot(t *testing.T) depot {
 	return depot{url: "file://" + dir, mount: mount, dir: dir}
 }
 
-func (d depot) flag() string { return "--backup-store=" + cmp.Or(d.through, d.url) }
+func (d depot) flag() string { return "--backup-store=" + cmp.Or(d.proxied, d.url) }
 
 func (d depot) store(t *testing.T) store.Store {
 	t.Helper()
@@ -51,7 +52,7 @@ func (d depot) archive(t *testing.T) *archive.Archive {
 	return archive.New(d.store(t), &format.Keys{})
 }
 
-// objects returns the size of every object, keyed by name.
+// objects returns the name and size of every object in the store.
 func (d depot) objects(t *testing.T) map[string]int64 {
 	t.Helper()
 	found := map[string]int64{}
@@ -62,7 +63,7 @@ func (d depot) objects(t *testing.T) map[string]int64 {
 	return found
 }
 
-// generation returns the store's only generation.
+// generation returns the store's generation, and fails the test if there is not exactly one.
 func (d depot) generation(t *testing.T) archive.GenerationContents {
 	t.Helper()
 	history, err := d.archive(t).History(t.Context())
@@ -81,7 +82,8 @@ func (d depot) head(t *testing.T) int64 {
 	return head.Revision()
 }
 
-// requireSound reads every chain to its end, requires that no segments overlap, and returns the chains.
+// requireSound requires that every chain and every full snapshot can be read completely and that no segments overlap.
+// It returns the chains.
 func (d depot) requireSound(t *testing.T) []archive.Chain {
 	t.Helper()
 	kept := d.generation(t)
@@ -121,7 +123,7 @@ func (d depot) requireDisjoint(t *testing.T, kept archive.GenerationContents) {
 			continue // merged and deleted in the meantime
 		}
 		require.NoError(t, err)
-		assert.LessOrEqual(t, next.Compare(object.Start), 0, "segment %s begins before its predecessor ends, at %s", object.Start, next)
+		assert.LessOrEqual(t, next.Compare(object.Start), 0, "the segment at position %s overlaps the previous one, which ends at %s", object.Start, next)
 		next = manifest.Next()
 	}
 }
@@ -129,16 +131,17 @@ func (d depot) requireDisjoint(t *testing.T, kept archive.GenerationContents) {
 // A state maps each key to its value.
 type state map[string]string
 
-// keys returns the state in the store as of the target.
+// keys reads the full snapshot and the segments from which a restore to the target is made, and returns the resulting
+// state.
 func (d depot) keys(t *testing.T, target archive.Target) state {
 	t.Helper()
 	from := d.archive(t)
 	path, err := from.Find(t.Context(), target)
 	require.NoError(t, err)
-	had := d.ofFull(t, path.Full)
-	_, err = from.Read(t.Context(), path, func(row format.Row) error { return had.take(row.Key, row.Value) })
+	restored := d.ofFull(t, path.Full)
+	_, err = from.Read(t.Context(), path, func(row format.Row) error { return restored.apply(row.Key, row.Value) })
 	require.NoError(t, err)
-	return had
+	return restored
 }
 
 func (d depot) ofFull(t *testing.T, full archive.Full) state {
@@ -156,9 +159,9 @@ func (d depot) ofFull(t *testing.T, full archive.Full) state {
 // ofSnapshot returns the state contained in a stock snapshot or a database file.
 func ofSnapshot(t *testing.T, path string) state {
 	t.Helper()
-	had := state{}
-	eachRow(t, path, func(k, v []byte) error { return had.take(k, v) })
-	return had
+	content := state{}
+	eachRow(t, path, func(k, v []byte) error { return content.apply(k, v) })
+	return content
 }
 
 // eachRow calls visit for each row in a database file. The file may also be a snapshot, which ends with a digest.
@@ -170,8 +173,8 @@ func eachRow(t *testing.T, path string, visit func(k, v []byte) error) {
 	require.NoError(t, db.View(func(tx *bolt.Tx) error { return tx.Bucket(schema.Key.Name()).ForEach(visit) }))
 }
 
-// take applies a row from etcd's "key" bucket to the state.
-func (s state) take(key, value []byte) error {
+// apply applies a row from etcd's "key" bucket to the state.
+func (s state) apply(key, value []byte) error {
 	var kv mvccpb.KeyValue
 	if err := kv.Unmarshal(value); err != nil {
 		return err

@@ -11,10 +11,10 @@ import (
 	"etcd-wrapper/backup/store/storetest"
 )
 
-// fault is a way to break a store and then repair it.
+// A fault breaks a store when it begins and repairs it when it ends.
 type fault struct{ begin, end func() error }
 
-// folderFaults returns the faults that can be injected into a folder.
+// folderFaults returns faults of a store in a directory: it is unmounted, or it cannot be written.
 func (m *member) folderFaults() []fault {
 	away := m.mount + ".away"
 	return []fault{
@@ -23,7 +23,7 @@ func (m *member) folderFaults() []fault {
 	}
 }
 
-// proxyFaults returns the faults that a proxy can inject.
+// proxyFaults returns faults of a server that the proxy simulates: errors, delays, lost replies and aborted transfers.
 func proxyFaults(proxy *storetest.Proxy) (all []fault) {
 	for _, faults := range []storetest.Faults{
 		{Status: http.StatusServiceUnavailable}, {Delay: 2 * time.Second}, {LostReplies: math.MaxInt}, {UploadLimit: 200}, {DownloadLimit: 200},
@@ -40,7 +40,7 @@ func proxyFaults(proxy *storetest.Proxy) (all []fault) {
 func (m *member) allow(mode fs.FileMode) error {
 	return filepath.WalkDir(m.mount, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
-			return nil // a file belonging to an incomplete upload may have been removed
+			return nil // an error means that the program has just removed a temporary file
 		}
 		return os.Chmod(path, mode)
 	})

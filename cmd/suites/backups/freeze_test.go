@@ -14,7 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Writes must not block while a defragmentation is waiting for open snapshots to be closed.
+// Clients must be able to write while a client reads a snapshot slowly and defragmentations and full snapshots are
+// requested, even though a defragmentation has to wait until the snapshot is closed.
 func TestFullSnapshot_duringDefragmentation(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -24,24 +25,24 @@ func TestFullSnapshot_duringDefragmentation(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	held, err := m.Etcd().Snapshot(ctx) // a slow client
+	snapshot, err := m.Etcd().Snapshot(ctx) // stays open, as for a slow client
 	require.NoError(t, err)
-	_, err = held.Read(make([]byte, 1))
+	_, err = snapshot.Read(make([]byte, 1))
 	require.NoError(t, err)
 
-	var asking sync.WaitGroup
+	var requests sync.WaitGroup
 	for range 3 {
-		asking.Go(func() { _, _ = m.Etcd().Defragment(ctx, m.Endpoint()) }) // the request may be rejected
-		asking.Go(func() { m.Begin("backup", "now").Wait() })
-		require.NoError(t, m.TryPut("key", "meanwhile", harness.Patience), "etcd takes writes")
+		requests.Go(func() { _, _ = m.Etcd().Defragment(ctx, m.Endpoint()) }) // the request may be rejected
+		requests.Go(func() { m.Begin("backup", "now").Wait() })
+		require.NoError(t, m.TryPut("key", "meanwhile", harness.Patience), "etcd acknowledges writes")
 	}
-	_, err = io.Copy(io.Discard, held)
+	_, err = io.Copy(io.Discard, snapshot)
 	require.NoError(t, err)
-	require.NoError(t, held.Close())
-	asking.Wait()
+	require.NoError(t, snapshot.Close())
+	requests.Wait()
 	require.NoError(t, m.TryPut("key", "afterwards", harness.Patience))
 	_, err = m.Etcd().Defragment(t.Context(), m.Endpoint())
-	require.NoError(t, err, "the snapshot is closed")
+	require.NoError(t, err, "no snapshot blocks the defragmentation")
 	run.Shutdown()
 	assert.Equal(t, "afterwards", m.keys(t, targetLatest)["key"])
 }

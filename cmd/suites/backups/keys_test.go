@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/backup/format/formattest"
 )
 
-// encryptedTo returns the flags that make the program encrypt and sign with the given keys.
+// encryptedTo returns flags with which the program encrypts, decrypts, signs and verifies backups with the given keys.
 func encryptedTo(pair formattest.Keys) []string {
 	return []string{
 		"--backup-recipients=" + pair.Recipients, "--backup-identities=" + pair.Identities,
@@ -25,7 +25,7 @@ func TestStore_otherKeysAreRefused(t *testing.T) {
 	plain := m.Flags
 	m.Flags = append(plain[:len(plain):len(plain)], encryptedTo(ours)...)
 	run := m.StartReady()
-	run.AwaitStored(m.write("key", "sealed by ours"))
+	run.AwaitStored(m.write("key", "encrypted with our keys"))
 	awaitBackupStatus(run, "the encrypted full snapshot passes its test restore", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
 	run.Shutdown()
 	before := files(t, m.dir)
@@ -38,13 +38,13 @@ func TestStore_otherKeysAreRefused(t *testing.T) {
 
 	m.Flags = append(plain[:len(plain):len(plain)], encryptedTo(ours)...)
 	again := m.StartReady()
-	again.AwaitStored(m.write("key", "with the right keys again"))
+	again.AwaitStored(m.write("key", "with our keys again"))
 	awaitBackupStatus(again, "backups continue", recovered)
 	again.Shutdown()
 	_, log, code := m.Begin("backup", "export", m.flag(), "--backup-trusted-keys="+ours.TrustedKeys, m.Dir+"/out").Wait()
 	assert.NotZero(t, code)
 	assert.Contains(t, log, "--backup-identities", "the error names the missing flag")
 	file := m.Dir + "/snapshot"
-	m.visit(append([]string{"backup", "export", m.flag(), file}, encryptedTo(ours)[1:2]...)...)
-	require.Equal(t, "with the right keys again", ofSnapshot(t, file)["key"])
+	m.command(append([]string{"backup", "export", m.flag(), file}, encryptedTo(ours)[1:2]...)...)
+	require.Equal(t, "with our keys again", ofSnapshot(t, file)["key"])
 }

@@ -20,11 +20,12 @@ const (
 	// lifetime is the number of cycles that share a volume and a store.
 	lifetime = 50
 	writers  = 4
-	// maxLag is the backup interval plus the time that two uploads take on an idle machine.
+	// maxLag is the age, as measured by a Watch, at which an acknowledged write must be in the store. It consists of
+	// the backup interval and the time for two uploads.
 	maxLag = 200*time.Millisecond + time.Second
 )
 
-// killedMember is a member that is killed repeatedly, together with the data that its clients have written.
+// A killedMember is a member that is killed repeatedly. It records the writes that etcd has acknowledged.
 type killedMember struct {
 	*member
 	dice   *rand.Rand
@@ -32,18 +33,18 @@ type killedMember struct {
 
 	mu    sync.Mutex
 	acked []ack // writes that were acknowledged in the current run
-	known state // acknowledged values, except for keys that a later request may have changed
-	count int
+	known state // last acknowledged value of each key; keys are missing if the outcome of the last write is unknown
+	count int   // number of acknowledged writes
 }
 
-// ack is a write that etcd has acknowledged.
+// An ack records when etcd acknowledged a write.
 type ack struct {
 	revision int64
 	since    harness.Watch
 }
 
-// TestCrashLoop_losesNothing kills the program at random times. In some cycles, the store becomes unreachable, and
-// sometimes recovers before the kill.
+// TestCrashLoop_losesNothing kills the program at random times. In some cycles, the store fails before the kill, and
+// in half of these it is also repaired before the kill.
 func TestCrashLoop_losesNothing(t *testing.T) {
 	t.Parallel()
 	killLoop(t, func(t *testing.T, _ int) *killedMember {
@@ -53,23 +54,23 @@ func TestCrashLoop_losesNothing(t *testing.T) {
 	})
 }
 
-// TestServers_crashLoopLosesNothing is like TestCrashLoop_losesNothing but uses a network store.
+// TestServers_crashLoopLosesNothing is like TestCrashLoop_losesNothing but uses an S3 server.
 func TestServers_crashLoopLosesNothing(t *testing.T) {
 	t.Parallel()
 	service := clouds["s3"].start(t)
 	killLoop(t, func(t *testing.T, number int) *killedMember {
-		way, bucket := service.another(t), fmt.Sprintf("bucket-%d", number)
-		way.make(t, bucket)
-		return newKilledMember(way.member(t, bucket, "--recover=never"), proxyFaults(way.proxy))
+		proxied, bucket := service.withNewProxy(t), fmt.Sprintf("bucket-%d", number)
+		proxied.make(t, bucket)
+		return newKilledMember(proxied.member(t, bucket, "--recover=never"), proxyFaults(proxied.proxy))
 	})
 }
 
 // killLoop runs all cycles in groups, each with its own volume and store.
-func killLoop(t *testing.T, begin func(t *testing.T, number int) *killedMember) {
+func killLoop(t *testing.T, newMember func(t *testing.T, number int) *killedMember) {
 	for done := 0; done < *cycles; done += lifetime {
 		t.Run(fmt.Sprintf("from %d", done), func(t *testing.T) {
 			t.Parallel()
-			v := begin(t, done/lifetime)
+			v := newMember(t, done/lifetime)
 			for cycle := range min(lifetime, *cycles-done) {
 				v.cycle(cycle)
 			}
@@ -84,7 +85,7 @@ func newKilledMember(m *member, faults []fault) *killedMember {
 	return &killedMember{member: m, dice: rand.New(rand.NewPCG(seed, seed)), faults: faults, known: state{}}
 }
 
-// cycle runs the program once and then kills it.
+// cycle runs the program once, kills it, and requires that the store contains the writes that must be in it.
 func (v *killedMember) cycle(cycle int) {
 	v.T.Helper()
 	run := v.Start()
@@ -101,27 +102,27 @@ func (v *killedMember) cycle(cycle int) {
 		v.Begin("backup", "now") // this command may be interrupted by the kill
 	}
 	v.sleep(run, time.Second)
-	var owed int64
+	var required int64
 	if v.dice.IntN(2) == 0 {
-		owed = v.breakStore(run)
+		required = v.breakStore(run)
 	} else {
-		owed = v.requiredRevision()
+		required = v.requiredRevision()
 		run.Kill()
 	}
 	stop()
-	assert.GreaterOrEqual(v.T, v.head(v.T), owed, "the store has all writes acknowledged more than maxLag before it failed, in cycle %d", cycle)
+	assert.GreaterOrEqual(v.T, v.head(v.T), required, "cycle %d: the store contains all writes acknowledged more than maxLag before the kill or the store's failure", cycle)
 }
 
 // breakStore makes the store fail, repairs it in half of the cycles, and then kills the program. It returns the
 // revision that the store must then contain.
-func (v *killedMember) breakStore(run *harness.Run) (owed int64) {
+func (v *killedMember) breakStore(run *harness.Run) (required int64) {
 	v.T.Helper()
 	fault := v.faults[v.dice.IntN(len(v.faults))]
-	owed = v.requiredRevision()
+	required = v.requiredRevision()
 	require.NoError(v.T, fault.begin())
 	v.sleep(run, time.Second)
-	back := v.dice.IntN(2) == 0
-	if back {
+	repaired := v.dice.IntN(2) == 0
+	if repaired {
 		require.NoError(v.T, fault.end())
 		v.sleep(run, time.Second)
 	}
@@ -130,10 +131,10 @@ func (v *killedMember) breakStore(run *harness.Run) (owed int64) {
 		v.sleep(run, 200*time.Millisecond)
 	}
 	run.Kill()
-	if !back {
+	if !repaired {
 		require.NoError(v.T, fault.end())
 	}
-	return owed
+	return required
 }
 
 // requiredRevision returns the latest revision acknowledged more than maxLag ago, which must be in the store by now.
@@ -168,7 +169,8 @@ func (v *killedMember) startWriting(cycle int) (stop func()) {
 	}
 }
 
-// change puts or deletes a key that no other client changes. If a request fails, its outcome is unknown.
+// change puts or deletes a key that no other client changes at the same time. If the request fails, its outcome is
+// unknown, so the key is no longer checked.
 func (v *killedMember) change(ctx context.Context, etcd *clientv3.Client, random *rand.Rand, key, value string) {
 	v.mu.Lock()
 	delete(v.known, key)
@@ -177,7 +179,7 @@ func (v *killedMember) change(ctx context.Context, etcd *clientv3.Client, random
 	if random.IntN(10) == 0 {
 		do, value = clientv3.OpDelete(key), ""
 	}
-	reply, err := etcd.Txn(ctx).Then(do, clientv3.OpPut("beside/"+key, value)).Commit()
+	reply, err := etcd.Txn(ctx).Then(do, clientv3.OpPut("copy/"+key, value)).Commit()
 	if err != nil {
 		return
 	}
@@ -186,8 +188,9 @@ func (v *killedMember) change(ctx context.Context, etcd *clientv3.Client, random
 	}
 }
 
-// acknowledge records an acknowledged write and reports whether the run has lasted long enough for the chain to grow.
-func (v *killedMember) acknowledge(revision int64, key, value string) (goesOn bool) {
+// acknowledge records an acknowledged write. It reports whether the first one of this run is so old that it must be in
+// the store, because only then may a client compact.
+func (v *killedMember) acknowledge(revision int64, key, value string) (mayCompact bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.known[key] = value
@@ -211,11 +214,11 @@ func (v *killedMember) stopAndVerify() {
 	run := v.StartReady()
 	v.write("the last", "write")
 	run.Shutdown()
-	had := ofSnapshot(v.T, v.DBPath())
+	inEtcd := ofSnapshot(v.T, v.DBPath())
 	for key, value := range v.known {
-		require.Equal(v.T, value, had[key], "etcd has the acknowledged write of %s", key)
+		require.Equal(v.T, value, inEtcd[key], "etcd has the acknowledged write of %s", key)
 	}
-	require.Equal(v.T, had, v.keys(v.T, targetLatest), "the store and etcd have the same keys")
+	require.Equal(v.T, inEtcd, v.keys(v.T, targetLatest), "the store and etcd have the same keys")
 	chains := v.requireSound(v.T)
-	v.T.Logf("%d acknowledged writes, none lost; %d chains, %d fulls", v.count, len(chains), len(v.generation(v.T).Fulls))
+	v.T.Logf("%d acknowledged writes, none lost; %d chains, %d full snapshots", v.count, len(chains), len(v.generation(v.T).Fulls))
 }

@@ -13,8 +13,8 @@ import (
 )
 
 var (
-	cycles = flag.Int("cycles", 5, "how often the crash loop kills etcd")
-	whole  = flag.Bool("whole", false, "run what takes longer, too")
+	cycles = flag.Int("cycles", 5, "number of times that the crash loop kills the program")
+	whole  = flag.Bool("whole", false, "also run the slow tests")
 )
 
 func TestMain(m *testing.M) {

@@ -20,10 +20,10 @@ type member struct {
 	depot
 }
 
-// newMember returns a member whose store is a subdirectory, as it would be on a mounted volume.
+// newMember returns a member whose store is a directory. Recovery is disabled, because it has a suite of its own.
 func newMember(t *testing.T, flags ...string) *member {
 	t.Helper()
-	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // recovery has its own suite
+	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...)
 }
 
 func newMemberOn(t *testing.T, d depot, flags ...string) *member {
@@ -43,9 +43,9 @@ func backupStatus(run *harness.Run) facts.Backups {
 }
 
 // awaitBackupStatus waits until the backup section of the status satisfies a condition.
-func awaitBackupStatus(run *harness.Run, what string, is func(facts.Backups) bool) {
+func awaitBackupStatus(run *harness.Run, what string, condition func(facts.Backups) bool) {
 	run.T.Helper()
-	harness.Eventually(run.T, what, func() bool { return is(backupStatus(run)) })
+	harness.Eventually(run.T, what, func() bool { return condition(backupStatus(run)) })
 }
 
 // write puts a key and returns the revision of the write.
@@ -58,30 +58,30 @@ func (m *member) write(key, value string) int64 {
 	return reply.Header.Revision
 }
 
-// visit runs a command, which must succeed, and returns its output.
-func (m *member) visit(args ...string) (out string) {
+// command runs a command, which must succeed, and returns its output.
+func (m *member) command(args ...string) (out string) {
 	m.T.Helper()
 	out, log, status := m.Begin(args...).Wait()
 	require.Zero(m.T, status, "%v: %s", args, log)
 	return out
 }
 
-// list returns the output of backup list.
-func (m *member) list() (seen backups.Listing) {
+// list returns the output of "backup list".
+func (m *member) list() (listing backups.Listing) {
 	m.T.Helper()
-	require.NoError(m.T, json.Unmarshal([]byte(m.visit("backup", "list", m.flag(), "-o", "json")), &seen))
-	return seen
+	require.NoError(m.T, json.Unmarshal([]byte(m.command("backup", "list", m.flag(), "-o", "json")), &listing))
+	return listing
 }
 
-// export runs backup export and returns the path of the snapshot.
+// export runs "backup export" and returns the path of the snapshot.
 func (m *member) export(to string) string {
 	m.T.Helper()
 	file := filepath.Join(m.T.TempDir(), "snapshot")
-	m.visit("backup", "export", m.flag(), "--to="+to, file)
+	m.command("backup", "export", m.flag(), "--to="+to, file)
 	return file
 }
 
-// restored returns a pod whose data was restored from a stock snapshot by etcdutl.
+// restored restores a snapshot with etcdutl and returns a pod with the resulting data.
 func restored(t *testing.T, snapshot string) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)

@@ -29,8 +29,9 @@ func watchFolder(t *testing.T, path string) *os.File {
 	return file
 }
 
-// linked reports whether an uploaded file has already been given its final name.
-func linked(path string) bool {
+// isUploaded reports whether the upload with the given temporary file is complete: the file has been linked to its
+// final name, or has been removed afterwards.
+func isUploaded(path string) bool {
 	info, err := os.Stat(path)
 	return err != nil || info.Sys().(*syscall.Stat_t).Nlink > 1
 }
@@ -60,7 +61,7 @@ func TestPausedWriter_isReplacedAndContinues(t *testing.T) {
 	harness.Eventually(t, "another member continues the chain", func() bool { return c.head(t) > position })
 	c.awaitGrowth()
 	paused.Signal(syscall.SIGCONT)
-	harness.Eventually(t, "the upload is complete", func() bool { return linked(draft) })
+	harness.Eventually(t, "the resumed upload is complete", func() bool { return isUploaded(draft) })
 	c.awaitGrowth()
 	assert.NotEqual(t, paused, c.runs[c.writer()], "the suspended member has lost leadership")
 	c.requireOneChain(c.runs...)
@@ -88,12 +89,12 @@ func TestLeaderWithoutStore_isReplaced(t *testing.T) {
 	c.pods[writer].Flags = append(c.pods[writer].Flags, "--backup-store=file:///nowhere/at/all")
 	c.runs[writer] = c.pods[writer].StartReady()
 	_, err := c.pods[writer].Etcd().MoveLeader(t.Context(), memberID(c.pods[writer]))
-	if err != nil { // only the leader does this
+	if err != nil { // the request has failed, so the member is not the leader yet
 		c.lead(writer)
 	}
 	c.awaitGrowth()
 	assert.NotEqual(t, writer, c.writer())
-	c.quiet() // the other members have exited, so they cannot upload writes that the leader still accepts
+	c.stopWriters() // otherwise, etcd could acknowledge writes while the members that can upload them are stopping
 	harness.Eventually(t, "all acknowledged writes are in the store", func() bool { return c.head(t) >= c.acknowledged() })
 	c.requireOneChain(c.runs[(writer+1)%3], c.runs[(writer+2)%3])
 }

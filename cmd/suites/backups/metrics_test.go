@@ -20,18 +20,18 @@ func TestBackupMetrics(t *testing.T) {
 	m := newMember(t)
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "value"))
-	awaitBackupStatus(run, "a full snapshot was test-restored", func(b facts.Backups) bool {
+	awaitBackupStatus(run, "a full snapshot has passed its test restore", func(b facts.Backups) bool {
 		return b.LastVerification != nil && b.Window != nil && b.LastFullSnapshot != nil
 	})
-	well := awaitMetrics(run, "problem 0", "lag_revisions 0", "lag_seconds 0", "writer 1", "last_verification_passed 1")
+	healthy := awaitMetrics(run, "problem 0", "lag_revisions 0", "lag_seconds 0", "writer 1", "last_verification_passed 1")
 	rename(t, m.mount, m.mount+".away")
-	m.write("key", "waits")
-	awaitBackupStatus(run, "the store is unreachable", func(b facts.Backups) bool { return hasProblem(b) && b.LagRevisions > 0 && b.SpoolBytes > 0 })
-	away := awaitMetrics(run, "problem 1")
+	m.write("key", "queued")
+	awaitBackupStatus(run, "the status reports that the store is unreachable", func(b facts.Backups) bool { return hasProblem(b) && b.LagRevisions > 0 && b.SpoolBytes > 0 })
+	failing := awaitMetrics(run, "problem 1")
 	rename(t, m.mount+".away", m.mount)
 	run.Shutdown()
 
-	for _, page := range []string{well, away} {
+	for _, page := range []string{healthy, failing} {
 		problems, err := promlint.New(strings.NewReader(page)).Lint()
 		require.NoError(t, err)
 		assert.Empty(t, problems)
@@ -47,16 +47,16 @@ func TestBackupMetrics(t *testing.T) {
 			assert.Contains(t, page, "\netcd_wrapper_backup_"+name+" ")
 		}
 	}
-	assert.NotContains(t, well, "backup_next_retry")
-	assert.Contains(t, away, "\netcd_wrapper_backup_next_retry_timestamp_seconds ")
-	assert.NotContains(t, away, "\netcd_wrapper_backup_lag_revisions 0\n")
-	assert.NotContains(t, away, "\netcd_wrapper_backup_spool_bytes 0\n")
+	assert.NotContains(t, healthy, "backup_next_retry")
+	assert.Contains(t, failing, "\netcd_wrapper_backup_next_retry_timestamp_seconds ")
+	assert.NotContains(t, failing, "\netcd_wrapper_backup_lag_revisions 0\n")
+	assert.NotContains(t, failing, "\netcd_wrapper_backup_spool_bytes 0\n")
 }
 
 // awaitMetrics polls the metrics until they contain all the given lines, and returns the metrics.
 func awaitMetrics(run *harness.Run, lines ...string) (page string) {
 	run.T.Helper()
-	harness.Eventually(run.T, "the metrics have "+strings.Join(lines, ", "), func() bool {
+	harness.Eventually(run.T, "the metrics contain "+strings.Join(lines, ", "), func() bool {
 		_, page = run.Request(http.MethodGet, "/metrics")
 		return !slices.ContainsFunc(lines, func(line string) bool { return !strings.Contains(page, "\netcd_wrapper_backup_"+line+"\n") })
 	})

@@ -24,9 +24,9 @@ func recovered(b facts.Backups) bool {
 func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 	m.T.Helper()
 	// wait for this problem, because the status may still show a previous one
-	awaitBackupStatus(run, "the status has the problem", func(b facts.Backups) bool { return hasProblem(b) && strings.Contains(b.Problem.Message, words) })
-	m.write("in trouble", "written all the same")
-	assert.False(m.T, backupStatus(run).Problem.NextRetry.IsZero(), "the status has the time of the next retry")
+	awaitBackupStatus(run, "the status shows the problem", func(b facts.Backups) bool { return hasProblem(b) && strings.Contains(b.Problem.Message, words) })
+	m.write("during the problem", "written")
+	assert.False(m.T, backupStatus(run).Problem.NextRetry.IsZero(), "the status shows the time of the next retry")
 	assert.Equal(m.T, 200, run.Readyz())
 	_, page := run.Request("GET", "/metrics")
 	assert.Contains(m.T, page, "etcd_wrapper_backup_problem 1")
@@ -42,13 +42,13 @@ func TestMissingFolder_isRetried(t *testing.T) {
 	away := m.mount + ".away"
 	rename(t, m.mount, away)
 	run := m.StartReady()
-	m.write("before", "the folder exists")
+	m.write("key", "before the folder exists")
 	m.requireServingWithProblem(run, m.mount)
 	assert.NoDirExists(t, m.mount, "no folder is created at the mount point")
 	rename(t, away, m.mount)
 	awaitBackupStatus(run, "backups continue", recovered)
 	run.Shutdown()
-	assert.Equal(t, "the folder exists", m.keys(t, targetLatest)["before"])
+	assert.Equal(t, "before the folder exists", m.keys(t, targetLatest)["key"])
 }
 
 // asUnprivilegedUser drops the capabilities that let root bypass file permissions.
@@ -76,13 +76,13 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	t.Parallel()
 	first := newMember(t)
 	run := first.StartReady()
-	first.write("whose", "the first one's")
+	first.write("owner", "first cluster")
 	run.Shutdown()
 	before := files(t, first.dir)
 
 	second := newMember(t)
-	second.StartReady().Shutdown() // has its own store directory
-	second.keepIn(first.depot)
+	second.StartReady().Shutdown() // uses a store of its own
+	second.useStore(first.depot)
 	other := second.StartReady()
 	second.requireServingWithProblem(other, "cluster ID mismatch")
 	assert.Regexp(t, "belongs to cluster [0-9a-f]{32}, but the data belongs to cluster [0-9a-f]{32}", backupStatus(other).Problem.Message)
@@ -95,35 +95,35 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
-	former := m.StartReady()
-	m.write("whose", "the first one's")
-	former.Shutdown()
+	firstRun := m.StartReady()
+	m.write("owner", "first cluster")
+	firstRun.Shutdown()
 	first := m.depot
 	before := files(t, first.dir)
 	require.NoError(t, os.RemoveAll(m.Volume))
-	m.keepIn(newDepot(t))
+	m.useStore(newDepot(t))
 	run := m.StartReady()
-	last := m.write("whose", "the second one's")
-	m.write("whose", "still")
+	last := m.write("owner", "second cluster")
+	m.write("owner", "still second cluster")
 	_, err := m.Etcd().Compact(t.Context(), last, clientv3.WithCompactPhysical())
 	require.NoError(t, err)
 	run.AwaitStored(last + 1)
 	run.Shutdown()
 
-	m.keepIn(first)
+	m.useStore(first)
 	again := m.StartReady()
 	m.requireServingWithProblem(again, "cluster ID mismatch")
 	again.Shutdown()
 	assert.Equal(t, before, files(t, first.dir), "the store is unchanged")
 }
 
-// keepIn makes subsequent runs use the given store.
-func (m *member) keepIn(elsewhere depot) {
-	m.depot = elsewhere
+// useStore makes subsequent runs use the given store.
+func (m *member) useStore(d depot) {
+	m.depot = d
 	m.Flags = append(m.Flags, m.flag())
 }
 
-// files returns the size of every file under a directory, keyed by path.
+// files returns the path and size of every file under a directory.
 func files(t *testing.T, dir string) map[string]int64 {
 	t.Helper()
 	found := map[string]int64{}
@@ -138,8 +138,7 @@ func files(t *testing.T, dir string) map[string]int64 {
 	return found
 }
 
-// The program must start a new chain if an administrator has deleted the backups or mounted an empty volume by
-// mistake.
+// If a user has deleted the backups or mounted an empty volume by mistake, the program must start a new chain.
 func TestEmptiedStore_startsNewChain(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -171,7 +170,7 @@ func TestDataOlderThanBackups(t *testing.T) {
 	rename(t, old, m.DataDir())
 
 	again := m.Start()
-	require.Equal(t, 70, again.Exit(harness.Patience), "a restored volume looks like a copy")
+	require.Equal(t, 70, again.Exit(harness.Patience), "the program exits because the data could be a copy that another process is using")
 	again.AwaitLine(harness.Line{"message": "another copy of this data is writing to the same backups", "level": "error"})
 	assert.Equal(t, kept, m.head(t))
 }

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// live sends every kind of client request.
-func (m *member) live() {
+// writeAllKinds changes etcd's keys with every kind of request: puts, deletions of ranges, transactions and leases.
+func (m *member) writeAllKinds() {
 	m.T.Helper()
 	etcd, ctx := m.Etcd(), m.T.Context()
 	for i := range 20 {
@@ -31,7 +31,7 @@ func (m *member) live() {
 	require.NoError(m.T, err)
 }
 
-// now returns the current state of etcd.
+// now returns the keys that etcd currently contains.
 func now(p *harness.Pod) state {
 	p.T.Helper()
 	reply, err := p.Etcd().Get(p.T.Context(), "", clientv3.WithPrefix())
@@ -51,23 +51,23 @@ func hash(p *harness.Pod, revision int64) uint32 {
 	return reply.Hash
 }
 
-// requireHash requires that a snapshot's hash matches the hash that etcd returned.
-func requireHash(t *testing.T, etcds uint32, snapshot string, revision int64) {
+// requireHash requires that a snapshot has the same KV hash that etcd returned for the revision.
+func requireHash(t *testing.T, want uint32, snapshot string, revision int64) {
 	t.Helper()
 	hash, err := restore.HashKV(t.Context(), snapshot, restore.HashRequest{Revision: revision})
 	require.NoError(t, err)
-	require.Equal(t, etcds, hash, "etcd's own hash at revision %d", revision)
+	require.Equal(t, want, hash, "hash at revision %d", revision)
 }
 
 func TestStop_uploadsAllAcknowledgedWrites(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
-	m.live()
+	m.writeAllKinds()
 	between := m.write("between", "1")
 	then, thenHash := now(m.Pod), hash(m.Pod, between)
 	m.write("between", "2")
-	last := m.write("last", "just before the end")
+	last := m.write("last", "just before the stop")
 	latest, latestHash := now(m.Pod), hash(m.Pod, last)
 	run.Shutdown()
 	assert.Len(t, run.Log.FindText("backups: all acknowledged writes are in the store"), 1)
@@ -101,7 +101,7 @@ func TestBackupCommands(t *testing.T) {
 	seen := m.list()
 	require.Len(t, seen.Generations, 1)
 	assert.Len(t, seen.Generations[0].Fulls, 2)
-	assert.Len(t, seen.Generations[0].Windows, 1, "the second full snapshot is part of the chain")
+	assert.Len(t, seen.Generations[0].Windows, 1, "the second full snapshot does not start a new chain")
 	_, page := run.Request("GET", "/metrics")
 	assert.Contains(t, page, "etcd_wrapper_backup_problem 0")
 	out, log, code := m.Begin("status", "-v").Wait()
@@ -111,9 +111,9 @@ func TestBackupCommands(t *testing.T) {
 
 	scratch := t.TempDir()
 	m.Env = append(m.Env, "TMPDIR="+scratch)
-	assert.Contains(t, m.visit("backup", "verify", m.flag()), "restored revision")
-	assert.Contains(t, m.visit("backup", "list", m.flag()), "last verified   yes")
-	assert.Contains(t, m.visit("backup", "prune", m.flag(), "--backup-keep=points=24h"), "deleted 0 objects")
+	assert.Contains(t, m.command("backup", "verify", m.flag()), "restored revision")
+	assert.Contains(t, m.command("backup", "list", m.flag()), "last verified   yes")
+	assert.Contains(t, m.command("backup", "prune", m.flag(), "--backup-keep=points=24h"), "deleted 0 objects")
 	left, err := os.ReadDir(scratch)
 	require.NoError(t, err)
 	assert.Empty(t, left)
@@ -124,7 +124,7 @@ func TestIdleCluster_sendsNoRequests(t *testing.T) {
 	m := newMember(t)
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "value"))
-	harness.Eventually(t, "the uploads of the start are complete", func() bool {
+	harness.Eventually(t, "nothing is uploaded for a second", func() bool {
 		before := len(m.generation(t).Objects)
 		waitFor(run, 1)
 		return len(m.generation(t).Objects) == before
@@ -132,25 +132,23 @@ func TestIdleCluster_sendsNoRequests(t *testing.T) {
 	run.Shutdown()
 }
 
-// waitFor waits for a number of seconds, as measured by a Watch.
+// waitFor waits until the given number of seconds has passed, as measured by a Watch.
 func waitFor(run *harness.Run, seconds float64) {
 	run.T.Helper()
 	watch := harness.StartWatch()
-	harness.Eventually(run.T, "time passes", func() bool { return watch.Duration().Seconds() > seconds })
+	harness.Eventually(run.T, fmt.Sprintf("%g s have passed", seconds), func() bool { return watch.Duration().Seconds() > seconds })
 }
 
 func TestRestarts_continueTheChain(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
-	for life := range 3 {
-		run := m.StartReady()
-		m.write("life", fmt.Sprint(life))
-		run.Shutdown()
+	for run := range 3 {
+		m.StartAndStop("run", fmt.Sprint(run))
 	}
 	chains := m.requireSound(t)
 	require.Len(t, chains, 1)
 	assert.Len(t, chains[0].Fulls, 1)
-	assert.Equal(t, state{"life": "2"}, m.keys(t, targetLatest))
+	assert.Equal(t, state{"run": "2"}, m.keys(t, targetLatest))
 }
 
 func TestRestore_usersAndLeases(t *testing.T) {
@@ -163,7 +161,7 @@ func TestRestore_usersAndLeases(t *testing.T) {
 	require.NoError(t, err)
 	_, err = etcd.Put(ctx, "leased", "key", clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
-	_, err = etcd.UserAdd(ctx, "somebody", "secret")
+	_, err = etcd.UserAdd(ctx, "user", "secret")
 	require.NoError(t, err)
 	run.Shutdown()
 
@@ -171,14 +169,14 @@ func TestRestore_usersAndLeases(t *testing.T) {
 	again := p.StartReady()
 	users, err := p.Etcd().UserList(ctx)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"somebody"}, users.Users)
+	assert.Equal(t, []string{"user"}, users.Users)
 	kept, err := p.Etcd().TimeToLive(ctx, lease.ID, clientv3.WithAttachedKeys())
 	require.NoError(t, err)
 	assert.Equal(t, [][]byte{[]byte("leased")}, kept.Keys)
 	again.Shutdown()
 }
 
-// Backups must continue after a restart even if etcd has leases or users but no keys.
+// If etcd has leases or users but no keys, a restart must continue the backups and must not look like a lost volume.
 func TestRestart_withoutKeys(t *testing.T) {
 	t.Parallel()
 	m := newMemberOn(t, newDepot(t))
@@ -192,8 +190,8 @@ func TestRestart_withoutKeys(t *testing.T) {
 		run.Shutdown()
 		assert.Len(t, run.Log.FindText("backups: all acknowledged writes are in the store"), 1)
 		m.generation(t) // fails if there is more than one generation
-		asides, err := filepath.Glob(m.DataDir() + ".aside-*")
+		preserved, err := filepath.Glob(m.DataDir() + ".aside-*")
 		require.NoError(t, err)
-		assert.Empty(t, asides)
+		assert.Empty(t, preserved)
 	}
 }

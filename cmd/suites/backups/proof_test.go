@@ -14,7 +14,7 @@ import (
 
 func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	t.Parallel()
-	m := newMember(t, "--backup-full-schedule=0 0 1 1 *") // never due during the test
+	m := newMember(t, "--backup-full-schedule=0 0 1 1 *") // January 1: not due during the test
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "value"))
 	awaitBackupStatus(run, "the full snapshot has passed its test restore", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
@@ -31,8 +31,8 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	assert.Contains(t, log, "not deleting any backups")
 
 	again := m.StartReady()
-	awaitBackupStatus(again, "the failed test restore is reported", func(b facts.Backups) bool { return b.LastVerification != nil && !b.LastVerification.Passed })
-	awaitBackupStatus(again, "another full snapshot is made and passes its test restore", func(b facts.Backups) bool {
+	awaitBackupStatus(again, "the status reports that the test restore failed", func(b facts.Backups) bool { return b.LastVerification != nil && !b.LastVerification.Passed })
+	awaitBackupStatus(again, "a new full snapshot passes its test restore", func(b facts.Backups) bool {
 		return b.LastFullSnapshot != nil && b.LastFullSnapshot.At.After(first.Time) && b.LastVerification != nil && b.LastVerification.Passed && b.LastVerification.Revision == b.LastFullSnapshot.Revision
 	})
 	assert.Contains(t, backupStatus(again).LastFullSnapshot.Reason, "restore test")
@@ -43,13 +43,13 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	assert.Equal(t, "value", ofSnapshot(t, m.export("latest"))["key"])
 }
 
-// --backup-interval is the time between consecutive uploads, so it must not delay the first upload after an idle
-// period.
+// --backup-interval is the minimum time between two uploads. It must not delay the first upload after an idle period,
+// so that a single write reaches the store immediately.
 func TestFirstWriteAfterIdleTime_isUploadedAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-interval=5m")
 	run := m.StartReady()
-	awaitBackupStatus(run, "there is a full snapshot", func(b facts.Backups) bool { return b.LastFullSnapshot != nil })
+	awaitBackupStatus(run, "the store contains a full snapshot", func(b facts.Backups) bool { return b.LastFullSnapshot != nil })
 	watch := harness.StartWatch()
 	run.AwaitStored(m.write("key", "value"))
 	assert.Less(t, watch.Duration(), time.Minute)

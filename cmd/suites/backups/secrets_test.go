@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// echoRequest rejects every request with a response that contains the request itself.
+// echoRequest rejects every request. The response contains the request's URL and headers, including the credentials.
 func echoRequest(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("X-Ms-Error-Code", "AuthenticationFailed")
@@ -31,7 +31,7 @@ func echoRequest(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "<Error><Code>AccessDenied</Code><Message>%s %v</Message></Error>", r.URL, r.Header)
 }
 
-// The program must never print the store's credentials, whatever the server replies.
+// The program must never print the store's credentials, even if the server includes them in an error message.
 func TestCredentials_areNeverPrinted(t *testing.T) {
 	t.Parallel()
 	pair := formattest.NewKeys(t)
@@ -59,7 +59,7 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 			map[string]string{"AZURE_STORAGE_KEY": "czNjcmV0LWF6dXJl"},
 			[]string{"czNjcmV0LWF6dXJl", "s3cret-azure", "SharedKey"},
 		},
-		"azblob with a signature": {
+		"azblob with a shared access signature": {
 			"azblob://container/p?account=account&endpoint=" + at,
 			map[string]string{"AZURE_STORAGE_SAS_TOKEN": "sv=2021-12-02&sig=s3cret-sas"},
 			[]string{"s3cret-sas", "sig="},
@@ -72,8 +72,8 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 				m.Env = append(m.Env, variable+"="+test.environment[variable])
 			}
 			all := m.Flags
-			m.Flags = all[:2] // keep only the configuration flags and use no store
-			m.StartAndStop()  // create data, because a member without data would wait for the store
+			m.Flags = all[:2] // only the flags for the configuration, without --backup-store
+			m.StartAndStop()  // create data: a member without data waits until the store is reachable
 			m.Flags = all
 			run := m.StartReady()
 			awaitBackupStatus(run, "the store rejects the request", hasProblem)
@@ -113,14 +113,14 @@ func TestFiles_permissions(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	m.withoutUmask()
-	there := m.found()
+	before := m.modes()
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "in the store"))
-	awaitBackupStatus(run, "a full snapshot was test-restored", func(b facts.Backups) bool { return b.LastVerification != nil })
+	awaitBackupStatus(run, "a full snapshot has passed its test restore", func(b facts.Backups) bool { return b.LastVerification != nil })
 	rename(t, m.mount, m.mount+".away")
-	m.write("key", "waits")
+	m.write("key", "queued")
 	awaitBackupStatus(run, "the change is in the spool", func(b facts.Backups) bool { return b.SpoolBytes > 0 && hasProblem(b) })
-	away := m.found()
+	unreachable := m.modes()
 	rename(t, m.mount+".away", m.mount)
 	awaitBackupStatus(run, "the change is uploaded", recovered)
 	out := filepath.Join(m.Dir, "made")
@@ -134,18 +134,18 @@ func TestFiles_permissions(t *testing.T) {
 		require.Zero(t, m.Run(args...).Exit(harness.Patience), "%v", args)
 	}
 	run.Shutdown()
-	require.NotEmpty(t, m.found()[filepath.Join(out, "restored", "member", "snap", "db")], "the restored database is among them")
-	for when, all := range map[string]map[string]fs.FileMode{"while the store is away": away, "in the end": m.found()} {
+	require.NotEmpty(t, m.modes()[filepath.Join(out, "restored", "member", "snap", "db")], "the restored database exists")
+	for when, all := range map[string]map[string]fs.FileMode{"while the store is unreachable": unreachable, "at the end": m.modes()} {
 		for path, mode := range all {
-			if _, before := there[path]; !before {
+			if _, existed := before[path]; !existed {
 				assert.Zero(t, mode.Perm()&0o077, "%s: %s %s", when, mode, path)
 			}
 		}
 	}
 }
 
-// found returns the modes of all files in the directories that the program writes to.
-func (m *member) found() map[string]fs.FileMode {
+// modes returns the modes of all files in the directories that the program writes to.
+func (m *member) modes() map[string]fs.FileMode {
 	m.T.Helper()
 	modes := map[string]fs.FileMode{}
 	for _, root := range []string{m.Dir, filepath.Dir(m.mount)} {

@@ -15,12 +15,13 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// memberWithData returns a member with recovery disabled that has already run without a store.
+// memberWithData returns a member whose recovery is disabled. It has already run without a store, so it starts even if
+// the store is unreachable.
 func (s *service) memberWithData(t *testing.T) *member {
 	t.Helper()
 	m := s.member(t, "bucket", "--recover=never")
 	all := m.Flags
-	m.Flags = m.Flags[:2] // keep only the configuration flags and use no store
+	m.Flags = m.Flags[:2] // only the flags for the configuration, without --backup-store
 	m.StartAndStop()
 	m.Flags = all
 	return m
@@ -33,19 +34,19 @@ func TestServers_outageIsReportedAndResolved(t *testing.T) {
 		run := m.StartReady()
 		m.requireServingWithProblem(run, "bucket not found")
 		service.make(t, "bucket")
-		awaitBackupStatus(run, "the bucket is found", recovered)
+		awaitBackupStatus(run, "backups start once the bucket exists", recovered)
 
 		for status, words := range map[int]string{
 			http.StatusServiceUnavailable: "store unavailable", http.StatusForbidden: "permission denied",
 		} {
 			service.proxy.Inject(storetest.Faults{Status: status})
-			m.write("refused", words)
+			m.write("rejected", words)
 			m.requireServingWithProblem(run, words)
 			service.proxy.Inject(storetest.Faults{})
 			awaitBackupStatus(run, "backups continue after "+words, recovered)
 		}
 		run.Shutdown()
-		require.Len(t, m.requireSound(t), 1, "there is no gap after the failures")
+		require.Len(t, m.requireSound(t), 1, "the chain has no gap")
 	})
 }
 
@@ -55,13 +56,13 @@ func TestServers_emptyVolumeWaits(t *testing.T) {
 		m := service.member(t, "bucket")
 		run := m.Start()
 		run.AwaitLive()
-		harness.Eventually(t, "the status names the store that the member waits for", func() bool {
+		harness.Eventually(t, "the status shows that the member is waiting because the bucket does not exist", func() bool {
 			out, _, _ := m.Begin("status", "-v").Wait()
 			return strings.Contains(harness.OneLine(out), "bucket not found")
 		})
 		service.make(t, "bucket")
 		run.AwaitReady()
-		run.AwaitStored(m.write("key", "after the wait"))
+		run.AwaitStored(m.write("key", "after the bucket was created"))
 		run.Shutdown()
 	})
 }
@@ -73,7 +74,7 @@ func TestServers_slowUploadsWithinTheStopBudget(t *testing.T) {
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "before"))
 	service.proxy.Inject(storetest.Faults{Delay: 2 * time.Second})
-	last := m.write("key", "just before the end")
+	last := m.write("key", "just before the stop")
 	run.Shutdown()
 	service.proxy.Inject(storetest.Faults{})
 	assert.Equal(t, last, m.head(t))
@@ -87,15 +88,15 @@ func TestServers_correctedCredentials(t *testing.T) {
 	m.Env = nil
 	file := filepath.Join(m.Dir, ".aws", "credentials")
 	require.NoError(t, os.Mkdir(filepath.Dir(file), 0o700))
-	have := func(secret string) {
+	writeCredentials := func(secret string) {
 		content := "[default]\naws_access_key_id = tester\naws_secret_access_key = " + secret + "\n"
 		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	}
-	have("wrong")
+	writeCredentials("wrong")
 	run := m.StartReady()
 	m.requireServingWithProblem(run, "permission denied")
-	have("test-secret")
-	awaitBackupStatus(run, "the new credentials are found", recovered)
+	writeCredentials("test-secret")
+	awaitBackupStatus(run, "backups continue with the new credentials", recovered)
 	run.Shutdown()
 	require.Len(t, m.requireSound(t), 1)
 }
@@ -110,7 +111,7 @@ func TestServers_wrongAzureKey(t *testing.T) {
 	run.Shutdown()
 	m.Env = service.credentials
 	again := m.StartReady()
-	awaitBackupStatus(again, "the right key opens it", recovered)
+	awaitBackupStatus(again, "backups continue with the right key", recovered)
 	again.Shutdown()
 	require.Len(t, m.requireSound(t), 1)
 }
@@ -121,7 +122,7 @@ func TestServers_backupsOfAnotherCluster(t *testing.T) {
 		service.make(t, "bucket")
 		first := service.member(t, "bucket")
 		run := first.StartReady()
-		first.write("whose", "the first one's")
+		first.write("owner", "first cluster")
 		owner := run.Status().Backup.Cluster
 		require.NotEmpty(t, owner)
 		run.Shutdown()

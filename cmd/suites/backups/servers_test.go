@@ -14,77 +14,78 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A serverTest performs user operations on a member whose backups are in a cloud store.
+// A serverTest is a member whose backups are in an object store, together with the states that a restore must yield.
 type serverTest struct {
 	*member
-	then       int64 // an intermediate revision; at is the state at that revision
-	at, latest state
+	intermediate   int64 // a revision before the latest one
+	atIntermediate state // state at this revision
+	latest         state
 }
 
-// The test covers everything that a user does, from the first write to running a stock etcd on the exported data,
-// including kills and the loss of the volume.
+// The test performs a user's tasks one after another, from the first write to running etcd on restored data, including
+// a kill and the loss of the volume.
 func TestServers_backupAndRestore(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
 		service := c.start(t)
 		service.make(t, "bucket")
 		s := &serverTest{member: service.member(t, "bucket")}
-		run := s.isBackedUp()
+		run := s.backUp()
 		s.runCommands()
-		s.isStopped(run)
-		s.isKilled()
-		s.isExported("latest", s.latest)
-		s.isExported(fmt.Sprint("revision:", s.then), s.at)
-		s.losesItsVolume()
+		s.stop(run)
+		s.kill()
+		s.exportAndRestore("latest", s.latest)
+		s.exportAndRestore(fmt.Sprint("revision:", s.intermediate), s.atIntermediate)
+		s.loseVolume()
 		s.requireRestoredElsewhere()
 	})
 }
 
-func (s *serverTest) isBackedUp() *harness.Run {
+func (s *serverTest) backUp() *harness.Run {
 	s.T.Helper()
 	run := s.StartReady()
-	s.live()
-	s.then = s.write("between", "1")
-	s.at = now(s.Pod)
-	run.AwaitStored(s.then)
-	awaitBackupStatus(run, "a full snapshot was test-restored", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
+	s.writeAllKinds()
+	s.intermediate = s.write("between", "1")
+	s.atIntermediate = now(s.Pod)
+	run.AwaitStored(s.intermediate)
+	awaitBackupStatus(run, "a full snapshot has passed its test restore", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
 	return run
 }
 
-// runCommands runs the backup commands while the member is running, because they use the member's store settings.
+// runCommands runs the backup commands without --backup-store. They get the store from the running member.
 func (s *serverTest) runCommands() {
 	s.T.Helper()
-	assert.Contains(s.T, s.visit("backup", "list"), "last verified   yes")
-	assert.Contains(s.T, s.visit("backup", "now"), "uploaded full snapshot")
-	assert.Contains(s.T, s.visit("backup", "verify"), "restored revision")
-	assert.Contains(s.T, s.visit("backup", "verify", "--to=revision:"+fmt.Sprint(s.then)), fmt.Sprintf("restored revision %d", s.then))
-	assert.Contains(s.T, s.visit("backup", "prune", "--dry-run"), "keep")
+	assert.Contains(s.T, s.command("backup", "list"), "last verified   yes")
+	assert.Contains(s.T, s.command("backup", "now"), "uploaded full snapshot")
+	assert.Contains(s.T, s.command("backup", "verify"), "restored revision")
+	assert.Contains(s.T, s.command("backup", "verify", "--to=revision:"+fmt.Sprint(s.intermediate)), fmt.Sprintf("restored revision %d", s.intermediate))
+	assert.Contains(s.T, s.command("backup", "prune", "--dry-run"), "keep")
 }
 
-// isStopped stops the program and requires that the remaining writes are uploaded.
-func (s *serverTest) isStopped(run *harness.Run) {
+// stop stops the program and requires that it has uploaded all writes.
+func (s *serverTest) stop(run *harness.Run) {
 	s.T.Helper()
-	last := s.write("last", "just before the end")
+	last := s.write("last", "just before the stop")
 	run.Shutdown()
 	require.GreaterOrEqual(s.T, s.head(s.T), last)
 }
 
-// isKilled kills the program and requires that the next run continues the chain.
-func (s *serverTest) isKilled() {
+// kill kills the program and requires that the next run continues the chain.
+func (s *serverTest) kill() {
 	s.T.Helper()
 	run := s.StartReady()
 	run.AwaitStored(s.write("killed", "stored"))
 	s.write("killed", "perhaps not")
 	run.Kill()
 	again := s.StartReady()
-	s.write("killed", "and gone on")
+	s.write("killed", "and restarted")
 	s.latest = now(s.Pod)
 	again.Shutdown()
 	require.Len(s.T, s.requireSound(s.T), 1)
 	require.Equal(s.T, s.latest, s.keys(s.T, targetLatest))
 }
 
-// isExported exports a snapshot and restores it with etcdutl.
-func (s *serverTest) isExported(to string, want state) {
+// exportAndRestore exports a snapshot, restores it with etcdutl, and requires that etcd then serves the wanted keys.
+func (s *serverTest) exportAndRestore(to string, want state) {
 	s.T.Helper()
 	file := s.export(to)
 	assert.Equal(s.T, want, ofSnapshot(s.T, file), to)
@@ -94,30 +95,32 @@ func (s *serverTest) isExported(to string, want state) {
 	run.Shutdown()
 }
 
-// losesItsVolume requires that an empty volume is restored from the store and that backups continue.
-func (s *serverTest) losesItsVolume() {
+// loseVolume deletes the volume, and requires that the next run restores it and continues the backups in a new
+// generation.
+func (s *serverTest) loseVolume() {
 	s.T.Helper()
 	require.NoError(s.T, os.RemoveAll(s.Volume))
 	run := s.StartReady()
 	run.AwaitLine(harness.Line{"message": "the volume is empty; the cluster is restored to revision", "level": "warn"})
 	assert.Equal(s.T, s.latest, now(s.Pod))
-	last := s.write("after the loss", "of the volume")
+	last := s.write("after", "the loss of the volume")
 	s.latest = now(s.Pod)
 	run.AwaitStored(last)
 	run.Shutdown()
 	head, err := s.archive(s.T).Head(s.T.Context(), 2)
 	require.NoError(s.T, err)
-	assert.GreaterOrEqual(s.T, head.Revision(), last, "the restored member has a new generation")
+	assert.GreaterOrEqual(s.T, head.Revision(), last, "the new generation contains the write")
 	assert.Equal(s.T, s.latest, s.keys(s.T, archive.Target{Generation: 2}))
 }
 
-// requireRestoredElsewhere restores into a new data directory and requires that its content is correct.
+// requireRestoredElsewhere restores the backups to the data directory of another pod, and requires that etcd then
+// serves the latest keys.
 func (s *serverTest) requireRestoredElsewhere() {
 	s.T.Helper()
 	elsewhere := harness.NewStandalonePod(s.T, nil)
 	config := elsewhere.Flags[1]
 	require.True(s.T, strings.HasPrefix(config, "--etcd-config-file="))
-	s.visit("restore", s.flag(), "--to=latest", "--data-dir="+elsewhere.DataDir(), config)
+	s.command("restore", s.flag(), "--to=latest", "--data-dir="+elsewhere.DataDir(), config)
 	run := elsewhere.StartReady()
 	assert.Equal(s.T, s.latest, now(elsewhere))
 	run.Shutdown()

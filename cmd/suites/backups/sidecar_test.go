@@ -17,11 +17,11 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// sidecar is a member whose store contains backups made by etcd-backup-restore.
+// A sidecar stores backups of a member in the format of etcd-backup-restore.
 type sidecar struct {
 	*member
 	folder, suffix string
-	remains        bool // leave the chunks of a multipart upload behind
+	leaveChunks    bool // do not delete the chunks of multipart uploads
 }
 
 func (s sidecar) keep(kind string, first, last int64, content []byte) {
@@ -30,20 +30,20 @@ func (s sidecar) keep(kind string, first, last int64, content []byte) {
 	content = sidecarstoretest.Compress(s.T, s.suffix, content)
 	require.NoError(s.T, os.MkdirAll(filepath.Dir(path), 0o700))
 	require.NoError(s.T, os.WriteFile(path, content, 0o600))
-	if s.remains {
+	if s.leaveChunks {
 		require.NoError(s.T, os.MkdirAll(path+".chunk", 0o700))
 		require.NoError(s.T, os.WriteFile(filepath.Join(path+".chunk", "0000000001"), content[:len(content)/2], 0o600))
 	}
 }
 
-// backUp stores a full snapshot and two delta snapshots, as etcd-backup-restore does. The full snapshot contains
-// revisions beyond the one in its name, because the real sidecar determines the name before it takes the snapshot. It
-// returns an intermediate revision, the state at that revision, and the latest state.
-func (s sidecar) backUp() (between int64, then, latest state) {
+// backUp stores a full snapshot and two delta snapshots, as etcd-backup-restore does. The full snapshot contains a
+// revision after the one in its name, because etcd-backup-restore determines the name before it takes the snapshot.
+// backUp returns an intermediate revision, the state at that revision, and the latest state.
+func (s sidecar) backUp() (intermediate int64, atIntermediate, latest state) {
 	s.T.Helper()
-	s.live()
-	named := s.write("named", "the revision of the full's name")
-	s.write("between", "is in the full, though its name does not say so")
+	s.writeAllKinds()
+	named := s.write("named", "at the revision in the snapshot's name")
+	s.write("after", "in the snapshot, but after the revision in its name")
 	snapshot, err := s.Etcd().Snapshot(s.T.Context())
 	require.NoError(s.T, err)
 	defer snapshot.Close()
@@ -53,11 +53,11 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 
 	watching, end := context.WithCancel(s.T.Context())
 	watch := s.Etcd().Watch(watching, "", clientv3.WithPrefix(), clientv3.WithRev(named+1))
-	between = s.write("key", "at the revision that is gone back to")
-	then = now(s.Pod)
+	intermediate = s.write("key", "at the intermediate revision")
+	atIntermediate = now(s.Pod)
 	_, err = s.Etcd().Delete(s.T.Context(), "named")
 	require.NoError(s.T, err)
-	last := s.write("last", "before the move")
+	last := s.write("last", "before the migration")
 	events := sidecarstoretest.UpTo(s.T, watch, last)
 	end()
 	for range watch { // drain the watch, because closing etcd's client can block forever while a watch is reconnecting
@@ -65,27 +65,27 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 	for _, part := range [][]sidecarstoretest.Event{events[:2], events[2:]} {
 		s.keep("Incr", part[0].EtcdEvent.Kv.ModRevision, part[len(part)-1].EtcdEvent.Kv.ModRevision, sidecarstoretest.Delta(s.T, part...))
 	}
-	return between, then, now(s.Pod)
+	return intermediate, atIntermediate, now(s.Pod)
 }
 
-// A cluster that migrates from etcd-backup-restore must keep all of its backups.
+// After a migration from etcd-backup-restore, the backups that it made must still be listed and restorable.
 func TestMigration_sidecarBackupsAreRestored(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]sidecar{
-		"v1":                 {folder: "v1/Backup-1518427675", suffix: ""},
-		"v2 and gzip":        {folder: "v2", suffix: ".gz"},
-		"v2 and zlib":        {folder: "v2", suffix: ".zlib"},
-		"lzw, without v2":    {folder: "", suffix: ".Z"},
-		"chunks left behind": {folder: "v2", suffix: ".gz", remains: true},
+		"v1":              {folder: "v1/Backup-1518427675", suffix: ""},
+		"v2 and gzip":     {folder: "v2", suffix: ".gz"},
+		"v2 and zlib":     {folder: "v2", suffix: ".zlib"},
+		"lzw, without v2": {folder: "", suffix: ".Z"},
+		"leftover chunks": {folder: "v2", suffix: ".gz", leaveChunks: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s.member = &member{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t)}
 			run := s.StartReady()
-			between, then, latest := s.backUp()
+			intermediate, atIntermediate, latest := s.backUp()
 			run.Shutdown()
-			assert.Contains(t, s.visit("backup", "list", s.flag()), "backups made by etcd-backup-restore")
-			for to, want := range map[string]state{"latest": latest, fmt.Sprint("revision:", between): then} {
+			assert.Contains(t, s.command("backup", "list", s.flag()), "backups made by etcd-backup-restore")
+			for to, want := range map[string]state{"latest": latest, fmt.Sprint("revision:", intermediate): atIntermediate} {
 				p := restored(t, s.export(to))
 				again := p.StartReady()
 				assert.Equal(t, want, now(p), to)

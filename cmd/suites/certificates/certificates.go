@@ -45,7 +45,7 @@ func NewAuthority(t testing.TB, name string) *Authority {
 	return a
 }
 
-// IssuesUntil sets the expiry, which may be in the past, of certificates issued from now on.
+// IssuesUntil sets the expiry of certificates issued from now on. It may be in the past.
 func (a *Authority) IssuesUntil(end time.Time) { a.ends = end }
 
 // Bundle returns the path of a file that contains the authority's own certificate.

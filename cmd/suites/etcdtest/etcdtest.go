@@ -15,10 +15,10 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Patience limits each wait, even on a busy machine.
+// Patience limits how long a test waits for an expected event. It is long enough for a busy machine.
 const Patience = 3 * time.Minute
 
-// Etcd is an etcd server with a client.
+// Etcd is an embedded etcd server with a client that is connected to it.
 type Etcd struct {
 	*embed.Etcd
 	Client *clientv3.Client

@@ -33,8 +33,8 @@ func (e *Etcd) Fill(t testing.TB) {
 	}
 }
 
-// Rows returns the rows of a database file. It reads the file with nothing but bbolt, and checks the file's
-// consistency.
+// Rows returns the rows of the "key" bucket in a database file, and checks the file's consistency. It uses only bbolt,
+// so that the result does not depend on the code under test.
 func Rows(t testing.TB, path string) (rows []format.Row) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
@@ -52,7 +52,7 @@ func Rows(t testing.TB, path string) (rows []format.Row) {
 	return rows
 }
 
-// RequireSameRows fails the test if the rows differ, but does not print megabytes of them.
+// RequireSameRows requires that the rows are equal. Unlike require.Equal, it prints only the first difference.
 func RequireSameRows(t testing.TB, want, got []format.Row) {
 	t.Helper()
 	for i := range min(len(want), len(got)) {

@@ -54,7 +54,7 @@ func (p *Pod) Put(key, value string) {
 	require.NoError(p.T, p.TryPut(key, value, Patience))
 }
 
-// TryPut writes a key and returns nil once etcd has acknowledged the write.
+// TryPut writes a key and returns nil once etcd has acknowledged the write, or an error if it has not done so in time.
 func (p *Pod) TryPut(key, value string, within time.Duration) error {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -92,7 +92,7 @@ type LatencyClient struct {
 	Prefix     string // prefix of the keys
 	Acked      int
 	Longest    time.Duration // longest gap between acknowledged writes
-	LongestEnd time.Time     // end of that time
+	LongestEnd time.Time     // end of the longest gap
 	Failed     []error
 
 	client *clientv3.Client
@@ -112,7 +112,7 @@ func StartLatencyClients(t *testing.T, count int, client func() *clientv3.Client
 		working.Go(func() { w.run(ctx) })
 	}
 	for _, w := range all {
-		Receive(t, "a writer has an acknowledged write", w.first)
+		Receive(t, "each writer has written a key", w.first)
 	}
 	return func() []*LatencyClient {
 		cancel()

@@ -25,11 +25,11 @@ func TestClient_callWithoutDeadlineEnds(t *testing.T) {
 	defer client.Close() // nothing was sent
 	for method, call := range map[string]func() error{
 		"KV/Put":   func() error { _, err := client.Put(t.Context(), "key", "value"); return err },
-		"KV/Range": func() error { _, err := client.Get(t.Context(), "key"); return err }, // etcd's client retries such calls
+		"KV/Range": func() error { _, err := client.Get(t.Context(), "key"); return err }, // etcd's client retries reads
 	} {
 		ended := make(chan error, 1)
 		go func() { ended <- call() }()
-		err, _ := Receive(t, "the call ends", ended)
+		err, _ := Receive(t, "the call returns an error", ended)
 		require.EqualError(t, err, "/etcdserverpb."+method+": no response within 50ms")
 	}
 }

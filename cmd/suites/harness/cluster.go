@@ -26,8 +26,8 @@ func StartAll(pods []*Pod, flags ...string) (runs []*Run) {
 	return runs
 }
 
-// Members returns the pods of a new cluster. Connections are unencrypted unless one of the secure functions
-// configures TLS in the pods.
+// Members returns the pods of a new cluster. It calls the secure functions with these pods so that they can configure
+// TLS; without them, connections are unencrypted.
 func Members(t *testing.T, size int, secure ...func([]*Pod)) (pods []*Pod) {
 	t.Helper()
 	for i := range size {

@@ -55,12 +55,12 @@ func (d *Disk) CutPower(run *Run) {
 	require.NoError(d.t, point.Close())
 	run.Kill()
 	d.run("umount", d.point)
-	Eventually(d.t, "the disk is remounted", d.back)
+	Eventually(d.t, "the disk is remounted", d.remount)
 }
 
-// back mounts the disk again and reports whether it is usable. The disk remains unusable while another process, such
-// as a container that has just started, has the old mount in its namespace.
-func (d *Disk) back() bool {
+// remount mounts the disk again and reports whether it is usable. The disk remains unusable while another process,
+// such as a container that has just started, has the old mount in its namespace.
+func (d *Disk) remount() bool {
 	if exec.Command("mount", "-o", "loop", d.image, d.point).Run() != nil {
 		return false
 	}
@@ -83,7 +83,7 @@ func suspend(run *Run) {
 	})
 }
 
-// run runs a command. run runs a command and retries it while another test's process is still using the disk.
+// run runs a command until it succeeds, because it fails while another test's process is using the disk.
 func (d *Disk) run(name string, args ...string) {
 	d.t.Helper()
 	Eventually(d.t, name+" succeeds", func() bool { return exec.Command(name, args...).Run() == nil })
@@ -99,7 +99,7 @@ func Mount(t *testing.T, args ...string) {
 	t.Cleanup(func() { require.NoError(t, exec.Command("umount", "--lazy", point).Run()) })
 }
 
-// A CallPoint identifies the Count-th system call of a given kind on a path.
+// A CallPoint identifies the Count-th call of the system call Call that affects Path, to inject a fault there.
 type CallPoint struct {
 	Call, Path string
 	Count      int
@@ -118,8 +118,8 @@ func (s CallPoint) Inject(fault string) []string {
 	return []string{"-P", s.Path, "-e", "trace=" + s.Call, "-e", "inject=" + s.Call + ":" + fault}
 }
 
-// Strace makes the pod run its programs under strace. strace runs as a grandchild, so the child process remains the
-// program itself.
+// Strace makes the pod run its programs under strace. strace detaches into a grandchild process, so that the test's
+// child process is the program itself.
 func (p *Pod) Strace(args ...string) {
 	p.Under = append([]string{"strace", "-D", "-f", "-qqq", "-o", p.tracePath()}, args...)
 }
@@ -128,17 +128,17 @@ func (p *Pod) tracePath() string { return filepath.Join(p.Dir, "trace") }
 
 var traced = regexp.MustCompile(`^\d+ +(\w+)\((?:\d+<([^>]+)>|AT_FDCWD<[^>]*>, "([^"]+)")`)
 
-// Trace calls life with the pod under strace. It returns the successful calls of the given kinds on paths in the
-// volume or under others, in the order in which they returned.
-func (p *Pod) Trace(calls string, life func(), others ...string) (spots []CallPoint) {
+// Trace calls run, during which the pod runs its programs under strace. It returns the successful system calls of the
+// given kinds on paths in the volume or in one of the other directories, in the order in which the calls returned.
+func (p *Pod) Trace(calls string, run func(), others ...string) (spots []CallPoint) {
 	p.T.Helper()
 	p.Strace("-y", "-z", "-e", "trace="+calls)
-	life()
+	run()
 	p.Under = nil
 	counts := map[CallPoint]int{}
 	text, err := os.Open(p.tracePath())
 	require.NoError(p.T, err)
-	defer text.Close() // read only
+	defer text.Close() // nothing was written to the file
 	for lines := bufio.NewScanner(text); lines.Scan(); {
 		found := traced.FindStringSubmatch(lines.Text())
 		if found == nil {

@@ -18,7 +18,7 @@ type Log struct {
 	mu    sync.Mutex
 	raw   []string
 	lines []Line
-	bad   []string // must not be read until the process has exited
+	bad   []string // lines that are not valid log lines; not to be read before the process has exited
 }
 
 // Lines returns the number of lines logged so far.
@@ -56,12 +56,13 @@ func (l *Log) summary() string {
 	defer l.mu.Unlock()
 	shown := slices.DeleteFunc(slices.Clone(l.raw), func(raw string) bool { return !*allLogs && strings.Contains(raw, ofEtcd) })
 	if left := len(l.raw) - len(shown); left > 0 {
-		shown = append(shown, fmt.Sprintf("(%d lines of etcd's omitted; -all-logs prints them)\n", left))
+		shown = append(shown, fmt.Sprintf("(%d of etcd's own log lines omitted; -all-logs prints them)\n", left))
 	}
 	return strings.Join(shown, "")
 }
 
-// Matching returns the lines that have all the given fields. The message only has to contain the given text.
+// Matching returns the lines that have all the given fields with the same values. A line's message only has to contain
+// the given message.
 func (l *Log) Matching(want Line) (found []Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,12 +86,12 @@ func (have Line) has(want Line) bool {
 	return true
 }
 
-// FindText returns the lines whose text contains the given words.
-func (l *Log) FindText(words string) (found []string) {
+// FindText returns the raw lines that contain the given text.
+func (l *Log) FindText(text string) (found []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, raw := range l.raw {
-		if strings.Contains(raw, words) {
+		if strings.Contains(raw, text) {
 			found = append(found, raw)
 		}
 	}

@@ -19,73 +19,74 @@ const (
 	Patience = 40 * time.Second
 	// AbortBudget limits how long a stop may take before etcd has been opened, as measured by a Watch.
 	AbortBudget = lifecycle.AbortBudget
-	// StopBudget limits how long a stop may take after etcd has been opened.
+	// StopBudget limits how long a stop may take after etcd has been opened, as measured by a Watch.
 	StopBudget = lifecycle.StopBudget
 )
 
 const (
-	// stint is the CPU time that one measurement of the machine's pace takes, and rest is the pause between
-	// measurements. Together, the measurements use 1% of a core.
-	stint = 4 * time.Millisecond
-	rest  = 396 * time.Millisecond
+	// sampleTime is the CPU time that a sample of the machine's slowdown uses, and samplePause is the pause between
+	// two samples. The samples use 1% of a core.
+	sampleTime  = 4 * time.Millisecond
+	samplePause = 396 * time.Millisecond
 )
 
-// pace contains the total duration and the total CPU time of all measurements since the process started.
-var pace struct {
+// samples contains the total duration and the total CPU time of all samples since the process started. Their ratio is
+// the machine's slowdown.
+var samples struct {
 	sync.Mutex
-	took, worked time.Duration
+	elapsed, cpu time.Duration
 }
 
-// measuring starts the measurements when the first Watch is created.
-var measuring = sync.OnceFunc(func() { go sampleCPU() })
+// startSampling starts the sampling when the first Watch is created.
+var startSampling = sync.OnceFunc(func() { go sampleCPU() })
 
-// sampleCPU measures the pace forever on a locked thread, which has to wait for a CPU like any other busy thread.
+// sampleCPU takes samples forever, on a thread that has to wait for a CPU like any other busy thread.
 func sampleCPU() {
 	runtime.LockOSThread()
 	for {
-		began, before := time.Now(), threadTime()
-		for threadTime()-before < stint {
+		start, before := time.Now(), threadTime()
+		for threadTime()-before < sampleTime {
 		}
-		took, worked := time.Since(began), threadTime()-before
-		pace.Lock()
-		pace.took, pace.worked = pace.took+took, pace.worked+worked
-		pace.Unlock()
-		<-time.After(rest)
+		elapsed, cpu := time.Since(start), threadTime()-before
+		samples.Lock()
+		samples.elapsed, samples.cpu = samples.elapsed+elapsed, samples.cpu+cpu
+		samples.Unlock()
+		<-time.After(samplePause)
 	}
 }
 
 func threadTime() time.Duration {
-	var spent unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &spent); err != nil {
+	var cpu unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &cpu); err != nil {
 		panic(err) // every supported version of Linux has this clock
 	}
-	return time.Duration(spent.Nano())
+	return time.Duration(cpu.Nano())
 }
 
 // Watch is a stopwatch that slows down on a busy machine. Tests use it to check time limits, because it measures how
 // long something would have taken on a dedicated core.
 type Watch struct {
-	began        time.Time
-	took, worked time.Duration // values of pace at the start of the Watch
+	start        time.Time
+	elapsed, cpu time.Duration // totals of all samples when the Watch was started
 }
 
 // StartWatch starts a Watch.
 func StartWatch() Watch {
-	measuring()
-	pace.Lock()
-	defer pace.Unlock()
-	return Watch{time.Now(), pace.took, pace.worked}
+	startSampling()
+	samples.Lock()
+	defer samples.Unlock()
+	return Watch{time.Now(), samples.elapsed, samples.cpu}
 }
 
 // Duration returns the time since the start, divided by the machine's slowdown during that time.
 func (w Watch) Duration() time.Duration {
-	pace.Lock()
-	defer pace.Unlock()
-	took, worked := pace.took-w.took, pace.worked-w.worked
-	if worked == 0 { // use all measurements if there have been none since the start
-		took, worked = max(pace.took, 1), max(pace.worked, 1)
+	samples.Lock()
+	defer samples.Unlock()
+	elapsed, cpu := samples.elapsed-w.elapsed, samples.cpu-w.cpu
+	if cpu == 0 { // no sample was taken since the start; use all samples
+		elapsed, cpu = max(samples.elapsed, 1), max(samples.cpu, 1)
 	}
-	return time.Duration(float64(time.Since(w.began)) / max(1, float64(took)/float64(worked)))
+	return time.Duration(float64(time.Since(w.start)) / max(1, float64(elapsed)/float64(cpu)))
 }
 
 // WithPatience returns a context that is canceled after Patience, as measured by a Watch.
@@ -135,7 +136,7 @@ func await(t *testing.T, what string, within time.Duration, condition func() boo
 		if watch.Duration() > within {
 			t.Fatalf("timed out after %s waiting for: %s", within, what)
 		}
-		<-time.After(pollInterval(time.Since(watch.began)))
+		<-time.After(pollInterval(time.Since(watch.start)))
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 // A Pod is everything that outlives a process: the volume, the sidecar, the configuration and the ports.
 type Pod struct {
 	T       *testing.T
-	Dir     string // directory for HOME and other files
+	Dir     string // HOME of the pod's processes; also contains the volume and other files
 	Volume  string
 	Sidecar *Sidecar
 	Config  map[string]any // configuration that the sidecar serves; must not change while a process is running
@@ -61,11 +61,12 @@ func NewPod(t *testing.T) *Pod {
 	return p
 }
 
-// NewStandalonePod returns a pod without a sidecar. It writes etcd's configuration and the additional keys to a file.
-func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
+// NewStandalonePod returns a pod without a sidecar. The pod reads a configuration file, which contains the default
+// configuration of a single member and the keys in more.
+func NewStandalonePod(t *testing.T, more map[string]any) *Pod {
 	t.Helper()
 	p := NewPodWithStoppedSidecar(t)
-	maps.Copy(p.Config, further)
+	maps.Copy(p.Config, more)
 	p.makeStandalone()
 	return p
 }
@@ -73,7 +74,7 @@ func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 // makeStandalone writes the current configuration to a file and makes the pod use it.
 func (p *Pod) makeStandalone() {
 	p.T.Helper()
-	delete(p.Config, "data-dir") // --volume-dir determines it
+	delete(p.Config, "data-dir") // derived from --volume-dir
 	p.WriteConfigFile()
 	p.Flags = append(p.Flags, "--standalone", "--etcd-config-file="+p.configFile())
 }
@@ -158,7 +159,7 @@ func (p *Pod) WriteRecord(content string) {
 	require.NoError(p.T, os.WriteFile(p.RecordPath(), []byte(content), 0o600))
 }
 
-// RequireNoData requires that etcd has not created any data on the volume.
+// RequireNoData requires that the volume does not contain etcd's data.
 func (p *Pod) RequireNoData() {
 	p.T.Helper()
 	require.NoDirExists(p.T, filepath.Join(p.DataDir(), "member"))
@@ -171,7 +172,7 @@ func CorruptFile(t *testing.T, path string, from int64, size int) {
 	require.NoError(t, err)
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)
-	defer file.Close() // a test file
+	defer file.Close() // an error cannot affect the written content
 	part := make([]byte, size)
 	_, err = file.ReadAt(part, from)
 	require.NoError(t, err)
@@ -183,7 +184,8 @@ func CorruptFile(t *testing.T, path string, from int64, size int) {
 	require.NoError(t, os.Chtimes(path, time.Time{}, before.ModTime()))
 }
 
-// BlockClose sends a request without its body, which makes closing etcd take up to 7 s. release ends the request.
+// BlockClose sends a request without its body. While etcd waits for the body, closing etcd takes up to 7 s. release
+// closes the connection.
 func (p *Pod) BlockClose() (release func()) {
 	p.T.Helper()
 	endpoint, err := url.Parse(p.Endpoint())
@@ -193,34 +195,35 @@ func (p *Pod) BlockClose() (release func()) {
 	p.T.Cleanup(func() { _ = connection.Close() }) // release may have closed the connection
 	_, err = io.WriteString(connection, "POST /v3/kv/range HTTP/1.1\r\nHost: etcd\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
 	require.NoError(p.T, err)
-	// etcd has accepted the request and is waiting for its body.
+	// Once etcd has responded with 100 Continue, it waits for the body.
 	require.NoError(p.T, connection.SetReadDeadline(time.Now().Add(Patience)))
-	asked := make([]byte, len("HTTP/1.1 100 Continue"))
-	_, err = io.ReadFull(connection, asked)
+	reply := make([]byte, len("HTTP/1.1 100 Continue"))
+	_, err = io.ReadFull(connection, reply)
 	require.NoError(p.T, err)
-	require.Equal(p.T, "HTTP/1.1 100 Continue", string(asked))
+	require.Equal(p.T, "HTTP/1.1 100 Continue", string(reply))
 	return func() { _ = connection.Close() }
 }
 
-// StartAndLockDB starts the program and locks the database between the sidecar's validation and the start of etcd.
+// StartAndLockDB starts the program and locks the database while the sidecar is validating it, so that the start of
+// etcd blocks until release is called.
 func (p *Pod) StartAndLockDB(flags ...string) (run *Run, release func()) {
 	p.T.Helper()
 	p.Sidecar.Takes = Forever
-	asked := len(p.Sidecar.Requests(StartPath))
+	before := len(p.Sidecar.Requests(StartPath))
 	run = p.Start(flags...)
-	Eventually(p.T, "the validation starts", func() bool { return len(p.Sidecar.Requests(StartPath)) > asked })
+	Eventually(p.T, "the validation starts", func() bool { return len(p.Sidecar.Requests(StartPath)) > before })
 	release = LockFile(p.T, p.DBPath())
 	p.Sidecar.Finish()
 	p.Sidecar.Takes = 0 // subsequent validations are fast again
 	return run, release
 }
 
-// LockFile locks a file as bbolt does, to simulate another process.
+// LockFile locks a file as bbolt does, to simulate another process that has opened the database.
 func LockFile(t *testing.T, path string) (release func()) {
 	t.Helper()
 	file, err := os.Open(path)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = file.Close() }) // released before
+	t.Cleanup(func() { _ = file.Close() }) // also releases the lock
 	require.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_EX))
 	return func() { require.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_UN)) }
 }
@@ -239,7 +242,8 @@ func (p *Pod) EnableSidecarTLS(a *certificates.Authority, bundle string) {
 	p.Flags = append(p.Flags, "--backup-restore-tls-enabled=true", "--backup-restore-ca-cert-bundle-path="+bundle)
 }
 
-// RequireClientCerts makes etcd serve TLS and require client certificates.
+// RequireClientCerts makes etcd serve TLS and require client certificates, and issues certificates to the wrapper and
+// to the test's clients.
 func (p *Pod) RequireClientCerts(a *certificates.Authority) {
 	server, client := a.Issue("etcd-main-local"), a.Issue("client")
 	p.Trust = &tls.Config{RootCAs: a.Pool(), MinVersion: tls.VersionTLS12}

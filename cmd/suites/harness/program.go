@@ -44,7 +44,7 @@ func Main(m *testing.M) int {
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	var err error
 	if directory, err = os.MkdirTemp("", "etcd-wrapper-test-"); err == nil {
-		defer func() { _ = os.RemoveAll(directory) }() // a temporary directory
+		defer func() { _ = os.RemoveAll(directory) }() // a leftover temporary directory does no harm
 		if !given {
 			err = flag.Set("test.parallel", parallel)
 		}
@@ -71,21 +71,22 @@ func Built(t *testing.T) string {
 	return Program
 }
 
-// buildProgram builds the program and copies it to a path. All suites build to the same path, one suite at a time. Go
-// links an existing program only if its sources have changed, so later suites need not wait for the build.
+// buildProgram builds the program and copies it to the given path. All suites build the same file, one suite at a
+// time. Go does not link an up-to-date program again, so only the first suite has to wait for the build.
 func buildProgram(path string) error {
 	_, err := shared(withRaceSuffix("etcd-wrapper"), func(root, built string) error {
 		if err := errors.Join(build(root, built, Stillness), openSources(root)); err != nil {
 			return err
 		}
-		// A suite runs a copy, which is not affected by the next build. This process must not open the built file
-		// itself: Go rewrites it each time and would conclude that the tests depend on it.
+		// A suite runs a copy, because the next suite's build rewrites the file. It is copied by cp: if this process
+		// opened the file itself, Go would never reuse a cached test result, because the file has changed since.
 		return exec.Command("cp", built, path).Run()
 	})
 	return err
 }
 
-// shared calls build, which writes a program to bin/test for all suites. Only one process can build at a time.
+// shared calls build with a path in bin/test that is the same for all suites, and returns that path. A lock ensures
+// that only one process at a time builds the named program.
 func shared(name string, build func(root, path string) error) (path string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
@@ -109,14 +110,14 @@ func moduleRoot() (string, error) {
 	return strings.TrimSpace(string(dir)), err
 }
 
-// Stillness replaces the 90 s that a restore in the built program waits after the backup writer's last heartbeat. An
-// idle process sends a heartbeat only every 30 s, so a test must keep writing to a member that should count as
-// active.
+// Stillness is the time after the backup writer's last heartbeat at which a restore considers the writer stopped. In a
+// release, it is 90 s. Because an idle process sends a heartbeat only every 30 s, a test that needs an active writer
+// must keep writing to its member.
 const Stillness = 2 * time.Second
 
-// BuildAsReleased builds the program with the 90 s that a release uses, once for all suites.
+// BuildAsReleased builds the program once for all suites. Like a release, it waits for 90 s instead of Stillness.
 func BuildAsReleased() (path string, err error) {
-	return shared(withRaceSuffix("etcd-wrapper-patient"), func(root, path string) error { return build(root, path, 90*time.Second) })
+	return shared(withRaceSuffix("etcd-wrapper-as-released"), func(root, path string) error { return build(root, path, 90*time.Second) })
 }
 
 // BuildCustom builds the program once for all suites, with the go build flags that prepare returns. prepare writes
@@ -157,8 +158,8 @@ func detectsRaces() bool {
 	return *DetectRaces && ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// openSources opens every directory of the module. Go caches a test result until a file that the test opened changes,
-// but does not know that these tests depend on the program.
+// openSources opens every directory of the module, to make the cached test results depend on them. Go reuses a result
+// until a file that the test opened changes, but does not know that these tests depend on the program's sources.
 func openSources(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -195,12 +196,12 @@ func (p *Pod) Begin(args ...string) *Command {
 	return p.BeginProgram(exec.Command(Program, args...))
 }
 
-// BeginProgram starts a different program in the pod.
+// BeginProgram starts a command with the pod's environment.
 func (p *Pod) BeginProgram(cmd *exec.Cmd) *Command {
 	p.T.Helper()
 	out, err := os.CreateTemp(p.Dir, "out-")
 	require.NoError(p.T, err)
-	defer out.Close() // the command has its own file descriptor
+	defer out.Close() // the started process has its own file descriptor
 	c := &Command{t: p.T, cmd: cmd, out: out.Name(), ended: make(chan struct{})}
 	c.cmd.Env = p.environment(append(slices.Clone(p.Env),
 		"ETCD_WRAPPER_ETCD_WRAPPER_PORT="+fmt.Sprint(p.Port), "ETCD_WRAPPER_STORED_CONFIG_PATH="+p.StoredConfig())...)
@@ -228,7 +229,7 @@ func (c *Command) Output() string {
 // Wait waits until the command has exited, and returns its standard output, standard error and exit status.
 func (c *Command) Wait() (out, log string, status int) {
 	c.t.Helper()
-	Receive(c.t, c.cmd.String()+" ends", c.ended)
+	Receive(c.t, c.cmd.String()+" exits", c.ended)
 	return c.Output(), c.log.String(), c.cmd.ProcessState.ExitCode()
 }
 
@@ -259,14 +260,14 @@ func (c *Command) Stop() {
 	c.Wait()
 }
 
-// oldEtcds are built once for all suites. The first build takes half a minute.
+// oldEtcds maps etcd versions to functions that build them, once for all suites. The first build takes half a minute.
 var oldEtcds = map[string]func() (path string, err error){
 	"3.4": sync.OnceValues(func() (string, error) { return buildEtcd("3.4", "etcd34", "go.etcd.io/etcd") }),
 	"3.5": sync.OnceValues(func() (string, error) { return buildEtcd("3.5", "etcd35", "go.etcd.io/etcd/server/v3") }),
 }
 
-// OldEtcd returns the path of etcd 3.4 or 3.5. Because tests do not use the network, it skips the test if the modules
-// are unavailable.
+// OldEtcd returns the path of an etcd 3.4 or 3.5 binary, building it first if necessary. It skips the test if the
+// modules are not in the Go module cache, because tests do not use the network.
 func OldEtcd(t *testing.T, version string) (path string) {
 	t.Helper()
 	path, err := oldEtcds[version]()
@@ -279,7 +280,7 @@ func OldEtcd(t *testing.T, version string) (path string) {
 
 var errNotFetched = errors.New("an old etcd version is not in the Go module cache; run make fetch to download it")
 
-// buildEtcd builds etcd from a module in testdata.
+// buildEtcd builds an old etcd version from the module in testdata that requires it.
 func buildEtcd(version, folder, program string) (path string, err error) {
 	return shared("etcd-"+version, func(root, path string) error {
 		build := exec.Command("go", "build", "-C", filepath.Join(root, "testdata", folder), "-o", path, program)
@@ -296,5 +297,6 @@ func buildEtcd(version, folder, program string) (path string, err error) {
 	})
 }
 
-// OneLine replaces each run of whitespace with a single space, because commands wrap their output for a terminal.
-func OneLine(printed string) string { return strings.Join(strings.Fields(printed), " ") }
+// OneLine replaces each run of whitespace with a single space, so that a test can find text that a command has wrapped
+// for a terminal.
+func OneLine(output string) string { return strings.Join(strings.Fields(output), " ") }

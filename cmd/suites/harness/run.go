@@ -58,11 +58,11 @@ func (p *Pod) Arguments(flags ...string) []string {
 	return append(args, flags...)
 }
 
-// Run runs the program until the end of the test.
+// Run starts the program with the given arguments. It is killed at the end of the test if it is still running.
 func (p *Pod) Run(args ...string) *Run {
 	p.T.Helper()
 	if _, err := os.Lstat(p.Volume); errors.Is(err, fs.ErrNotExist) {
-		require.NoError(p.T, os.MkdirAll(p.Volume, 0o700)) // if the volume was lost, as Kubernetes does
+		require.NoError(p.T, os.MkdirAll(p.Volume, 0o700)) // like Kubernetes, replace a lost volume
 	}
 	reader, writer, err := os.Pipe()
 	require.NoError(p.T, err)
@@ -82,7 +82,8 @@ func (p *Pod) environment(more ...string) []string {
 	return append([]string{"HOME=" + p.Dir, "PATH=" + os.Getenv("PATH")}, more...)
 }
 
-// collectLog reads the log until the writer or this reader is closed, and then waits for the process.
+// collectLog reads the log until the process or the test closes its end of the pipe, and then waits until the process
+// has exited.
 func (r *Run) collectLog() {
 	defer close(r.Ended)
 	lines := bufio.NewReader(r.Stderr)
@@ -135,7 +136,7 @@ func (r *Run) Signal(s syscall.Signal) {
 // Exit waits for the process to exit and returns its status, or -1 if it was killed by a signal.
 func (r *Run) Exit(within time.Duration) int {
 	r.T.Helper()
-	await(r.T, "the process ends", within, r.HasEnded)
+	await(r.T, "the process exits", within, r.HasEnded)
 	return r.Cmd.ProcessState.ExitCode()
 }
 
@@ -168,9 +169,9 @@ func (r *Run) Shutdown() (took time.Duration) {
 	return took
 }
 
-// answerWithin limits a request to the wrapper's own server. This suffices on any machine, because the server
-// responds from memory.
-const answerWithin = 10 * time.Second
+// requestTimeout limits a request to the wrapper's own server. It is sufficient even on a busy machine, because the
+// server responds from memory.
+const requestTimeout = 10 * time.Second
 
 // Readyz returns the status code of GET /readyz, or 0 if there is no response.
 func (r *Run) Readyz() int {
@@ -185,7 +186,7 @@ func (r *Run) Request(method, path string) (int, string) {
 	request, err := http.NewRequest(method, r.URL(path), nil)
 	require.NoError(r.T, err)
 	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: certificates.Insecure()}
-	response, err := (&http.Client{Transport: transport, Timeout: answerWithin}).Do(request)
+	response, err := (&http.Client{Transport: transport, Timeout: requestTimeout}).Do(request)
 	if err != nil {
 		return 0, ""
 	}
@@ -211,10 +212,10 @@ func (r *Run) Status() (document status.Document) {
 	return document
 }
 
-// AwaitStored waits until the process reports that a revision has been stored.
+// AwaitStored waits until the process reports that the backup store contains the revision.
 func (r *Run) AwaitStored(revision int64) {
 	r.T.Helper()
-	Eventually(r.T, "all revisions are in the store", func() bool {
+	Eventually(r.T, fmt.Sprintf("revision %d is in the store", revision), func() bool {
 		backup := r.Status().Backup
 		return backup != nil && backup.Revision >= revision
 	})
@@ -231,9 +232,9 @@ func (r *Run) AwaitReady() {
 func (r *Run) AwaitReadyz(status int) time.Duration {
 	r.T.Helper()
 	watch := StartWatch()
-	Eventually(r.T, fmt.Sprintf("/readyz replies %d", status), func() bool {
+	Eventually(r.T, fmt.Sprintf("/readyz returns %d", status), func() bool {
 		if r.HasEnded() {
-			require.FailNow(r.T, "the process ended", "exited before /readyz returned %d, with exit status %d", status, r.Cmd.ProcessState.ExitCode())
+			require.FailNow(r.T, "the process exited", "before /readyz returned %d, with exit status %d", status, r.Cmd.ProcessState.ExitCode())
 		}
 		return r.Readyz() == status
 	})
@@ -243,16 +244,16 @@ func (r *Run) AwaitReadyz(status int) time.Duration {
 // AwaitLive waits until the wrapper's own server is listening.
 func (r *Run) AwaitLive() {
 	r.T.Helper()
-	Eventually(r.T, "/livez replies 200", func() bool {
+	Eventually(r.T, "/livez returns 200", func() bool {
 		code, _ := r.Request(http.MethodGet, "/livez")
 		return code == http.StatusOK
 	})
 }
 
-// AwaitLine waits until the log contains a matching line.
+// AwaitLine waits until the log contains a line that Log.Matching returns.
 func (r *Run) AwaitLine(what Line) {
 	r.T.Helper()
-	Eventually(r.T, fmt.Sprintf("the log has a line with %v", what), func() bool { return len(r.Log.Matching(what)) > 0 })
+	Eventually(r.T, fmt.Sprintf("the log contains a line with %v", what), func() bool { return len(r.Log.Matching(what)) > 0 })
 }
 
 // StartReady starts the program and waits until the member is ready.

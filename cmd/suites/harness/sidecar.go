@@ -25,38 +25,39 @@ const (
 // Forever is the duration of a validation that runs until the test calls Finish.
 const Forever = time.Duration(-1)
 
-// Sidecar imitates etcd-backup-restore. A Sidecar reports each result only once, and can be made slow or faulty.
-// Tests must set up the responses before the process is started.
+// Sidecar imitates etcd-backup-restore, and can be made slow or faulty. Like the original, it reports the result of a
+// validation only once. Tests must set up the responses before the process is started.
 type Sidecar struct {
 	t       *testing.T
-	Port    int // 0 until Listen is called, except for a stopped sidecar
+	Port    int // 0 until Listen is called, unless the sidecar is stopped
 	config  func() map[string]any
 	server  *http.Server
 	handler http.Handler
-	stopped bool // the test calls Listen itself
+	stopped bool // Listen is not called when a process is started, only by the test
 	once    sync.Once
 	closed  chan struct{}
 	cleared chan struct{} // closed by ClearFaults
 
 	tls     *tls.Config        // nil for plain HTTP
-	Results []string           // results of the next validations; all further ones are Successful
+	Results []string           // results of the next validations; afterwards, all validations are Successful
 	Takes   time.Duration      // duration of a validation
 	Slow    time.Duration      // delay before the first byte of the configuration is sent
-	Faults  map[string][]Fault // one-time faults by path
-	Broken  map[string]Fault   // permanent faults by path, used once those in Faults are exhausted
+	Faults  map[string][]Fault // faults by path, each for a single request
+	Broken  map[string]Fault   // faults by path for all requests after those in Faults
 
 	mu       sync.Mutex
 	state    string
 	requests []Request
 }
 
-// A Request is a request that the sidecar has received, or a status word that the sidecar has served.
+// A Request records a request that the sidecar has received or, in a record of its own, a status word that the sidecar
+// has served.
 type Request struct {
 	At     time.Time
 	Method string
 	Path   string
-	mode   string // requested mode
-	status string // status word, if one was served
+	mode   string // requested validation mode
+	status string // status word; empty for a received request
 }
 
 func newSidecar(t *testing.T, config func() map[string]any) *Sidecar {
@@ -72,7 +73,7 @@ func newSidecar(t *testing.T, config func() map[string]any) *Sidecar {
 	return s
 }
 
-// Listen opens the port if necessary. Connections are refused until the first call.
+// Listen starts listening on the first call. Until then, connections are refused.
 func (s *Sidecar) Listen() {
 	s.t.Helper()
 	s.once.Do(func() {
@@ -90,25 +91,26 @@ func (s *Sidecar) Listen() {
 	})
 }
 
-// handle records a request and sends the response, or the next fault if there is one.
+// handle records a request and passes it to the next fault for its path or, if there is none, to the next handler.
 func (s *Sidecar) handle(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		s.requests = append(s.requests, Request{At: time.Now(), Method: r.Method, Path: r.URL.Path, mode: r.URL.Query().Get("mode")})
-		spoil := s.Broken[r.URL.Path]
+		fault := s.Broken[r.URL.Path]
 		if queue := s.Faults[r.URL.Path]; len(queue) > 0 {
-			spoil, s.Faults[r.URL.Path] = queue[0], queue[1:]
+			fault, s.Faults[r.URL.Path] = queue[0], queue[1:]
 		}
 		s.mu.Unlock()
-		if spoil != nil {
-			spoil(s, w, r)
+		if fault != nil {
+			fault(s, w, r)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// status reports each result only once, regardless of the HTTP method.
+// status serves the status of the validation. A result is served only once, regardless of the HTTP method. The next
+// request gets the status New.
 func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	word := s.state
@@ -123,8 +125,8 @@ func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, word)
 }
 
-// start starts a validation unless one has already been requested. It responds with status code 200 even if it
-// ignores the request.
+// start starts a validation, unless a validation is running or its result has not been served yet. The response has
+// status code 200 even if the request is ignored.
 func (s *Sidecar) start(http.ResponseWriter, *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +170,7 @@ func (s *Sidecar) serveConfig(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-yaml")
-	_, _ = w.Write(text) // a client that was disconnected retries the request
+	_, _ = w.Write(text) // a disconnected client repeats the request
 }
 
 // Requests returns the requests for a path in order.
@@ -202,7 +204,7 @@ func (s *Sidecar) Modes() []string {
 	return modes
 }
 
-// ClearFaults removes all faults and answers the blocked requests.
+// ClearFaults removes all faults and sends correct responses to the requests that Block has blocked.
 func (s *Sidecar) ClearFaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,18 +220,18 @@ func (s *Sidecar) Await(path string) {
 	Eventually(s.t, "the sidecar receives a request for "+path, func() bool { return len(s.Requests(path)) > 0 })
 }
 
-// A Fault sends a faulty response.
+// A Fault handles a request instead of the sidecar's own handler, usually incorrectly.
 type Fault func(*Sidecar, http.ResponseWriter, *http.Request)
 
 // Block accepts a request, but does not respond until ClearFaults is called.
 func Block(s *Sidecar, w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	healing := s.cleared
+	cleared := s.cleared
 	s.mu.Unlock()
 	select {
 	case <-r.Context().Done():
 	case <-s.closed:
-	case <-healing:
+	case <-cleared:
 		s.Serve(w, r)
 	}
 }

@@ -23,12 +23,12 @@ const lowest = 10000
 
 var leases struct {
 	sync.Mutex
-	next  int        // offset of the port to try next
+	next  int        // offset of the last port tried, in the range of ports to lease; 0 before the first lease
 	files []*os.File // one file per lease, whose lock is held until the process exits
 }
 
-// Lease returns a port that is free on every address. The port remains reserved until this process exits, because a
-// late connection from one test must not reach the server of another.
+// Lease returns a port that is free on every address. The port remains reserved until this process exits, so that a
+// late connection from one test cannot reach the server of another.
 func Lease(t testing.TB) int {
 	t.Helper()
 	leases.Lock()
@@ -47,8 +47,8 @@ func Lease(t testing.TB) int {
 	return 0
 }
 
-// lock reserves a port for this process. It fails if another test has reserved the port or another program is
-// listening on it.
+// lock reserves a port for this process and reports whether it succeeded. It fails if another test has reserved the
+// port or another program is listening on it.
 func lock(t testing.TB, port int) bool {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("etcd-wrapper-test-ports-%d", os.Getuid()))
