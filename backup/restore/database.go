@@ -57,12 +57,12 @@ type Options struct {
 // Result describes a restored database.
 type Result struct {
 	Revision int64         // newest revision, including Options.Above
-	Rows     int64         // number of inserted rows
+	Rows     int64         // number of rows inserted after the full snapshot
 	Bytes    int64         // size of the database file
 	Hashes   []format.Hash // etcd's hashes of compactions since the full snapshot, oldest first
 }
 
-// compression is the estimated compression ratio of rows in an archive.
+// compression is the estimated compression ratio of rows in an archive, by which the size of an object is multiplied.
 const compression = 4
 
 // NewSource returns the source for a path through an archive.
@@ -111,8 +111,9 @@ func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func
 	}
 }
 
-// Blamed returns the archive.Fault in an error from building a path, if the archive is the cause (for example, if a
-// full snapshot was already damaged when it was stored).
+// Blamed converts an error from building a path to an archive.Fault that names the full snapshot, if the error is an
+// ErrDamaged without a Fault: the snapshot was then already damaged when it was stored. All other errors are returned
+// unchanged.
 func Blamed(err error, path archive.Path) error {
 	var fault *archive.Fault
 	if errors.As(err, &fault) || !errors.Is(err, ErrDamaged) {
@@ -207,8 +208,8 @@ func change(ctx context.Context, source Source, file *os.File, options Options, 
 	})
 }
 
-// boltOptions returns options for many writes and a single flush. Only the last transaction writes the freelist,
-// which saves the next process from searching for free pages.
+// boltOptions returns options for many writes and a single flush at the end. Only the last transaction writes the
+// freelist, which saves the next process that opens the database from searching for free pages.
 func boltOptions(source Source, changes bool) *bolt.Options {
 	return &bolt.Options{
 		ReadOnly:        !changes,
@@ -267,8 +268,8 @@ func applyChanges(tx *bolt.Tx, changed archive.Reading, options Options) error {
 	return options.Finish(tx)
 }
 
-// replace replaces the content of a small bucket. The finished compaction in the meta bucket is not replaced, because
-// rows that a later compaction deleted exist again.
+// replace replaces the content of a small bucket. The revision of the last finished compaction in the meta bucket is
+// kept, because rows that a later compaction deleted exist again.
 func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 	name := []byte(bucket.Name)
 	if bytes.Equal(name, schema.Key.Name()) {
@@ -298,7 +299,7 @@ func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 var ErrNoRoom = errors.New("not enough space")
 
 const (
-	rowOverhead = 2       // a row slightly larger than half a page takes a whole page
+	rowOverhead = 2       // factor; a row slightly larger than half a page takes up a whole page
 	spare       = 8 << 20 // bytes, to compensate for rounding
 )
 
@@ -339,7 +340,7 @@ type Source struct {
 // snapshot is still current. If Revision is not 0 and the last row does not match it, the error is ErrDamaged.
 type Rows func(ctx context.Context, row func(format.Row) error) (archive.Reading, error)
 
-// progressReporter reports the total progress of a build.
+// progressReporter counts the bytes and rows of a build and reports the progress.
 type progressReporter struct {
 	report             func(bytes, total int64)
 	bytes, total, rows int64
@@ -359,17 +360,18 @@ func (t *progressReporter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// chunk is the size of reads and writes in bytes.
+// chunk is the buffer size for reads and writes in bytes.
 const chunk = 1 << 20
 
 var (
-	// ErrDamaged means that the content differs from what was written.
+	// ErrDamaged means that the content of a backup differs from what was written.
 	ErrDamaged = errors.New("the backup is damaged")
 	// ErrDigest means that the trailing SHA-256 does not match the content.
 	ErrDigest = errors.New("SHA-256 mismatch: the snapshot is truncated or was modified")
 )
 
-// fetchSnapshot writes the database of a snapshot while downloading it, and verifies the digest.
+// fetchSnapshot writes the database of a snapshot to a writer while downloading the snapshot, and then verifies the
+// digest.
 func fetchSnapshot(ctx context.Context, open func(context.Context) (io.ReadCloser, error), to io.Writer) error {
 	snapshot, err := open(ctx)
 	if err != nil {
@@ -406,7 +408,8 @@ func startReading(r io.Reader) (ahead io.Reader, stop func()) {
 	}
 }
 
-// digestReader holds back the last 32 bytes it has read, because the size of the content is unknown.
+// digestReader holds back the last 32 bytes it has read, because the size of the content is unknown and these bytes
+// may be the digest.
 type digestReader struct {
 	from *bufio.Reader
 	sum  hash.Hash

@@ -24,7 +24,7 @@ import (
 )
 
 // histories sets the number of random histories. For a longer run, use go test ./backup/restore -histories 100.
-var histories = flag.Uint64("histories", 2, "how many random histories of an etcd are rebuilt")
+var histories = flag.Uint64("histories", 2, "number of random etcd histories to rebuild")
 
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == inspected {
@@ -43,7 +43,7 @@ func TestDatabase_equalsEtcds(t *testing.T) {
 	for seed := range *histories {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			h := newHistory(t, seed)
-			h.live(80)
+			h.run(80)
 			for i := range 12 {
 				from, to := h.pick()
 				path := filepath.Join(t.TempDir(), fmt.Sprint(i))
@@ -52,12 +52,13 @@ func TestDatabase_equalsEtcds(t *testing.T) {
 				require.Equal(t, to.revision, result.Revision)
 				h.requireSame(from, to, path)
 			}
-			require.Positive(t, h.compared, "no hash could be compared")
+			require.Positive(t, h.compared, "at least one hash must be compared")
 		})
 	}
 }
 
-// requireSame compares a rebuilt database with etcd's database at the same moment, by rows and by etcd's hashes.
+// requireSame requires that a rebuilt database equals etcd's database at the same moment, by comparing the rows and
+// etcd's hashes.
 func (h *history) requireSame(from full, to moment, path string) {
 	t := h.t
 	t.Logf("full at %d (compacted at %d), rebuilt at %d (compacted at %d)", from.revision, from.compacted, to.revision, to.compacted)
@@ -88,7 +89,7 @@ func (h *history) requireBuckets(from full, to moment, path string) {
 	})
 }
 
-func inDatabase(t *testing.T, path string, look func(tx *bolt.Tx)) {
+func inDatabase(t *testing.T, path string, inspect func(tx *bolt.Tx)) {
 	t.Helper()
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)
@@ -97,7 +98,7 @@ func inDatabase(t *testing.T, path string, look func(tx *bolt.Tx)) {
 		for problem := range tx.Check() {
 			require.NoError(t, problem)
 		}
-		look(tx)
+		inspect(tx)
 		return nil
 	}))
 }
@@ -114,7 +115,7 @@ func rowsOf(t *testing.T, path string) (rows []format.Row) {
 
 func TestDatabase_schedulesACompaction(t *testing.T) {
 	h := newHistory(t, 11)
-	h.live(20)
+	h.run(20)
 	from, to := h.fulls[0], h.moments[len(h.moments)-1]
 	source, path := returning(h.source(from, to), archive.Reading{Compacted: to.revision - 1}), filepath.Join(t.TempDir(), "db")
 	_, err := Database(t.Context(), source, path, Options{})
@@ -165,18 +166,17 @@ func TestReadAndInsert_endsAfterAnErrorOfInserting(t *testing.T) {
 }
 
 func TestReadAndInsert_recoversPanics(t *testing.T) {
-	_, err := readAndInsert(t.Context(), func(context.Context, func(format.Row) error) (archive.Reading, error) { panic("a row of none") }, nil)
+	_, err := readAndInsert(t.Context(), func(context.Context, func(format.Row) error) (archive.Reading, error) { panic("the reader failed") }, nil)
 	require.ErrorIs(t, err, ErrDamaged)
 }
 
-// leased returns the history of an etcd server with a full snapshot and a key whose lease was granted after the
-// snapshot.
+// leased returns a history with a full snapshot and a key whose lease was granted after the snapshot.
 func leased(t *testing.T) (h *history, id int64) {
 	h = newHistory(t, 12)
-	h.look()
-	h.full()
+	h.record()
+	h.takeFull()
 	require.NoError(t, h.grant(t.Context()))
-	h.look()
+	h.record()
 	return h, int64(h.leases[0])
 }
 
@@ -204,7 +204,7 @@ func leasesOf(t *testing.T, path string) map[int64]int64 {
 	return found
 }
 
-// A key must keep its lease even if no recorded bucket contains the lease.
+// A key must have a lease after the restore even if the lease is not in the last recorded lease bucket.
 func TestLeasesOfKeysAreRestored(t *testing.T) {
 	h, id := leased(t)
 	to := h.moments[len(h.moments)-1]
@@ -229,13 +229,13 @@ func TestLeasesOfKeysAreRestored(t *testing.T) {
 		recorded func(context.Context) (*format.Bucket, error)
 		leases   map[int64]int64
 	}{
-		"in a bucket before":                    {[]*format.Bucket{granted}, nil, map[int64]int64{id: ttl}},
-		"in the next bucket":                    {nil, states(granted), map[int64]int64{id: ttl}},
-		"expired before the next bucket":        {nil, states(format.NewBucket("lease")), map[int64]int64{id: 1}},
-		"expired, and another one granted":      {nil, states(other), map[int64]int64{id: 1}},
-		"in no later bucket":                    {nil, states(nil), map[int64]int64{id: 60}},
-		"never recorded":                        {nil, nil, map[int64]int64{id: 60}},
-		"never recorded, another one is longer": {[]*format.Bucket{other}, nil, map[int64]int64{7: 500, id: 500}},
+		"recorded before the target":                    {[]*format.Bucket{granted}, nil, map[int64]int64{id: ttl}},
+		"recorded after the target":                     {nil, states(granted), map[int64]int64{id: ttl}},
+		"expired before the next recording":             {nil, states(format.NewBucket("lease")), map[int64]int64{id: 1}},
+		"expired, other lease granted":                  {nil, states(other), map[int64]int64{id: 1}},
+		"not recorded after the target":                 {nil, states(nil), map[int64]int64{id: 60}},
+		"never recorded":                                {nil, nil, map[int64]int64{id: 60}},
+		"never recorded, other lease with a longer TTL": {[]*format.Bucket{other}, nil, map[int64]int64{7: 500, id: 500}},
 	} {
 		source, path := returning(h.source(h.fulls[0], to), archive.Reading{Buckets: example.buckets}), filepath.Join(t.TempDir(), "db")
 		source.Recorded = example.recorded
@@ -251,20 +251,20 @@ func TestLeasesWithoutKeysAreNotLookedUp(t *testing.T) {
 			_, err := h.client.Delete(t.Context(), "key-", clientv3.WithPrefix())
 			return err
 		},
-		"put anew": func(h *history) error {
+		"overwritten": func(h *history) error {
 			keys, err := h.client.Get(t.Context(), "key-", clientv3.WithPrefix())
 			require.NoError(t, err)
 			_, err = h.client.Put(t.Context(), string(keys.Kvs[0].Key), "without a lease")
 			return err
 		},
-		"ran out": func(h *history) error { _, err := h.client.Revoke(t.Context(), h.leases[0]); return err },
+		"lease revoked": func(h *history) error { _, err := h.client.Revoke(t.Context(), h.leases[0]); return err },
 	} {
 		h, _ := leased(t)
 		require.NoError(t, change(h))
-		h.look()
+		h.record()
 		source := returning(h.source(h.fulls[0], h.moments[len(h.moments)-1]), archive.Reading{})
 		path := filepath.Join(t.TempDir(), "db")
-		source.Recorded = func(context.Context) (*format.Bucket, error) { return nil, errors.New("asked") }
+		source.Recorded = func(context.Context) (*format.Bucket, error) { return nil, errors.New("the lease lookup must not run") }
 		_, err := Database(t.Context(), source, path, Options{})
 		require.NoError(t, err, what)
 		require.Empty(t, leasesOf(t, path), what)
@@ -273,7 +273,7 @@ func TestLeasesWithoutKeysAreNotLookedUp(t *testing.T) {
 
 func TestAnErrorOfTheLeaseLookupIsReturned(t *testing.T) {
 	h, id := leased(t)
-	source, lost := returning(h.source(h.fulls[0], h.moments[len(h.moments)-1]), archive.Reading{}), errors.New("the store is away")
+	source, lost := returning(h.source(h.fulls[0], h.moments[len(h.moments)-1]), archive.Reading{}), errors.New("store unavailable")
 	source.Recorded = func(context.Context) (*format.Bucket, error) { return nil, lost }
 	path := filepath.Join(t.TempDir(), "db")
 	_, err := Database(t.Context(), source, path, Options{})
@@ -284,7 +284,7 @@ func TestAnErrorOfTheLeaseLookupIsReturned(t *testing.T) {
 
 func TestKeyAndLease(t *testing.T) {
 	for name, kv := range map[string]mvccpb.KeyValue{
-		"nothing":          {},
+		"empty":            {},
 		"a key":            {Key: []byte("a"), CreateRevision: 3, ModRevision: 5, Version: 2, Value: []byte("v")},
 		"a lease":          {Key: []byte("a"), Value: []byte("v"), Lease: 1 << 40},
 		"a negative lease": {Key: []byte{0, 255}, Lease: -1},

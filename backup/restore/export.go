@@ -26,7 +26,7 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// partial is the suffix of an unfinished file.
+// partial is the suffix of a file that is not complete yet.
 const partial = ".partial"
 
 // Export builds a database in a new file and appends its SHA-256, which makes the file a stock snapshot for `etcdutl
@@ -60,7 +60,8 @@ func Export(ctx context.Context, source Source, path string, options Options) (R
 	return result, nil
 }
 
-// linkNew links a file to a new name. Renaming would replace a file that was created in the meantime.
+// linkNew makes a file available under a new name, and fails with fs.ErrExist if the name exists. A rename would
+// replace a file that was created in the meantime.
 func linkNew(path, name string) error {
 	err := os.Link(path, name)
 	if !errors.Is(err, syscall.EPERM) && !errors.Is(err, syscall.EOPNOTSUPP) && !errors.Is(err, syscall.ENOSYS) {
@@ -96,8 +97,8 @@ type Keys struct {
 	store    mvcc.WatchableKV
 }
 
-// OpenKeys opens a restored database or an exported snapshot and modifies the file. The names of all keys are kept in
-// memory.
+// OpenKeys opens a restored database or an exported snapshot. Opening modifies the file. The names of all keys are
+// kept in memory.
 func OpenKeys(file string) (keys *Keys, err error) {
 	err = recoverPanic(func() error {
 		config := backend.DefaultBackendConfig(zap.NewNop())
@@ -153,8 +154,8 @@ func Inspect(path string) {
 }
 
 // InspectInChild returns a function for Options.Inspect that runs `executable args...`, a command that calls Inspect.
-// A panic in the child is reported as ErrDamaged. The child is killed when ctx is done, and on Linux when this
-// process dies.
+// A panic or a stack overflow in the child is reported as ErrDamaged. The child is killed when ctx is done, and on
+// Linux when this process dies.
 func InspectInChild(executable string, args func(path string) []string) func(context.Context, string) error {
 	return func(ctx context.Context, path string) error {
 		ended, err := child.Run(ctx, executable, args(path)...)

@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// keysAt returns the keys that a client saw at a moment.
+// keysAt returns the keys that a client could read at a moment.
 func (h *history) keysAt(to moment) map[string]mvccpb.KeyValue {
 	keys := map[string]mvccpb.KeyValue{}
 	for _, row := range h.between(0, to.revision) {
@@ -46,8 +46,8 @@ func (m moment) entries(bucket string) (count int) {
 	return count
 }
 
-// requireServes starts etcd on the restored data and compares all keys with the recorded moment. New revisions must
-// be greater than above.
+// requireServes starts etcd on restored data and compares all keys, and the numbers of leases, users and roles, with
+// the recorded moment. A new write must get a revision greater than above.
 func (h *history) requireServes(dir string, to moment, above int64) {
 	t := h.t
 	server, err := datadirtest.Start(dir)
@@ -88,7 +88,7 @@ func restore(t *testing.T, exported string) (dir string) {
 
 func TestExport_isRestoredByEtcdutl(t *testing.T) {
 	h := newHistory(t, 3)
-	h.live(80)
+	h.run(80)
 	for i := range 3 {
 		from, to := h.pick()
 		exported := filepath.Join(t.TempDir(), fmt.Sprint(i))
@@ -107,7 +107,7 @@ func TestExport_isRestoredByEtcdutl(t *testing.T) {
 
 func TestExport_ofAFullSnapshotEqualsIt(t *testing.T) {
 	h := newHistory(t, 4)
-	h.live(10)
+	h.run(10)
 	source := h.source(h.fulls[0], h.fulls[0].moment)
 	source.Rows = nil
 	exported := filepath.Join(t.TempDir(), "exported")
@@ -124,7 +124,7 @@ func TestExport_ofAFullSnapshotEqualsIt(t *testing.T) {
 
 func TestExport_replacesAnInterruptedOne(t *testing.T) {
 	h := newHistory(t, 5)
-	h.live(5)
+	h.run(5)
 	exported := filepath.Join(t.TempDir(), "exported")
 	require.NoError(t, os.WriteFile(exported+".partial", []byte("half"), 0o600))
 	_, err := Export(t.Context(), h.source(h.fulls[0], h.fulls[0].moment), exported, Options{})
@@ -136,26 +136,26 @@ func TestExport_replacesAnInterruptedOne(t *testing.T) {
 // Export must not overwrite a file that another process created during the download.
 func TestExport_overwritesNoFile(t *testing.T) {
 	h := newHistory(t, 5)
-	h.live(5)
+	h.run(5)
 	exported := filepath.Join(t.TempDir(), "exported")
 	source := h.source(h.fulls[0], h.fulls[0].moment)
 	open := source.Snapshot
 	source.Snapshot = func(ctx context.Context) (io.ReadCloser, error) {
-		require.NoError(t, os.WriteFile(exported, []byte("somebody else's"), 0o600))
+		require.NoError(t, os.WriteFile(exported, []byte("content from another process"), 0o600))
 		return open(ctx)
 	}
 	_, err := Export(t.Context(), source, exported, Options{})
 	require.ErrorIs(t, err, fs.ErrExist)
 	content, err := os.ReadFile(exported)
 	require.NoError(t, err)
-	require.Equal(t, "somebody else's", string(content))
+	require.Equal(t, "content from another process", string(content))
 	require.NoFileExists(t, exported+".partial")
 }
 
 // Earlier revisions must be compacted, because Kubernetes watchers list again only if their revision was compacted.
 func TestAbove_compactsEverythingBefore(t *testing.T) {
 	h := newHistory(t, 6)
-	h.live(40)
+	h.run(40)
 	from, to := h.pick()
 	exported := filepath.Join(t.TempDir(), "exported")
 	result, err := Export(t.Context(), h.source(from, to), exported, Options{Above: 1_000_000})
@@ -178,7 +178,7 @@ func TestAbove_compactsEverythingBefore(t *testing.T) {
 
 func TestAbove_usesNoRevisionTwice(t *testing.T) {
 	h := newHistory(t, 8)
-	h.live(20)
+	h.run(20)
 	to := h.moments[len(h.moments)-1]
 	path := filepath.Join(t.TempDir(), "db")
 	result, err := Database(t.Context(), h.source(h.fulls[0], to), path, Options{Above: 3}) // lower than the revisions of the rows

@@ -21,7 +21,7 @@ import (
 // lockTimeout limits how long to wait for another process to close the database.
 const lockTimeout = time.Second
 
-// ErrCompacted means that the database no longer contains all rows that the hash covers.
+// ErrCompacted means that a compaction may have deleted rows of the database that the hash covers.
 var ErrCompacted = errors.New("compacted")
 
 // ErrFutureRevision means that the requested revision is later than the last revision of the database.
@@ -29,17 +29,17 @@ var ErrFutureRevision = errors.New("revision is newer than the database")
 
 // A HashRequest identifies a hash computed by etcd.
 type HashRequest struct {
-	Compacted int64 // the member's last compaction; 0 and -1 both mean none, as in etcd
-	Revision  int64
+	Compacted int64 // revision of the member's last compaction; 0 and -1 both mean none, as in etcd
+	Revision  int64 // last revision that the hash covers
 	// Compaction means that etcd stored the hash during a compaction at Revision that followed a compaction at
 	// Compacted. The stored hash differs from HashByRev only if Revision deleted the last key.
 	Compaction bool
 }
 
 // HashKV returns the hash that etcd's HashKV (HashByRev) returns, or that etcd stores during a compaction. The
-// database may have been compacted earlier than the member, but not later. An unfinished compaction of the database
-// also counts if it may have deleted rows. The database does not record whether rows were deleted, so the caller must
-// know. HashKV opens the database for reading; no process may have the database open for writing.
+// database may have been compacted at an earlier revision than the member, but not at a later one. A later compaction
+// that the database has not finished is a problem too if it has already deleted rows. HashKV cannot detect this, so
+// callers must rule it out. HashKV opens the database for reading; no process may have the database open for writing.
 //
 // etcd hashes the rows up to a revision in order. Of the rows at or below the compaction, etcd omits those that a
 // compaction at that revision would delete, so that members agree even if some of them have not finished compacting.
@@ -73,7 +73,8 @@ func hashKV(ctx context.Context, path string, q HashRequest, tableSize int) (has
 	return hash, nil
 }
 
-// checkComplete returns an error if the database does not contain all rows that the hash covers.
+// checkComplete returns ErrCompacted or ErrFutureRevision if the database does not contain all rows that the hash
+// covers.
 func (q HashRequest) checkComplete(tx *bolt.Tx) error {
 	last, err := lastRevision(tx)
 	if err != nil {
@@ -94,7 +95,7 @@ func (q HashRequest) checkComplete(tx *bolt.Tx) error {
 // scan reads the rows of a database for a request.
 type scan struct {
 	HashRequest
-	tableSize int // number of keys per pass
+	tableSize int // maximum number of keys per pass
 	ctx       context.Context
 	keys      *bolt.Bucket
 }
@@ -135,7 +136,7 @@ func (s scan) keep() (bits, error) {
 	return s.markLatest(s.Compacted)
 }
 
-// deletesLast reports whether a key was deleted at the requested revision.
+// deletesLast reports whether the requested revision deleted a key.
 func (s scan) deletesLast() bool {
 	cursor, prefix := s.keys.Cursor(), revisionKey(s.Revision)[:8]
 	for key, _ := cursor.Seek(prefix); bytes.HasPrefix(key, prefix); key, _ = cursor.Next() {
@@ -146,7 +147,7 @@ func (s scan) deletesLast() bool {
 	return false
 }
 
-// tableSize is the number of keys in a table (12 MiB for 256 Ki keys).
+// tableSize is the maximum number of keys in the table of a pass, which takes up 12 MiB.
 const tableSize = 256 << 10
 
 // fingerprint identifies a key by 128 bits. The seeds are random per process, so collisions are practically
@@ -218,7 +219,7 @@ const rowsPerCheck = 1024
 type row struct {
 	format.Row
 	revision int64
-	ordinal  int
+	ordinal  int // position among all rows, from 0
 }
 
 // rows yields the rows up to a revision.

@@ -21,8 +21,11 @@ import (
 
 func key(t *rapid.T) []byte { return fmt.Appendf(nil, "key-%d", rapid.IntRange(0, 6).Draw(t, "key")) }
 
-// table generates the number of keys per pass; 1 requires one pass per key.
-func table(t *rapid.T) int { return rapid.SampledFrom([]int{1, 2, 3, tableSize}).Draw(t, "table") }
+// drawTableSize draws the maximum number of keys per pass. With a small number, computing a hash requires multiple
+// passes.
+func drawTableSize(t *rapid.T) int {
+	return rapid.SampledFrom([]int{1, 2, 3, tableSize}).Draw(t, "table size")
+}
 
 // change makes a random change to a key: it deletes the key or puts a value, with or without a lease.
 func (e *etcd) change(t *rapid.T, w mvcc.WriteView, key []byte) {
@@ -38,7 +41,8 @@ func (e *etcd) change(t *rapid.T, w mvcc.WriteView, key []byte) {
 	}
 }
 
-// transaction changes each key only once, because etcd rejects a transaction that puts and deletes the same key.
+// transaction changes up to four keys in a transaction, each only once, because etcd rejects a transaction that puts
+// and deletes the same key.
 func (e *etcd) transaction(t *rapid.T) {
 	keys := rapid.SliceOfNDistinct(rapid.Custom(key), 1, 4, func(key []byte) string { return string(key) }).Draw(t, "keys")
 	txn := e.Write(traceutil.TODO())
@@ -60,8 +64,8 @@ func (e *etcd) grantOrRevoke(t *rapid.T) {
 	}
 }
 
-// compactAndCompare compacts etcd and compares the hash that etcd stores with the hash of the database before and
-// after the compaction.
+// compactAndCompare compacts etcd and compares the hash that etcd stores during the compaction with the hash of a
+// copy of the database from before the compaction.
 func (e *etcd) compactAndCompare(t *rapid.T, at int64) {
 	before := e.file()
 	e.compact(at)
@@ -69,13 +73,13 @@ func (e *etcd) compactAndCompare(t *rapid.T, at int64) {
 		if stored.Revision != at {
 			continue
 		}
-		hash, err := hashKV(t.Context(), before, HashRequest{stored.CompactRevision, stored.Revision, true}, table(t))
+		hash, err := hashKV(t.Context(), before, HashRequest{stored.CompactRevision, stored.Revision, true}, drawTableSize(t))
 		require.NoError(t, err)
 		require.Equal(t, stored.Hash, hash, "compaction at %d after %d", stored.Revision, stored.CompactRevision)
 	}
 }
 
-// compare compares etcd's hash at a revision with the hash of a copy of the database.
+// compare compares the hash that etcd returns for a random revision with the hash of a copy of the database.
 func (e *etcd) compare(t *rapid.T) {
 	at := rapid.Int64Range(max(1, e.FirstRev()), e.Rev()).Draw(t, "at")
 	for _, stored := range e.HashStorage().Hashes() {
@@ -83,12 +87,12 @@ func (e *etcd) compare(t *rapid.T) {
 			return // etcd returns the hash stored by the compaction, which also covers deleted rows
 		}
 	}
-	said, _, err := e.HashStorage().HashByRev(at)
+	etcdHash, _, err := e.HashStorage().HashByRev(at)
 	require.NoError(t, err)
 	copied := e.file()
-	hash, err := hashKV(t.Context(), copied, HashRequest{said.CompactRevision, at, false}, table(t))
+	hash, err := hashKV(t.Context(), copied, HashRequest{etcdHash.CompactRevision, at, false}, drawTableSize(t))
 	require.NoError(t, err)
-	require.Equal(t, said.Hash, hash, "revision %d, compacted at %d", at, said.CompactRevision)
+	require.Equal(t, etcdHash.Hash, hash, "revision %d, compacted at %d", at, etcdHash.CompactRevision)
 }
 
 // act performs a random action on etcd.
@@ -207,7 +211,7 @@ func TestHashKV_rejectsOtherDatabases(t *testing.T) {
 	require.ErrorContains(t, err, "cannot open database")
 }
 
-// etcd is etcd's key-value store without a log or clients.
+// etcd runs etcd's key-value store without a log or clients.
 type etcd struct {
 	t      require.TestingT
 	dir    string
@@ -223,13 +227,14 @@ func start(t require.TestingT, dir string) *etcd {
 	return e
 }
 
-// open starts the store, which resumes an interrupted compaction.
-func (e *etcd) open(betweenBatches time.Duration) {
+// open starts the store, which resumes an interrupted compaction. A long pause between the batches of a compaction
+// makes it possible to interrupt the compaction.
+func (e *etcd) open(pause time.Duration) {
 	config := backend.DefaultBackendConfig(zap.NewNop())
 	config.Path, config.UnsafeNoFsync = filepath.Join(e.dir, "db"), true
 	e.back = backend.New(config)
 	e.lessor = lease.NewLessor(zap.NewNop(), e.back, nil, lease.LessorConfig{MinLeaseTTL: 1000})
-	e.WatchableKV = mvcc.New(zap.NewNop(), e.back, e.lessor, mvcc.StoreConfig{CompactionBatchLimit: 2, CompactionSleepInterval: betweenBatches})
+	e.WatchableKV = mvcc.New(zap.NewNop(), e.back, e.lessor, mvcc.StoreConfig{CompactionBatchLimit: 2, CompactionSleepInterval: pause})
 }
 
 func (e *etcd) stop() {

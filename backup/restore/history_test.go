@@ -59,13 +59,13 @@ func newHistory(t *testing.T, seed uint64) *history {
 	return &history{t: t, random: rand.New(rand.NewPCG(seed, 0)), server: server, client: v3client.New(server.Server)}
 }
 
-// live sends one random request per step and records the resulting state.
-func (h *history) live(steps int) {
+// run sends one random request per step and records the resulting state.
+func (h *history) run(steps int) {
 	for range steps {
 		h.act()
-		h.look()
+		h.record()
 		if len(h.fulls) == 0 || h.random.IntN(12) == 0 {
-			h.full()
+			h.takeFull()
 		}
 	}
 }
@@ -91,7 +91,7 @@ func (h *history) act() {
 	case 6:
 		err = h.revoke(ctx)
 	case 7:
-		_, err = h.client.Compact(ctx, h.present()-h.random.Int64N(4), clientv3.WithCompactPhysical())
+		_, err = h.client.Compact(ctx, h.currentRevision()-h.random.Int64N(4), clientv3.WithCompactPhysical())
 		if err != nil && err.Error() == "etcdserver: mvcc: required revision has been compacted" {
 			err = nil
 		}
@@ -128,26 +128,26 @@ func (h *history) revoke(ctx context.Context) error {
 	return err
 }
 
-func (h *history) present() int64 { return h.server.Server.KV().Rev() }
+func (h *history) currentRevision() int64 { return h.server.Server.KV().Rev() }
 
-func (h *history) seen() int64 {
+func (h *history) recordedRevision() int64 {
 	if len(h.rows) == 0 {
 		return 0
 	}
 	return mvcc.BytesToRev(h.rows[len(h.rows)-1].Key).Main
 }
 
-// look records the state of etcd. At the revision of the last compaction, etcd returns the hash that was computed
+// record records the state of etcd. At the revision of the last compaction, etcd returns the hash that was computed
 // during the compaction.
-func (h *history) look() {
+func (h *history) record() {
 	tx := h.server.Server.Backend().ConcurrentReadTx()
 	tx.RLock()
 	defer tx.RUnlock()
-	keys, values := tx.UnsafeRange(schema.Key, revisionKey(h.seen()+1), revisionKey(math.MaxInt64), 0)
+	keys, values := tx.UnsafeRange(schema.Key, revisionKey(h.recordedRevision()+1), revisionKey(math.MaxInt64), 0)
 	for i := range keys {
 		h.rows = append(h.rows, format.Row{Key: bytes.Clone(keys[i]), Value: bytes.Clone(values[i])})
 	}
-	now := moment{revision: h.present(), buckets: smallBuckets(h.t, tx)}
+	now := moment{revision: h.currentRevision(), buckets: smallBuckets(h.t, tx)}
 	now.compacted, _ = mvcc.UnsafeReadScheduledCompact(tx)
 	now.compactions = h.server.Server.KV().HashStorage().Hashes()
 	var err error
@@ -168,8 +168,8 @@ func smallBuckets(t *testing.T, tx backend.UnsafeReader) (buckets []*format.Buck
 	return buckets
 }
 
-// full takes a stock snapshot at the last moment.
-func (h *history) full() {
+// takeFull takes a stock snapshot at the last recorded moment.
+func (h *history) takeFull() {
 	path := filepath.Join(h.t.TempDir(), fmt.Sprint(len(h.fulls)))
 	file, err := os.Create(path)
 	require.NoError(h.t, err)
@@ -183,7 +183,8 @@ func (h *history) full() {
 	h.fulls = append(h.fulls, full{h.moments[len(h.moments)-1], path})
 }
 
-// source returns the Source for restoring a moment from a full snapshot.
+// source returns the Source for restoring a moment from a full snapshot. It overwrites each row after passing it on,
+// because callers must not retain the row.
 func (h *history) source(from full, to moment) Source {
 	source := Source{
 		Snapshot: func(context.Context) (io.ReadCloser, error) { return os.Open(from.path) },
@@ -202,7 +203,7 @@ func (h *history) source(from full, to moment) Source {
 	return source
 }
 
-// returning replaces the Reading that a source returns.
+// returning returns the source with a different Reading.
 func returning(source Source, reading archive.Reading) Source {
 	rows := source.Rows
 	source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {

@@ -44,15 +44,16 @@ func requirePrograms(t *testing.T, names ...string) {
 	}
 }
 
-// readOtherwise runs the other reader for a revision.
-func readOtherwise(t *testing.T, directory string, revision int64, options ...string) (state otherState, failed string) {
+// runOtherReader runs the other reader for a revision. It returns the reader's output, or what the reader wrote to
+// stderr if it failed.
+func runOtherReader(t *testing.T, directory string, revision int64, options ...string) (state otherState, failed string) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "python3", append(append([]string{otherReader}, options...), directory, strconv.FormatInt(revision, 10))...)
-	var out, complaint bytes.Buffer
-	command.Stdout, command.Stderr = &out, &complaint
+	var out, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &out, &stderr
 	if err := command.Run(); err != nil {
-		require.NotContains(t, complaint.String(), "Traceback")
-		return state, complaint.String()
+		require.NotContains(t, stderr.String(), "Traceback")
+		return state, stderr.String()
 	}
 	require.NoError(t, json.Unmarshal(out.Bytes(), &state))
 	return state, ""
@@ -62,24 +63,24 @@ func readOtherwise(t *testing.T, directory string, revision int64, options ...st
 // returned at each revision.
 type keptHistory struct {
 	*history
-	directory string
-	archive   *archive.Archive
-	seen      map[int64][]*mvccpb.KeyValue // keys by revision
-	next      format.Start
+	directory      string
+	archive        *archive.Archive
+	keysAtRevision map[int64][]*mvccpb.KeyValue
+	next           format.Start
 }
 
 func keepHistory(t *testing.T, keys *format.Keys) *keptHistory {
-	k := &keptHistory{history: newHistory(t, 20), directory: t.TempDir(), seen: map[int64][]*mvccpb.KeyValue{}}
+	k := &keptHistory{history: newHistory(t, 20), directory: t.TempDir(), keysAtRevision: map[int64][]*mvccpb.KeyValue{}}
 	place, err := folder.New(k.directory)
 	require.NoError(t, err)
 	k.archive = archive.New(place, keys)
 	_, err = k.archive.Create(t.Context(), archive.Cluster{Cluster: "cdf818194e3a8c32", Created: time.Now()}, 1)
 	require.NoError(t, err)
 	for range 70 {
-		k.live(1)
+		k.run(1)
 		answer, err := k.client.Get(t.Context(), "\x00", clientv3.WithFromKey())
 		require.NoError(t, err)
-		k.seen[answer.Header.Revision] = answer.Kvs
+		k.keysAtRevision[answer.Header.Revision] = answer.Kvs
 	}
 	k.keep()
 	return k
@@ -89,20 +90,20 @@ func keepHistory(t *testing.T, keys *format.Keys) *keptHistory {
 // middle of a segment.
 func (k *keptHistory) keep() {
 	for i, full := range k.fulls {
-		begins := i == 0 || i%3 == 2 // starts a new chain while the previous chain continues past the snapshot
-		if i > 0 && !begins {
+		startsChain := i == 0 || i%3 == 2 // except at first, the previous chain continues past the snapshot
+		if i > 0 && !startsChain {
 			k.segments(full.revision)
 		}
-		k.putFull(full, time.Now().Add(time.Duration(i)*time.Minute), begins)
-		if i > 0 && begins {
-			last := k.present()
+		k.putFull(full, time.Now().Add(time.Duration(i)*time.Minute), startsChain)
+		if i > 0 && startsChain {
+			last := k.currentRevision()
 			if i+1 < len(k.fulls) {
 				last = k.fulls[i+1].revision
 			}
 			k.segments(min(last, full.revision+1+k.random.Int64N(3)))
 		}
 	}
-	k.segments(k.present())
+	k.segments(k.currentRevision())
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
 		from := map[archive.Level]archive.Level{archive.Minute: archive.Segment, archive.Hour: archive.Minute}[level]
 		objects, err := k.archive.Objects(k.t.Context(), 1, from)
@@ -119,12 +120,12 @@ func (k *keptHistory) keep() {
 	}
 }
 
-func (k *keptHistory) putFull(full full, at time.Time, begins bool) {
+func (k *keptHistory) putFull(full full, at time.Time, startsChain bool) {
 	t, manifest := k.t, archive.Full{
 		Cluster: "cdf818194e3a8c32", Generation: 1, Revision: full.revision, Time: at, Compacted: full.compacted, Reason: "for a test",
 		Next: k.next.Position, Chain: k.next.Before, Last: k.next.Last,
 	}
-	if begins {
+	if startsChain {
 		manifest.Next, manifest.Chain, manifest.Last = format.After(full.revision), format.Seed(manifest.Cluster, 1, full.revision), format.Digest{}
 	}
 	content, err := os.Open(full.path)
@@ -208,12 +209,12 @@ func TestOtherReader_readsWhatEtcdHad(t *testing.T) {
 			}
 			k := keepHistory(t, keys)
 			compared, buckets := 0, 0
-			for revision, want := range k.seen {
-				if revision < k.fulls[0].revision || compared == 8 && revision != k.present() {
+			for revision, want := range k.keysAtRevision {
+				if revision < k.fulls[0].revision || compared == 8 && revision != k.currentRevision() {
 					continue
 				}
 				compared++
-				got, failed := readOtherwise(t, k.directory, revision, options...)
+				got, failed := runOtherReader(t, k.directory, revision, options...)
 				require.Empty(t, failed, "revision %d", revision)
 				require.Equal(t, want, got.Keys, "revision %d", revision)
 				// A bucket in a full snapshot may be newer than the snapshot's revision.
@@ -234,9 +235,9 @@ func TestOtherReader_rejectsHoles(t *testing.T) {
 	require.NoError(t, err)
 	gone := archive.SegmentName(1, head.Segment.Position)
 	require.NoError(t, os.Remove(filepath.Join(k.directory, gone)))
-	_, failed := readOtherwise(t, k.directory, k.present())
+	_, failed := runOtherReader(t, k.directory, k.currentRevision())
 	require.Contains(t, failed, head.Segment.Position.String())
 	before := head.Segment.Position.Revision - 1
-	_, failed = readOtherwise(t, k.directory, before)
+	_, failed = runOtherReader(t, k.directory, before)
 	require.Empty(t, failed)
 }

@@ -27,10 +27,10 @@ func snapshotOf(content []byte) Source {
 
 func smallFull(t *testing.T) (h *history, snapshot []byte) {
 	h = newHistory(t, 9)
-	h.live(6)
+	h.run(6)
 	h.fulls = nil
-	h.full()
-	h.live(6)
+	h.takeFull()
+	h.run(6)
 	snapshot, err := os.ReadFile(h.fulls[0].path)
 	require.NoError(t, err)
 	return h, snapshot
@@ -44,29 +44,29 @@ func TestDatabase_rejectsAnythingButASnapshot(t *testing.T) {
 	db, err := bolt.Open(foreign, 0o600, nil)
 	require.NoError(t, err)
 	require.NoError(t, db.Close())
-	another, err := os.ReadFile(foreign)
+	notEtcd, err := os.ReadFile(foreign)
 	require.NoError(t, err)
 	const noDigest = "invalid size for a snapshot with a trailing SHA-256"
 	for what, example := range map[string]struct {
 		content []byte
-		says    string
+		want    string
 	}{
-		"empty":                 {nil, noDigest},
-		"short":                 {good[:20], ""},
-		"the digest alone":      {good[len(good)-32:], ""},
-		"a digest of nothing":   {withDigest(nil), noDigest},
-		"cut":                   {good[:len(good)-1], ""},
-		"a copied database":     {good[:len(good)-32], noDigest},
-		"cut at a page":         {append(bytes.Clone(good[:4096]), good[len(good)-32:]...), ""},
-		"flipped":               {flipped, ""},
-		"longer":                {append(bytes.Clone(good), 0), ""},
-		"a database of no etcd": {withDigest(another), ""},
-		"noise":                 {withDigest(bytes.Repeat([]byte("noise..."), 4096)), ""},
+		"empty":                {nil, noDigest},
+		"short":                {good[:20], ""},
+		"only the digest":      {good[len(good)-32:], ""},
+		"digest of no content": {withDigest(nil), noDigest},
+		"last byte missing":    {good[:len(good)-1], ""},
+		"digest missing":       {good[:len(good)-32], noDigest},
+		"pages missing":        {append(bytes.Clone(good[:4096]), good[len(good)-32:]...), ""},
+		"flipped bit":          {flipped, ""},
+		"extra byte":           {append(bytes.Clone(good), 0), ""},
+		"not an etcd database": {withDigest(notEtcd), ""},
+		"noise":                {withDigest(bytes.Repeat([]byte("noise..."), 4096)), ""},
 	} {
 		path := filepath.Join(t.TempDir(), "db")
 		_, err := Database(t.Context(), snapshotOf(example.content), path, Options{Above: 5})
 		require.ErrorIs(t, err, ErrDamaged, what)
-		require.ErrorContains(t, err, example.says, what)
+		require.ErrorContains(t, err, example.want, what)
 		require.NoFileExists(t, path)
 	}
 }
@@ -108,7 +108,7 @@ func TestDatabase_rejectsAnotherRevision(t *testing.T) {
 
 func TestDatabase_rejectsRowsOutOfOrder(t *testing.T) {
 	h, _ := smallFull(t)
-	for what, at := range map[string]int64{"before the full": 1, "in the full": h.fulls[0].revision} {
+	for what, at := range map[string]int64{"before the full snapshot": 1, "at the full snapshot": h.fulls[0].revision} {
 		source := h.source(h.fulls[0], h.fulls[0].moment)
 		source.Rows = func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
 			return archive.Reading{}, row(format.Row{Key: revisionKey(at)})
@@ -126,7 +126,7 @@ func TestDatabase_rejectsRowsOutOfOrder(t *testing.T) {
 
 func TestDatabase_returnsErrorsOfTheSource(t *testing.T) {
 	h, good := smallFull(t)
-	lost := errors.New("the store is away")
+	lost := errors.New("store unavailable")
 	path := filepath.Join(t.TempDir(), "db")
 	for what, source := range map[string]Source{
 		"open": {Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, lost }},
@@ -169,7 +169,7 @@ func TestDatabase_keepsAnExistingFile(t *testing.T) {
 
 func TestDatabase_checksRoomFirst(t *testing.T) {
 	source := Source{DatabaseBytes: math.MaxInt64 / 4, RowBytes: 10, Snapshot: func(context.Context) (io.ReadCloser, error) {
-		return nil, errors.New("fetched")
+		return nil, errors.New("the snapshot must not be fetched")
 	}}
 	dir := t.TempDir()
 	_, err := Database(t.Context(), source, filepath.Join(dir, "db"), Options{})
@@ -188,7 +188,7 @@ func TestDatabase_reportsProgress(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	require.Equal(t, source.DatabaseBytes, of)
-	require.Greater(t, last, source.DatabaseBytes, "the rows count as well")
+	require.Greater(t, last, source.DatabaseBytes, "the progress must include the rows")
 	require.Positive(t, result.Rows)
 }
 
@@ -209,18 +209,19 @@ func inChild(what string) func(context.Context, string) error {
 	return InspectInChild(os.Args[0], func(path string) []string { return []string{what, path} })
 }
 
-// contradict makes the pages of a snapshot's database inconsistent and corrects the digest.
-func contradict(snapshot []byte) []byte {
+// makeInconsistent makes the pages of a snapshot's database inconsistent, and corrects the digest.
+func makeInconsistent(snapshot []byte) []byte {
 	broken := append([]byte{}, snapshot[:len(snapshot)-sha256.Size]...)
 	datadirtest.BreakDatabase(broken)
 	return withDigest(broken)
 }
 
-// bbolt panics in a separate goroutine, so this process could not recover.
+// The check must run in a child process, because bbolt panics in a goroutine of its own, where this process cannot
+// recover the panic.
 func TestInspectInChild_findsInconsistentPages(t *testing.T) {
 	_, snapshot := smallFull(t)
 	path := filepath.Join(t.TempDir(), "db")
-	_, err := Database(t.Context(), snapshotOf(contradict(snapshot)), path, Options{Above: 1000, Inspect: inChild(inspected)})
+	_, err := Database(t.Context(), snapshotOf(makeInconsistent(snapshot)), path, Options{Above: 1000, Inspect: inChild(inspected)})
 	require.ErrorIs(t, err, ErrDamaged)
 	require.ErrorContains(t, err, "cannot read the database: panic: ")
 	require.NoFileExists(t, path)

@@ -45,7 +45,7 @@ type rowWriter struct {
 
 	tx          *bolt.Tx
 	keys        *bolt.Bucket
-	firstNew    []byte // greater than every row key in the full snapshot
+	firstNew    []byte // greater than the key of every row in the full snapshot
 	last        []byte // key of the newest row
 	rows, bytes int64  // size of the current transaction
 	unflushed   int64  // bytes
@@ -132,8 +132,9 @@ type batch struct {
 	content []byte // concatenated rows
 }
 
-// readAndInsert inserts rows while reading the next ones, because both take about the same time. readAndInsert waits
-// for both goroutines, and returns the error from inserting if both fail. insert may retain the rows.
+// readAndInsert inserts rows while another goroutine reads the next ones, because reading and inserting take about
+// the same time. It returns after both have ended. If both fail, it returns the error from inserting. insert may
+// retain the rows.
 func readAndInsert(ctx context.Context, read Rows, insert func(format.Row) error) (changed archive.Reading, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -220,7 +221,7 @@ func revisionKey(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
-// revisionIn returns the revision stored under a name in etcd's meta bucket, or 0 if there is none.
+// revisionIn returns the revision stored under a name in etcd's meta bucket, or 0 if the name does not exist.
 func revisionIn(meta *bolt.Bucket, name []byte) int64 {
 	value := meta.Get(name)
 	if value == nil {
@@ -229,8 +230,8 @@ func revisionIn(meta *bolt.Bucket, name []byte) int64 {
 	return mvcc.BytesToRev(value).Main
 }
 
-// lastRevision returns the revision of the last row, or of a compaction that deleted the row. If the file is not an
-// etcd database, lastRevision returns an error.
+// lastRevision returns the revision of the last row, or of a later compaction, which may have deleted the row. If the
+// file is not an etcd database, lastRevision returns an error.
 func lastRevision(tx *bolt.Tx) (int64, error) {
 	keys, meta := tx.Bucket(schema.Key.Name()), tx.Bucket(schema.Meta.Name())
 	if keys == nil || meta == nil {
@@ -314,20 +315,21 @@ func addMissingLeases(ctx context.Context, tx *bolt.Tx, firstNew []byte, recorde
 	return nil
 }
 
-// missingLeases returns the leases that the database does not contain but that keys with rows after behind refer to.
-func missingLeases(tx *bolt.Tx, leases *bolt.Bucket, behind []byte) map[int64]bool {
-	named := map[string]int64{} // lease by key
+// missingLeases returns the leases that keys refer to but that the database does not contain. Only rows whose keys
+// are not less than first are considered.
+func missingLeases(tx *bolt.Tx, leases *bolt.Bucket, first []byte) map[int64]bool {
+	leaseOf := map[string]int64{} // lease ID by key
 	rows := tx.Bucket(schema.Key.Name()).Cursor()
-	for at, value := rows.Seek(behind); at != nil; at, value = rows.Next() {
+	for at, value := rows.Seek(first); at != nil; at, value = rows.Next() {
 		key, lease, _ := keyAndLease(value) // verification detects an invalid value
 		if (format.Row{Key: at}).Tombstone() || lease == 0 || leases.Get(leaseKey(lease)) != nil {
-			delete(named, string(key))
+			delete(leaseOf, string(key))
 		} else {
-			named[string(key)] = lease
+			leaseOf[string(key)] = lease
 		}
 	}
 	missing := map[int64]bool{}
-	for _, id := range named {
+	for _, id := range leaseOf {
 		missing[id] = true
 	}
 	return missing
@@ -352,7 +354,7 @@ func keyAndLease(value []byte) (key []byte, lease int64, err error) {
 			key, _ = protowire.ConsumeBytes(field)
 		case number == leaseField && kind == protowire.VarintType:
 			id, _ := protowire.ConsumeVarint(field)
-			lease = int64(id) //nolint:gosec // as protobuf has it
+			lease = int64(id) //nolint:gosec // the same conversion as in protobuf
 		}
 		value = value[tag+length:]
 	}
@@ -374,5 +376,5 @@ func longestTTL(leases *bolt.Bucket) int64 {
 
 // leaseKey returns etcd's key of a lease.
 func leaseKey(id int64) []byte {
-	return binary.BigEndian.AppendUint64(nil, uint64(id)) //nolint:gosec // as etcd does
+	return binary.BigEndian.AppendUint64(nil, uint64(id)) //nolint:gosec // the same conversion as in etcd
 }

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// manners describes the priorities and memory use of a process.
-type manners struct {
+// usage describes the exit status, the memory use and the priorities of a process.
+type usage struct {
 	Status int
 	Heap   uint64 // highest sample in bytes
 	Nice   []int  // final nice value of each thread
@@ -28,16 +28,16 @@ type manners struct {
 func init() {
 	children["child-measured"] = func() int {
 		heap := mostHeap()
-		is := manners{Status: verifyInThisProcess(io.Discard)}
-		is.Heap = heap()
+		measured := usage{Status: verifyInThisProcess(io.Discard)}
+		measured.Heap = heap()
 		threads, err := os.ReadDir("/proc/self/task")
 		for _, thread := range threads {
 			id, _ := strconv.Atoi(thread.Name())
 			priority, _ := unix.Getpriority(unix.PRIO_PROCESS, id)
 			disk, _, _ := unix.Syscall(unix.SYS_IOPRIO_GET, 1, uintptr(id), 0)
-			is.Nice, is.Idle = append(is.Nice, 20-priority), append(is.Idle, disk>>13 == 3)
+			measured.Nice, measured.Idle = append(measured.Nice, 20-priority), append(measured.Idle, disk>>13 == 3)
 		}
-		if err != nil || json.NewEncoder(os.Stdout).Encode(is) != nil {
+		if err != nil || json.NewEncoder(os.Stdout).Encode(measured) != nil {
 			return 1
 		}
 		return 0
@@ -47,7 +47,7 @@ func init() {
 // mostHeap starts sampling the heap size. The returned function returns the highest sample.
 func mostHeap() (most func() uint64) {
 	ctx, stop := context.WithCancel(context.Background())
-	told := make(chan uint64)
+	result := make(chan uint64)
 	go func() {
 		var highest uint64
 		var now runtime.MemStats
@@ -55,9 +55,9 @@ func mostHeap() (most func() uint64) {
 			runtime.ReadMemStats(&now)
 			highest = max(highest, now.HeapInuse)
 		}
-		told <- highest
+		result <- highest
 	}()
-	return func() uint64 { stop(); return <-told }
+	return func() uint64 { stop(); return <-result }
 }
 
 func TestInChild_hasLowPriorityAndLittleMemory(t *testing.T) {
@@ -68,13 +68,13 @@ func TestInChild_hasLowPriorityAndLittleMemory(t *testing.T) {
 	child.Stderr = t.Output()
 	output, err := child.Output()
 	require.NoError(t, err)
-	var is manners
-	require.NoError(t, json.Unmarshal(output, &is))
-	require.Zero(t, is.Status)
-	t.Logf("%d MiB of heap for a database of %d MiB", is.Heap>>20, size>>20)
-	assert.Less(t, is.Heap, uint64(16<<20), "for a database of %d bytes", size)
-	for i := range is.Nice {
-		assert.Equal(t, 19, is.Nice[i], "every thread is nice")
-		assert.True(t, is.Idle[i], "and waits for the disk")
+	var measured usage
+	require.NoError(t, json.Unmarshal(output, &measured))
+	require.Zero(t, measured.Status)
+	t.Logf("%d MiB of heap for a database of %d MiB", measured.Heap>>20, size>>20)
+	assert.Less(t, measured.Heap, uint64(16<<20), "for a database of %d bytes", size)
+	for i := range measured.Nice {
+		assert.Equal(t, 19, measured.Nice[i], "every thread must have the lowest CPU priority")
+		assert.True(t, measured.Idle[i], "every thread must have idle I/O priority")
 	}
 }

@@ -60,7 +60,7 @@ func verifyInThisProcess(stdout io.Writer) int {
 	return RunChild(context.Background(), archive.New(s, &format.Keys{}), job, os.Args[3], stdout)
 }
 
-// inChild runs a verification in a child process.
+// inChild returns a function that runs a command of TestMain in a child process.
 func inChild(what, store, scratch string) func(context.Context, archive.Path) (archive.Result, error) {
 	return InChild(os.Args[0], func(job Job) []string {
 		return []string{what, store, scratch, strconv.Itoa(job.Generation), job.Full, strconv.FormatInt(job.Revision, 10)}
@@ -71,7 +71,7 @@ func TestInChild_returnsTheSameResult(t *testing.T) {
 	url := "file://" + t.TempDir()
 	s, err := locate.Open(url)
 	require.NoError(t, err)
-	w := newWorld(t, s, &format.Keys{})
+	w := newFixture(t, s, &format.Keys{})
 	w.put(7)
 	w.putFull()
 	w.put(4)
@@ -80,14 +80,14 @@ func TestInChild_returnsTheSameResult(t *testing.T) {
 		path, err := w.Find(t.Context(), archive.Target{Revision: revision})
 		require.NoError(t, err)
 		scratch := filepath.Join(t.TempDir(), "scratch")
-		told, err := inChild("child-verify", url, scratch)(t.Context(), path)
+		got, err := inChild("child-verify", url, scratch)(t.Context(), path)
 		require.NoError(t, err)
-		want, err := w.verify(w.test(revision))
+		want, err := w.verify(w.job(revision))
 		require.NoError(t, err)
-		require.Equal(t, archive.Verified, told.Outcome)
-		require.WithinDuration(t, want.At, told.At, time.Hour)
-		want.At, want.Seconds = told.At, told.Seconds
-		require.Equal(t, want, told)
+		require.Equal(t, archive.Verified, got.Outcome)
+		require.WithinDuration(t, want.At, got.At, time.Hour)
+		want.At, want.Seconds = got.At, got.Seconds
+		require.Equal(t, want, got)
 		require.NoDirExists(t, scratch)
 	}
 	_, err = inChild("child-verify", "file://"+t.TempDir(), "/nowhere")(t.Context(), archive.Path{Full: w.full, Revision: 1})

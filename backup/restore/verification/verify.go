@@ -26,19 +26,22 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-// A Job selects what to restore.
+// A Job selects the backup to restore. If Revision is the revision of the full snapshot, only the snapshot is
+// restored. For any other revision, the best path through the generation is restored, which may start at a different
+// full snapshot.
 type Job struct {
 	Generation int
-	Full       string // name of the full snapshot; if Revision is the snapshot's revision, only the snapshot is restored
-	Revision   int64  // for any other revision, the best path from any full snapshot is restored
+	Full       string // name of a full snapshot
+	Revision   int64  // revision to restore
 }
 
 // errDiffers means that the restored database is wrong even though all objects are intact.
 var errDiffers = errors.New("the restored database differs from the original")
 
-// Verify restores a backup in the scratch directory. Verify empties the directory before and after the restore. The
-// result reports whether the restore succeeded; the caller stores the result. An error means that the outcome is
-// still unknown, for example because the store is unreachable, the volume is too small, or an identity is missing.
+// Verify restores a backup in the scratch directory. Verify deletes the directory with its content before and after
+// the restore. The result reports whether the restore succeeded; the caller stores the result. An error means that
+// the outcome is still unknown, for example because the store is unreachable, the volume is too small, or an identity
+// is missing.
 func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (archive.Result, error) {
 	started := time.Now()
 	path, err := job.find(ctx, a)
@@ -66,8 +69,8 @@ func newResult(path archive.Path, outcome archive.Outcome) archive.Result {
 	}
 }
 
-// find returns the path to restore. The child process receives only the name of the full snapshot, so find reads the
-// manifest.
+// find returns the path to restore. It reads the manifest of the full snapshot, because a child process receives only
+// the name.
 func (j Job) find(ctx context.Context, a *archive.Archive) (archive.Path, error) {
 	full, err := a.Full(ctx, j.Generation, j.Full)
 	if err != nil {
@@ -86,7 +89,7 @@ func describeAlternative(ctx context.Context, a *archive.Archive, path archive.P
 	case errors.Is(none, archive.ErrNotKept):
 		return fmt.Sprintf("; no other backup contains revision %d", path.Revision)
 	case none != nil:
-		return "" // the stored objects did not cause the error
+		return "" // the archive is not the cause of the error
 	case lost > 0:
 		return fmt.Sprintf("; full snapshot %s restores only up to revision %d: %d revisions are lost", other.Full.Name(), other.Revision, lost)
 	default:
@@ -94,8 +97,8 @@ func describeAlternative(ctx context.Context, a *archive.Archive, path archive.P
 	}
 }
 
-// isBackupFault reports whether an error is about the backup. A missing object is a fault unless the manifest is
-// missing too, which means that the backup was deleted in the meantime.
+// isBackupFault reports whether the backup is the cause of an error. If an object is missing, the backup is the
+// cause, unless the manifest is missing too, which means that the backup was deleted in the meantime.
 func isBackupFault(ctx context.Context, a *archive.Archive, path archive.Path, err error) bool {
 	for _, about := range []error{errDiffers, restore.ErrDamaged, format.ErrDamaged, format.ErrUntrusted, archive.ErrHole, archive.ErrForeign} {
 		if errors.Is(err, about) {
@@ -199,7 +202,7 @@ func comparable(full archive.Full, compacted int64) bool {
 	return full.Compacted == 0 || compacted >= full.Compacted
 }
 
-// Exit statuses of RunChild. Go exits with status 2 after a panic.
+// Exit statuses of RunChild: the result was printed, or the outcome is unknown. Go exits with status 2 after a panic.
 const (
 	childCompleted = 0
 	childUnable    = 1
@@ -207,7 +210,7 @@ const (
 
 const (
 	maxReason  = 4 << 10 // maximum length of a failure reason or error
-	gcPercent  = 25      // low, because memory matters more than time
+	gcPercent  = 25      // low, because memory use matters more than speed
 	childStack = 8 << 20 // in bytes; cyclic pages overflow this stack sooner than the default of 1 GB
 )
 
@@ -235,8 +238,8 @@ func RunChild(ctx context.Context, a *archive.Archive, job Job, scratch string, 
 	return childCompleted
 }
 
-// InChild returns a function that runs `executable args...` to verify the end of a path. The command must call
-// RunChild. If the child panics or cyclic pages overflow its stack, the backup cannot be restored, and InChild
+// InChild returns a function that runs `executable args...` to verify a path through the archive. The command must
+// call RunChild. If the child panics or cyclic pages overflow its stack, the backup cannot be restored, and InChild
 // returns a failed result. If the child exits without output for any other reason, such as a signal, InChild returns
 // an error. The child is killed when ctx is done, and on Linux when this process dies.
 func InChild(executable string, args func(Job) []string) func(context.Context, archive.Path) (archive.Result, error) {

@@ -29,12 +29,12 @@ import (
 )
 
 func TestVerify_fullSnapshot(t *testing.T) {
-	w := newWorld(t, memory.New(), formattest.NewKeys(t).Load(t))
+	w := newFixture(t, memory.New(), formattest.NewKeys(t).Load(t))
 	w.put(7)
 	w.compact()
 	w.put(6)
 	full := w.putFull()
-	result := w.requireVerified(w.ofFull())
+	result := w.requireVerified(w.fullJob())
 	require.Equal(t, full.Hash, result.Hash)
 	require.Equal(t, full.Database, result.Database)
 	require.False(t, result.Segments)
@@ -46,25 +46,25 @@ func TestVerify_fullSnapshot(t *testing.T) {
 }
 
 func TestVerify_withoutAUsableHash(t *testing.T) {
-	for what, put := range map[string]func(w *world){
-		"none was recorded": func(w *world) { w.putFull(withoutHash) },
+	for what, put := range map[string]func(w *fixture){
+		"no hash": func(w *fixture) { w.putFull(withoutHash) },
 		// etcd returns the hash that was recorded during the compaction at that revision, and those rows no longer
 		// exist.
-		"of compacted rows": func(w *world) {
+		"hash of deleted rows": func(w *fixture) {
 			w.compact()
 			full := w.putFull()
 			require.Less(t, full.Hash.Compacted, full.Compacted)
 		},
 	} {
-		w := newWorld(t, memory.New(), &format.Keys{})
+		w := newFixture(t, memory.New(), &format.Keys{})
 		w.put(7)
 		put(w)
-		require.Nil(t, w.requireVerified(w.ofFull()).Hash, what)
+		require.Nil(t, w.requireVerified(w.fullJob()).Hash, what)
 	}
 }
 
 func TestVerify_comparesTheNewestCompactionHash(t *testing.T) {
-	w := newWorld(t, memory.New(), &format.Keys{})
+	w := newFixture(t, memory.New(), &format.Keys{})
 	w.put(4)
 	w.putFull()
 	w.put(8)
@@ -76,18 +76,18 @@ func TestVerify_comparesTheNewestCompactionHash(t *testing.T) {
 	w.compact()
 	w.put(3)
 	w.putSegment()
-	result := w.requireVerified(w.test(w.next.Position.Revision - 4)) // a revision before the last compaction
+	result := w.requireVerified(w.job(w.next.Position.Revision - 4)) // a revision before the last compaction
 	require.True(t, result.Segments)
 	require.Equal(t, compacted, result.Hash.Revision)
 	require.Equal(t, w.full.Name(), result.Full)
-	result = w.requireVerified(w.test(w.next.Position.Revision - 1))
+	result = w.requireVerified(w.job(w.next.Position.Revision - 1))
 	require.Equal(t, w.hashed, result.Hash.Revision)
 	require.NoError(t, w.PutResult(t.Context(), result))
 }
 
-// All digests match, so only etcd's own hash reveals the error.
+// All digests match, so only etcd's own hash reveals that the rows are wrong.
 func TestVerify_findsWrongRows(t *testing.T) {
-	w := newWorld(t, memory.New(), &format.Keys{})
+	w := newFixture(t, memory.New(), &format.Keys{})
 	w.put(4)
 	w.putFull()
 	w.alter = func(row *format.Row) { row.Value[len(row.Value)-1]++ }
@@ -96,7 +96,7 @@ func TestVerify_findsWrongRows(t *testing.T) {
 	w.compact()
 	w.put(2)
 	w.putSegment()
-	w.requireFailed(w.test(w.next.Position.Revision-1), "hash at revision 13 (compacted at 0) is ")
+	w.requireFailed(w.job(w.next.Position.Revision-1), "hash at revision 13 (compacted at 0) is ")
 }
 
 func TestVerify_findsAWrongManifest(t *testing.T) {
@@ -105,16 +105,16 @@ func TestVerify_findsAWrongManifest(t *testing.T) {
 		"but etcd recorded ":                  func(full *archive.Full) { full.Hash.Hash++ },
 		"revision is newer than the database": func(full *archive.Full) { full.Hash.Revision += 50 },
 	} {
-		w := newWorld(t, memory.New(), &format.Keys{})
+		w := newFixture(t, memory.New(), &format.Keys{})
 		w.put(7)
 		w.putFull(change)
-		w.requireFailed(w.ofFull(), why)
+		w.requireFailed(w.fullJob(), why)
 	}
 }
 
 func TestVerify_findsDamagedAndMissingObjects(t *testing.T) {
 	s := memory.New()
-	w := newWorld(t, s, &format.Keys{})
+	w := newFixture(t, s, &format.Keys{})
 	w.put(7)
 	full := w.putFull()
 	name := archive.DataName(1, full.Name())
@@ -122,21 +122,21 @@ func TestVerify_findsDamagedAndMissingObjects(t *testing.T) {
 	damaged := append([]byte{}, content...)
 	damaged[len(damaged)/2] ^= 1
 	s.SetContent(name, damaged)
-	w.requireFailed(w.ofFull(), "damaged")
+	w.requireFailed(w.fullJob(), "damaged")
 	s.SetContent(name, content[:len(content)/2])
-	w.requireFailed(w.ofFull(), "damaged")
+	w.requireFailed(w.fullJob(), "damaged")
 	require.NoError(t, s.Delete(t.Context(), name))
-	w.requireFailed(w.ofFull(), name)
+	w.requireFailed(w.fullJob(), name)
 
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, full.Name())))
-	_, err := w.verify(w.ofFull())
+	_, err := w.verify(w.fullJob())
 	require.ErrorIs(t, err, store.ErrNotFound) // a deleted backup does not count as a failed verification
-	require.False(t, isBackupFault(t.Context(), w.Archive, archive.Path{Full: full}, store.ErrNotFound), "deleted while it was verified")
+	require.False(t, isBackupFault(t.Context(), w.Archive, archive.Path{Full: full}, store.ErrNotFound), "a backup that was deleted in the meantime is not faulty")
 }
 
 func TestVerify_namesTheAlternative(t *testing.T) {
 	s := memory.New()
-	w := newWorld(t, s, &format.Keys{})
+	w := newFixture(t, s, &format.Keys{})
 	w.put(7)
 	older := w.putFull()
 	w.put(5)
@@ -145,39 +145,39 @@ func TestVerify_namesTheAlternative(t *testing.T) {
 		full.Next, full.Chain, full.Last = w.next.Position, w.next.Before, w.next.Last
 	})
 	require.NoError(t, s.Delete(t.Context(), archive.DataName(1, within.Name())))
-	w.requireFailed(w.ofFull(), "; full snapshot "+older.Name()+" can also restore revision 13")
+	w.requireFailed(w.fullJob(), "; full snapshot "+older.Name()+" can also restore revision 13")
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, within.Name())))
 	w.put(4)
 	beyond := w.putFull()
 	require.NoError(t, s.Delete(t.Context(), archive.DataName(1, beyond.Name())))
-	w.requireFailed(w.ofFull(), "; full snapshot "+older.Name()+" restores only up to revision 13: 4 revisions are lost")
+	w.requireFailed(w.fullJob(), "; full snapshot "+older.Name()+" restores only up to revision 13: 4 revisions are lost")
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, older.Name())))
-	w.requireFailed(w.ofFull(), "; no other backup contains revision 17")
+	w.requireFailed(w.fullJob(), "; no other backup contains revision 17")
 }
 
 func TestVerify_failsWithoutAResult(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	s := memory.New()
-	w := newWorld(t, s, pair.Load(t))
+	w := newFixture(t, s, pair.Load(t))
 	w.put(7)
 	full := w.putFull()
 	s.Inject(memory.Fault{Op: memory.Get, Prefix: archive.DataName(1, full.Name()), Err: memory.ErrExpired})
-	_, err := w.verify(w.ofFull())
+	_, err := w.verify(w.fullJob())
 	require.ErrorIs(t, err, store.ErrDenied)
 	s.ClearFaults()
 	w.Archive = archive.New(s, formattest.LoadKeys(t, format.KeyFiles{Recipients: pair.Recipients, SigningKey: pair.SigningKey}))
-	_, err = w.verify(w.ofFull())
+	_, err = w.verify(w.fullJob())
 	require.ErrorIs(t, err, format.ErrNoIdentity)
 }
 
 func TestVerify_emptiesTheScratchDirectory(t *testing.T) {
-	w := newWorld(t, memory.New(), &format.Keys{})
+	w := newFixture(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.putFull()
 	scratch := filepath.Join(t.TempDir(), "scratch")
 	require.NoError(t, os.MkdirAll(scratch, 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(scratch, "db"), []byte("of one that was killed"), 0o600))
-	result, err := Verify(t.Context(), w.Archive, w.ofFull(), scratch)
+	require.NoError(t, os.WriteFile(filepath.Join(scratch, "db"), []byte("left by a killed process"), 0o600))
+	result, err := Verify(t.Context(), w.Archive, w.fullJob(), scratch)
 	require.NoError(t, err)
 	require.Equal(t, archive.Verified, result.Outcome)
 	require.NoDirExists(t, scratch)
@@ -192,9 +192,9 @@ func TestVerify_survivesPanicsOfBbolt(t *testing.T) {
 	url := "file://" + t.TempDir()
 	s, err := locate.Open(url)
 	require.NoError(t, err)
-	w := newWorld(t, s, &format.Keys{})
+	w := newFixture(t, s, &format.Keys{})
 	w.put(60) // enough rows for a page below the root, which bbolt does not check
-	w.decay = func(database []byte) []byte {
+	w.corrupt = func(database []byte) []byte {
 		for at := bytes.Index(database, revisionKey(5)); at >= 0; at = bytes.Index(database, revisionKey(5)) {
 			copy(database[at:], revisionKey(900)) // greater than the following keys
 		}
@@ -213,22 +213,23 @@ func revisionKey(revision int64) []byte {
 }
 
 func TestVerify_findsDamagedPages(t *testing.T) {
-	for why, decay := range map[string]func(database []byte) []byte{
+	for why, corrupt := range map[string]func(database []byte) []byte{
 		"the backup is damaged: cannot read the database": func(database []byte) []byte {
 			clear(database[2*os.Getpagesize():]) // keeps the two meta pages, which bbolt reads first
 			return database
 		},
 		"bbolt page check found ": func(database []byte) []byte { return withoutFreelist(t, database) },
 	} {
-		w := newWorld(t, memory.New(), &format.Keys{})
+		w := newFixture(t, memory.New(), &format.Keys{})
 		w.put(7)
-		w.decay = decay
+		w.corrupt = corrupt
 		w.putFull(withoutHash)
-		w.requireFailed(w.ofFull(), why)
+		w.requireFailed(w.fullJob(), why)
 	}
 }
 
-// withoutFreelist returns a database with an empty freelist page, so the free pages are unreachable.
+// withoutFreelist returns a database with an empty freelist page, so that bbolt's check reports the free pages as
+// unreachable.
 func withoutFreelist(t *testing.T, database []byte) []byte {
 	path := filepath.Join(t.TempDir(), "db")
 	require.NoError(t, os.WriteFile(path, database, 0o600))
@@ -251,30 +252,30 @@ func withoutFreelist(t *testing.T, database []byte) []byte {
 
 const cluster = "cdf818194e3a8c32"
 
-// world contains an etcd server and an archive.
-type world struct {
+// fixture contains an etcd server and an archive.
+type fixture struct {
 	*archive.Archive
-	t      *testing.T
-	server *embed.Etcd
-	client *clientv3.Client
-	full   archive.Full
-	next   format.Start
-	alter  func(*format.Row)            // changes rows to simulate a faulty writer
-	decay  func(database []byte) []byte // changes the database to simulate a faulty disk
-	hashed int64                        // revision of the newest compaction with a hash in the archive
+	t       *testing.T
+	server  *embed.Etcd
+	client  *clientv3.Client
+	full    archive.Full
+	next    format.Start
+	alter   func(*format.Row)            // changes rows to simulate a faulty writer
+	corrupt func(database []byte) []byte // changes the database to simulate a faulty disk
+	hashed  int64                        // revision of the newest compaction with a hash in the archive
 }
 
-func newWorld(t *testing.T, s store.Store, keys *format.Keys) *world {
+func newFixture(t *testing.T, s store.Store, keys *format.Keys) *fixture {
 	server, err := datadirtest.Start(filepath.Join(t.TempDir(), "live.etcd"))
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
-	w := &world{Archive: archive.New(s, keys), t: t, server: server, client: v3client.New(server.Server), alter: func(*format.Row) {}, decay: bytes.Clone}
+	w := &fixture{Archive: archive.New(s, keys), t: t, server: server, client: v3client.New(server.Server), alter: func(*format.Row) {}, corrupt: bytes.Clone}
 	_, err = w.Create(t.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()}, 1)
 	require.NoError(t, err)
 	return w
 }
 
-func (w *world) put(times int) {
+func (w *fixture) put(times int) {
 	for i := range times {
 		_, err := w.client.Put(w.t.Context(), string(rune('a'+i%5)), "value")
 		require.NoError(w.t, err)
@@ -282,13 +283,13 @@ func (w *world) put(times int) {
 }
 
 // compact compacts at the current revision.
-func (w *world) compact() {
+func (w *fixture) compact() {
 	_, err := w.client.Compact(w.t.Context(), w.server.Server.KV().Rev(), clientv3.WithCompactPhysical())
 	require.NoError(w.t, err)
 }
 
 // putFull stores a full snapshot that starts a chain.
-func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
+func (w *fixture) putFull(change ...func(*archive.Full)) archive.Full {
 	var content bytes.Buffer
 	snapshot := w.server.Server.Backend().Snapshot()
 	_, err := snapshot.WriteTo(&content)
@@ -304,14 +305,14 @@ func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
 	for _, change := range change {
 		change(&full)
 	}
-	w.full, err = archivetest.PutFull(w.t.Context(), w.Archive, full, bytes.NewReader(w.decay(content.Bytes())))
+	w.full, err = archivetest.PutFull(w.t.Context(), w.Archive, full, bytes.NewReader(w.corrupt(content.Bytes())))
 	require.NoError(w.t, err)
 	w.next = w.full.Start()
 	return w.full
 }
 
 // putSegment stores the changes since the last object and the hashes of compactions.
-func (w *world) putSegment() {
+func (w *fixture) putSegment() {
 	tx := w.server.Server.Backend().ConcurrentReadTx()
 	tx.RLock()
 	first := mvcc.RevToBytes(mvcc.Revision{Main: w.next.Position.Revision}, mvcc.NewRevBytes())
@@ -338,22 +339,22 @@ func (w *world) putSegment() {
 	w.next = object.Start()
 }
 
-// ofFull returns a job that restores only the full snapshot.
-func (w *world) ofFull() Job { return w.test(w.full.Revision) }
+// fullJob returns a job that restores only the full snapshot.
+func (w *fixture) fullJob() Job { return w.job(w.full.Revision) }
 
-func (w *world) test(revision int64) Job {
+func (w *fixture) job(revision int64) Job {
 	return Job{Generation: 1, Full: w.full.Name(), Revision: revision}
 }
 
-// verify runs a verification and checks that no files remain.
-func (w *world) verify(job Job) (archive.Result, error) {
+// verify runs a verification and requires that the scratch directory is removed.
+func (w *fixture) verify(job Job) (archive.Result, error) {
 	scratch := filepath.Join(w.t.TempDir(), "scratch")
 	result, err := Verify(w.t.Context(), w.Archive, job, scratch)
 	require.NoDirExists(w.t, scratch)
 	return result, err
 }
 
-func (w *world) requireVerified(job Job) archive.Result {
+func (w *fixture) requireVerified(job Job) archive.Result {
 	w.t.Helper()
 	result, err := w.verify(job)
 	require.NoError(w.t, err)
@@ -361,7 +362,7 @@ func (w *world) requireVerified(job Job) archive.Result {
 	return result
 }
 
-func (w *world) requireFailed(job Job, why string) {
+func (w *fixture) requireFailed(job Job, why string) {
 	w.t.Helper()
 	result, err := w.verify(job)
 	require.NoError(w.t, err)
@@ -369,7 +370,8 @@ func (w *world) requireFailed(job Job, why string) {
 	require.Contains(w.t, result.Why, why)
 }
 
-// keepFull stores a full snapshot with rows of 1 KB and a wrong hash, and returns the size of the database in bytes.
+// keepFull stores a full snapshot with rows of about 1 KB and a wrong hash, and returns the size of the database in
+// bytes.
 func keepFull(t *testing.T, url string, rows int64) (full archive.Full, bytes int64) {
 	t.Helper()
 	s, err := locate.Open(url)
