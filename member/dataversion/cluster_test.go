@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// members are all nodes of a cluster.
+// members contains all nodes of a cluster.
 type members []*node
 
 func newMembers(t *testing.T, count int) (all members) {
@@ -39,21 +39,22 @@ func (all members) each(do func(n *node)) {
 	}
 }
 
-func (all members) ours(wanted dataversion.Version) {
-	all.each(func(n *node) { n.ours(wanted, cluster(all...), "new") })
+func (all members) start(wanted dataversion.Version) {
+	all.each(func(n *node) { n.start(wanted, cluster(all...), "new") })
 	all.each((*node).ready)
 }
 
-// heldAt3_5 returns a cluster with 3.6 data that an enabled downgrade keeps at 3.5.
-func heldAt3_5(t *testing.T, count int) members {
+// downgradedCluster returns a cluster that wrote its data at version 3.6 and that an enabled downgrade now keeps at
+// 3.5.
+func downgradedCluster(t *testing.T, count int) members {
 	t.Helper()
 	all := newMembers(t, count)
-	all.ours(dataversion.Of3_6)
-	all.each(func(n *node) { n.at(dataversion.Of3_6) })
+	all.start(dataversion.Of3_6)
+	all.each(func(n *node) { n.awaitVersion(dataversion.Of3_6) })
 	all[0].put(0, 20)
 	all.each((*node).kill)
-	all.ours(dataversion.Of3_5)
-	all.each(func(n *node) { n.at(dataversion.Of3_5) })
+	all.start(dataversion.Of3_5)
+	all.each(func(n *node) { n.awaitVersion(dataversion.Of3_5) })
 	require.Equal(t, "true", all[0].downgrading())
 	return all
 }
@@ -63,7 +64,7 @@ func (all members) leader(t *testing.T) (leader *node, others members) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		for i, n := range all {
-			ctx, done := context.WithTimeout(soon(t), time.Second)
+			ctx, done := context.WithTimeout(withTimeout(t), time.Second)
 			status, err := n.connect().Status(ctx, n.client)
 			done()
 			if err == nil && status.Leader == status.Header.MemberId {
@@ -71,7 +72,7 @@ func (all members) leader(t *testing.T) (leader *node, others members) {
 			}
 		}
 	}
-	require.FailNow(t, "nobody leads")
+	require.FailNow(t, "the cluster has no leader")
 	return nil, nil
 }
 
@@ -79,7 +80,7 @@ func (all members) leader(t *testing.T) (leader *node, others members) {
 func (all members) join(n *node, wanted dataversion.Version) (id uint64) {
 	n.t.Helper()
 	id = all.add(n)
-	n.ours(wanted, cluster(append(slices.Clone(all), n)...), "existing")
+	n.start(wanted, cluster(append(slices.Clone(all), n)...), "existing")
 	return id
 }
 
@@ -87,8 +88,8 @@ func (all members) join(n *node, wanted dataversion.Version) (id uint64) {
 func (all members) add(n *node) (id uint64) {
 	n.t.Helper()
 	client := all[0].connect()
-	all[0].eventually("a learner is added", func() bool {
-		added, err := client.MemberAddAsLearner(soon(n.t), []string{n.peer})
+	all[0].eventually("the learner is added", func() bool {
+		added, err := client.MemberAddAsLearner(withTimeout(n.t), []string{n.peer})
 		if err == nil {
 			id = added.Member.ID
 		}
@@ -101,94 +102,94 @@ func (all members) promote(t *testing.T, id uint64) {
 	t.Helper()
 	client := all[0].connect()
 	all[0].eventually("the learner is promoted", func() bool {
-		_, err := client.MemberPromote(soon(t), id)
+		_, err := client.MemberPromote(withTimeout(t), id)
 		return err == nil
 	})
 }
 
 func TestDowngrade_canceledForANewMember(t *testing.T) {
 	t.Parallel()
-	all := heldAt3_5(t, 1)
+	all := downgradedCluster(t, 1)
 	added := newNode(t)
-	added.ours(dataversion.Of3_5, cluster(all[0], added), "existing")
-	added.awaitWord("waiting for a downgrade of the cluster to finish")
+	added.start(dataversion.Of3_5, cluster(all[0], added), "existing")
+	added.awaitLog("waiting for a downgrade of the cluster to finish")
 	id := all.add(added)
-	all[0].awaitWord(`"phase":"letting go"`)
+	all[0].awaitLog(`"phase":"letting go"`)
 	all.promote(t, id)
-	added.holds(20)
-	added.at(dataversion.Of3_5)
-	require.Equal(t, "false", added.downgrading(), "nobody has to ask for one: the new member announces 3.5")
+	added.requireKeys(20)
+	added.awaitVersion(dataversion.Of3_5)
+	require.Equal(t, "false", added.downgrading(), "the canceled downgrade is not requested again, because the new member announces 3.5")
 }
 
 func TestDowngrade_requestedAgain(t *testing.T) {
 	optIn(t)
-	all := heldAt3_5(t, 1)
+	all := downgradedCluster(t, 1)
 	added := newNode(t)
 	id := all.join(added, dataversion.Of3_6) // the new member announces 3.6, so the cluster is upgraded
-	all[0].at(dataversion.Of3_6)
-	all[0].awaitWord("this is joining: learner")
+	all[0].awaitVersion(dataversion.Of3_6)
+	all[0].awaitLog("this is joining: learner")
 	all.promote(t, id)
-	all[0].at(dataversion.Of3_5)
-	added.at(dataversion.Of3_5)
+	all[0].awaitVersion(dataversion.Of3_5)
+	added.awaitVersion(dataversion.Of3_5)
 }
 
 func TestDowngrade_lostLeader(t *testing.T) {
 	optIn(t)
-	all := heldAt3_5(t, 3)
+	all := downgradedCluster(t, 3)
 	leader, others := all.leader(t)
 	leader.kill()
 	_, _ = others.leader(t)
 	others[0].put(20, 30)
-	others.each(func(n *node) { n.at(dataversion.Of3_5) })
-	leader.ours(dataversion.Of3_5, cluster(all...), "new")
-	leader.at(dataversion.Of3_5)
-	leader.holds(30)
+	others.each(func(n *node) { n.awaitVersion(dataversion.Of3_5) })
+	leader.start(dataversion.Of3_5, cluster(all...), "new")
+	leader.awaitVersion(dataversion.Of3_5)
+	leader.requireKeys(30)
 }
 
 func TestDowngrade_newMemberAndLostLeader(t *testing.T) {
 	optIn(t)
-	all := heldAt3_5(t, 3)
+	all := downgradedCluster(t, 3)
 	leader, others := all.leader(t)
 	added := newNode(t)
 	id := others.add(added)
 	leader.kill()
-	added.ours(dataversion.Of3_5, cluster(append(slices.Clone(all), added)...), "existing")
+	added.start(dataversion.Of3_5, cluster(append(slices.Clone(all), added)...), "existing")
 	others.promote(t, id)
-	added.holds(20)
+	added.requireKeys(20)
 }
 
 func TestDowngrade_canceledByAFollower(t *testing.T) {
 	optIn(t)
 	all := newMembers(t, 3)
-	all.ours(before)
-	all.each(func(n *node) { n.at(dataversion.Of3_6) })
+	all.start(noVersion)
+	all.each(func(n *node) { n.awaitVersion(dataversion.Of3_6) })
 	leader, others := all.leader(t)
 	others[0].kill()
-	others[0].ours(dataversion.Of3_5, cluster(all...), "new")
+	others[0].start(dataversion.Of3_5, cluster(all...), "new")
 	others[0].ready()
-	_, err := leader.connect().Downgrade(soon(t), clientv3.DowngradeEnable, "3.5")
+	_, err := leader.connect().Downgrade(withTimeout(t), clientv3.DowngradeEnable, "3.5")
 	require.NoError(t, err)
-	leader.at(dataversion.Of3_5)
+	leader.awaitVersion(dataversion.Of3_5)
 	added := newNode(t)
 	id := all.join(added, dataversion.Of3_5)
 	all.promote(t, id)
-	added.holds(0)
+	added.requireKeys(0)
 }
 
 func TestNewMember_startsAt3_5(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.ours(dataversion.Of3_5, cluster(n), "new")
+	n.start(dataversion.Of3_5, cluster(n), "new")
 	n.ready()
 	// etcd may be serving before the leader has set the cluster version.
 	first := "not_decided"
-	n.eventually("its cluster has a version", func() bool {
+	n.eventually("the cluster has a version", func() bool {
 		first = n.versions().Cluster
 		return first != "not_decided"
 	})
-	require.Equal(t, "3.5.0", first, "the first version already")
+	require.Equal(t, "3.5.0", first, "the leader sets version 3.5 from the beginning")
 	require.Regexp(t, `^3\.5\.\d+\+3\.6\.\d+$`, n.versions().Server)
-	n.awaitWord("the cluster is at version 3.5")
+	n.awaitLog("the cluster is at version 3.5")
 	require.NotContains(t, n.log.String(), `"cluster-version":"3.6"`)
 	n.stop()
 }
@@ -196,47 +197,47 @@ func TestNewMember_startsAt3_5(t *testing.T) {
 func TestDowngrade_dataAt3_6(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.ours(dataversion.Of3_6, cluster(n), "new")
-	n.at(dataversion.Of3_6)
+	n.start(dataversion.Of3_6, cluster(n), "new")
+	n.awaitVersion(dataversion.Of3_6)
 	n.put(0, 5)
 	n.kill()
 
-	n.ours(dataversion.Of3_5, cluster(n), "new")
-	n.at(dataversion.Of3_5)
-	n.awaitWord(`"phase":"holding"`)
-	require.Equal(t, "true", n.downgrading(), "until it has been started again")
+	n.start(dataversion.Of3_5, cluster(n), "new")
+	n.awaitVersion(dataversion.Of3_5)
+	n.awaitLog(`"phase":"holding"`)
+	require.Equal(t, "true", n.downgrading(), "the downgrade remains enabled until the member has been restarted")
 	n.kill()
 
-	n.ours(dataversion.Of3_5, cluster(n), "new")
-	n.holds(5)
-	n.eventually("etcd ends the downgrade", func() bool { return n.downgrading() == "false" })
-	n.awaitWord(`"phase":"kept"`)
-	n.at(dataversion.Of3_5)
+	n.start(dataversion.Of3_5, cluster(n), "new")
+	n.requireKeys(5)
+	n.eventually("etcd disables the downgrade", func() bool { return n.downgrading() == "false" })
+	n.awaitLog(`"phase":"kept"`)
+	n.awaitVersion(dataversion.Of3_5)
 	n.stop()
 
-	n.ours(dataversion.Of3_6, cluster(n), "new")
-	n.at(dataversion.Of3_6)
-	n.holds(5)
+	n.start(dataversion.Of3_6, cluster(n), "new")
+	n.awaitVersion(dataversion.Of3_6)
+	n.requireKeys(5)
 	n.stop()
 }
 
 func TestDowngrade_endsForTheNewerVersion(t *testing.T) {
 	optIn(t)
 	n := newNode(t)
-	n.ours(dataversion.Of3_6, cluster(n), "new")
-	n.at(dataversion.Of3_6)
+	n.start(dataversion.Of3_6, cluster(n), "new")
+	n.awaitVersion(dataversion.Of3_6)
 	n.stop()
-	n.ours(dataversion.Of3_5, cluster(n), "new")
-	n.at(dataversion.Of3_5)
+	n.start(dataversion.Of3_5, cluster(n), "new")
+	n.awaitVersion(dataversion.Of3_5)
 	n.stop()
-	n.ours(dataversion.Of3_6, cluster(n), "new")
-	n.at(dataversion.Of3_6)
+	n.start(dataversion.Of3_6, cluster(n), "new")
+	n.awaitVersion(dataversion.Of3_6)
 	require.Equal(t, "false", n.downgrading())
 	n.stop()
 }
 
-// all enables tests that are slow or need etcd 3.5.
-var all = flag.Bool("downgrade", false, "run also the tests that take long or start etcd 3.5 on the data")
+// allTests enables tests that are slow or need etcd 3.5.
+var allTests = flag.Bool("downgrade", false, "also run the tests that are slow or that start etcd 3.5 on the data")
 
 // asMember is the environment variable that makes the test binary run a member with the given configuration.
 const asMember = "DATAVERSION_TEST_MEMBER"

@@ -50,7 +50,7 @@ func New(wanted Version, server *etcdserver.EtcdServer, log zerolog.Logger) *Kee
 func newKeeper(wanted Version, server server, log zerolog.Logger) *Keeper {
 	k := &Keeper{wanted: wanted, server: server, log: log}
 	k.state.Store(&state.DataVersion{})
-	first := k.describe(server.facts(), decision{phase: Waiting, reason: notChecked}) // the data may already be readable
+	first := k.describe(server.facts(), decision{phase: Waiting, reason: notChecked}) // reports at once if the data is readable
 	k.state.Store(&first)
 	return k
 }
@@ -161,22 +161,22 @@ func (s embeddedServer) downgrade(ctx context.Context, target Version) error {
 	return err
 }
 
-// cancelDowngrade bypasses Server.Downgrade, which discards the error.
+// cancelDowngrade bypasses EtcdServer.Downgrade, which discards the error of a cancellation.
 func (s embeddedServer) cancelDowngrade(ctx context.Context) error {
 	return s.Version().DowngradeCancel(ctx)
 }
 
 // facts is a snapshot of this member's view of the cluster.
 type facts struct {
-	announced Version // version that this member announces
-	cluster   Version // zero if the cluster has no version yet
-	storage   Version
-	downgrade Version // target of the enabled downgrade, if any
-	leader    bool    // this member is the leader
-	newcomers []string
+	announced Version  // version that this member announces
+	cluster   Version  // zero if the cluster has no version yet
+	storage   Version  // version of this member's database; zero if unknown
+	downgrade Version  // target of the enabled downgrade; zero if none is enabled
+	leader    bool     // this member is the leader
+	newcomers []string // descriptions of the learners and of the members that have not started yet
 }
 
-// action is a request from this member to its cluster.
+// action is a request that this member sends to its cluster.
 type action int
 
 const (
@@ -212,7 +212,7 @@ func evaluate(wanted Version, f facts) decision {
 	case f.cluster == (Version{}):
 		return decision{nothing, Waiting, "the cluster version has not been determined yet"}
 	case downgrading && len(f.newcomers) > 0:
-		return decision{cancelDowngrade, LettingGo, "etcd admits no new members during a downgrade; " + namesOf(f.newcomers)}
+		return decision{cancelDowngrade, LettingGo, "etcd admits no new members during a downgrade; " + stillJoining(f.newcomers)}
 	case downgrading && f.downgrade != Of3_5:
 		return decision{nothing, Foreign, fmt.Sprintf("a user has requested a downgrade to %s", f.downgrade)}
 	case wanted == Of3_5:
@@ -233,7 +233,7 @@ func lower(f facts, downgrading bool) decision {
 	case downgrading:
 		return decision{nothing, Lowering, "the downgrade to 3.5 was requested and should complete within seconds"}
 	case len(f.newcomers) > 0:
-		return decision{nothing, Waiting, "the downgrade to 3.5 cannot be requested yet; " + namesOf(f.newcomers)}
+		return decision{nothing, Waiting, "the downgrade to 3.5 cannot be requested yet; " + stillJoining(f.newcomers)}
 	case !f.leader:
 		return decision{nothing, Waiting, "waiting for the leader to request the downgrade to 3.5"}
 	default:
@@ -254,6 +254,6 @@ func raise(wanted Version, f facts, downgrading bool) decision {
 	}
 }
 
-func namesOf(newcomers []string) string {
+func stillJoining(newcomers []string) string {
 	return "still joining: " + strings.Join(newcomers, ", ")
 }

@@ -19,46 +19,46 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// scripted is a fake server that accepts every request unless refuses is set.
-type scripted struct {
-	mu      sync.Mutex
-	now     facts
-	refuses error
-	asked   int
+// fakeServer is a server whose facts are set by the test. Requests change the facts, unless err is set.
+type fakeServer struct {
+	mu       sync.Mutex
+	now      facts
+	err      error // result of all requests
+	requests int
 }
 
-func (s *scripted) facts() facts {
+func (s *fakeServer) facts() facts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.now
 }
 
-func (s *scripted) downgrade(_ context.Context, target Version) error {
+func (s *fakeServer) downgrade(_ context.Context, target Version) error {
 	return s.ask(func() { s.now.cluster, s.now.storage, s.now.downgrade = target, target, target })
 }
 
-func (s *scripted) cancelDowngrade(context.Context) error {
+func (s *fakeServer) cancelDowngrade(context.Context) error {
 	return s.ask(func() { s.now.downgrade = Version{} })
 }
 
-func (s *scripted) ask(change func()) error {
+func (s *fakeServer) ask(change func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked++
-	if s.refuses == nil {
+	s.requests++
+	if s.err == nil {
 		change()
 	}
-	return s.refuses
+	return s.err
 }
 
-func (s *scripted) change(change func()) {
+func (s *fakeServer) change(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
 }
 
-// run starts a Keeper that checks the server until the test ends. It must be called in a synctest bubble.
-func run(t *testing.T, wanted Version, s *scripted) (k *Keeper, log *bytes.Buffer) {
+// run starts a Keeper that checks the server until the test ends. It must be called within synctest.Test.
+func run(t *testing.T, wanted Version, s *fakeServer) (k *Keeper, log *bytes.Buffer) {
 	t.Helper()
 	log = &bytes.Buffer{}
 	k = newKeeper(wanted, s, zerolog.New(log))
@@ -75,72 +75,72 @@ func run(t *testing.T, wanted Version, s *scripted) (k *Keeper, log *bytes.Buffe
 
 func TestKeeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &scripted{now: facts{cluster: Of3_6, storage: Of3_6, leader: true}}
+		s := &fakeServer{now: facts{cluster: Of3_6, storage: Of3_6, leader: true}}
 		k, _ := run(t, Of3_5, s)
 		require.Equal(t, Lowering, k.State().Phase)
 		require.False(t, k.State().Readable)
-		later()
+		awaitCheck()
 		require.Equal(t, Holding, k.State().Phase)
-		require.False(t, k.State().Readable, "before etcd has had the time to write its snapshot")
-		later()
+		require.False(t, k.State().Readable, "etcd may not have written its snapshot yet")
+		awaitCheck()
 		require.True(t, k.State().Readable)
 		s.change(func() { s.now.newcomers = []string{"c (learner)"} })
-		later()
+		awaitCheck()
 		require.Equal(t, LettingGo, k.State().Phase)
 		require.Equal(t, Version{}, s.facts().downgrade)
-		later()
+		awaitCheck()
 		require.Equal(t, Kept, k.State().Phase)
-		require.Equal(t, 2, s.asked, "once for each")
+		require.Equal(t, 2, s.requests, "the downgrade is enabled once and canceled once")
 	})
 }
 
 func TestKeeper_retries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &scripted{now: facts{cluster: Of3_6, storage: Of3_6, leader: true}, refuses: errors.New("no leader")}
+		s := &fakeServer{now: facts{cluster: Of3_6, storage: Of3_6, leader: true}, err: errors.New("no leader")}
 		k, log := run(t, Of3_5, s)
 		for range 5 {
-			later()
+			awaitCheck()
 		}
-		require.Equal(t, 6, s.asked)
+		require.Equal(t, 6, s.requests)
 		require.Equal(t, "etcd rejected the request: no leader", k.State().Reason)
-		require.Equal(t, 1, strings.Count(log.String(), "rejected the request"), "said once")
+		require.Equal(t, 1, strings.Count(log.String(), "rejected the request"), "the rejection is logged once")
 		require.Contains(t, log.String(), `"level":"warn"`)
-		s.change(func() { s.refuses = nil })
-		later()
-		later()
-		later()
+		s.change(func() { s.err = nil })
+		awaitCheck()
+		awaitCheck()
+		awaitCheck()
 		require.True(t, k.State().Readable)
 	})
 }
 
 func TestKeeper_idle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &scripted{now: facts{announced: Of3_6, storage: Of3_5}}
+		s := &fakeServer{now: facts{announced: Of3_6, storage: Of3_5}}
 		k, log := run(t, Of3_6, s)
 		s.change(func() { s.now = facts{announced: Of3_6, cluster: Of3_6, storage: Of3_6, leader: true} })
-		later()
+		awaitCheck()
 		require.Equal(t, Kept, k.State().Phase)
 		require.Regexp(t, `^(\{"level":"debug".*\n){2}$`, log.String())
 		s.change(func() { s.now.downgrade = Of3_5 })
-		later()
-		require.Contains(t, log.String(), `"level":"info"`, "this one asks for something")
+		awaitCheck()
+		require.Contains(t, log.String(), `"level":"info"`, "a change that requires a request is logged at info level")
 	})
 }
 
 func TestKeeper_initialState(t *testing.T) {
 	t.Parallel()
-	k := newKeeper(Of3_5, &scripted{now: facts{announced: Of3_6}}, zerolog.Nop())
+	k := newKeeper(Of3_5, &fakeServer{now: facts{announced: Of3_6}}, zerolog.Nop())
 	require.Equal(t, state.DataVersion{Wanted: "3.5", Cluster: "unknown", Storage: "unknown", Phase: Waiting, Reason: notChecked}, k.State())
-	k = newKeeper(Of3_5, &scripted{now: facts{announced: Of3_5}}, zerolog.Nop())
-	require.True(t, k.State().Readable, "the cluster can't decide on more")
-	k = newKeeper(Of3_5, &scripted{now: facts{cluster: Of3_6, storage: Of3_5}}, zerolog.Nop())
+	k = newKeeper(Of3_5, &fakeServer{now: facts{announced: Of3_5}}, zerolog.Nop())
+	require.True(t, k.State().Readable, "the cluster version cannot be higher than the version that this member announces")
+	k = newKeeper(Of3_5, &fakeServer{now: facts{cluster: Of3_6, storage: Of3_5}}, zerolog.Nop())
 	require.False(t, k.State().Readable)
-	k = newKeeper(Of3_5, &scripted{now: facts{cluster: Of3_5, storage: Of3_5}}, zerolog.Nop())
-	require.True(t, k.State().Readable, "nothing has to come down")
+	k = newKeeper(Of3_5, &fakeServer{now: facts{cluster: Of3_5, storage: Of3_5}}, zerolog.Nop())
+	require.True(t, k.State().Readable, "neither version has to be lowered")
 }
 
-// later waits until the Keeper has performed another check.
-func later() {
+// awaitCheck waits until the Keeper has performed another check.
+func awaitCheck() {
 	synctest.Wait()
 	<-time.After(interval)
 	synctest.Wait()
@@ -157,26 +157,26 @@ func TestEvaluate(t *testing.T) {
 		phase  string
 		reason string
 	}{
-		{"nothing before the cluster has a version", Of3_5, facts{leader: true}, nothing, Waiting, "not been determined yet"},
-		{"nothing below what is wanted", Of3_5, facts{cluster: Version{3, 4}, storage: Of3_5, leader: true}, nothing, Kept, "is at version 3.4"},
-		{"nothing at what is wanted", Of3_5, facts{cluster: Of3_5, storage: Of3_5, leader: true}, nothing, Kept, "is at version 3.5"},
-		{"nothing with members of 3.5, which keep the cluster there", Of3_5, facts{cluster: Of3_5, storage: Of3_5, newcomers: newcomer, leader: true}, nothing, Kept, "is at version 3.5"},
-		{"the leader asks for the downgrade", Of3_5, facts{cluster: Of3_6, storage: Of3_6, leader: true}, enable, Lowering, "must be able to read"},
-		{"only the leader does", Of3_5, facts{cluster: Of3_6, storage: Of3_6}, nothing, Waiting, "leader to request"},
-		{"not while a member joins", Of3_5, facts{cluster: Of3_6, storage: Of3_6, leader: true, newcomers: newcomer}, nothing, Waiting, "8e9e05c52164694d"},
-		{"not twice", Of3_5, facts{cluster: Of3_6, storage: Of3_6, downgrade: Of3_5, leader: true}, nothing, Lowering, "was requested"},
-		{"not again while the storage is converted", Of3_5, facts{cluster: Of3_5, storage: Of3_6, downgrade: Of3_5, leader: true}, nothing, Lowering, "convert"},
-		{"it is held", Of3_5, facts{cluster: Of3_5, storage: Of3_5, downgrade: Of3_5, leader: true}, nothing, Holding, "the downgrade remains enabled"},
-		{"and let go of for a new member", Of3_5, facts{cluster: Of3_5, storage: Of3_5, downgrade: Of3_5, leader: true, newcomers: newcomer}, cancelDowngrade, LettingGo, "8e9e05c52164694d"},
-		{"by a follower too", Of3_5, facts{cluster: Of3_5, storage: Of3_5, downgrade: Of3_5, newcomers: newcomer}, cancelDowngrade, LettingGo, "no new member"},
-		{"before it was carried out too", Of3_5, facts{cluster: Of3_6, storage: Of3_6, downgrade: Of3_5, newcomers: newcomer}, cancelDowngrade, LettingGo, "no new member"},
-		{"whatever is wanted", Of3_6, facts{cluster: Of3_5, storage: Of3_5, downgrade: Of3_5, newcomers: newcomer}, cancelDowngrade, LettingGo, "no new member"},
-		{"whoever asked for it", Of3_5, facts{cluster: Of3_5, storage: Of3_5, downgrade: Version{3, 4}, newcomers: newcomer}, cancelDowngrade, LettingGo, "no new member"},
-		{"somebody else's downgrade is left alone", Of3_5, facts{cluster: Of3_5, storage: Of3_5, downgrade: Version{3, 4}, leader: true}, nothing, Foreign, "3.4"},
-		{"the leader ends one that keeps it from rising", Of3_6, facts{cluster: Of3_5, storage: Of3_5, downgrade: Of3_5, leader: true}, cancelDowngrade, Rising, "3.6 is wanted"},
-		{"only the leader ends it", Of3_6, facts{cluster: Of3_5, storage: Of3_5, downgrade: Of3_5}, nothing, Waiting, "leader to cancel"},
-		{"it rises by itself", Of3_6, facts{cluster: Of3_5, storage: Of3_5, leader: true}, nothing, Waiting, "once every member"},
-		{"it has risen", Of3_6, facts{cluster: Of3_6, storage: Of3_6, leader: true}, nothing, Kept, "is at version 3.6"},
+		{"the cluster has no version yet", Of3_5, facts{leader: true}, nothing, Waiting, "not been determined yet"},
+		{"cluster below the wanted version", Of3_5, facts{cluster: Version{3, 4}, storage: Of3_5, leader: true}, nothing, Kept, "is at version 3.4"},
+		{"cluster at the wanted version", Of3_5, facts{cluster: Of3_5, storage: Of3_5, leader: true}, nothing, Kept, "is at version 3.5"},
+		{"cluster at the wanted version with a joining member", Of3_5, facts{cluster: Of3_5, storage: Of3_5, newcomers: newcomer, leader: true}, nothing, Kept, "is at version 3.5"},
+		{"leader enables the downgrade", Of3_5, facts{cluster: Of3_6, storage: Of3_6, leader: true}, enable, Lowering, "must be able to read"},
+		{"follower waits for the leader to enable the downgrade", Of3_5, facts{cluster: Of3_6, storage: Of3_6}, nothing, Waiting, "leader to request"},
+		{"no downgrade while a member joins", Of3_5, facts{cluster: Of3_6, storage: Of3_6, leader: true, newcomers: newcomer}, nothing, Waiting, "8e9e05c52164694d"},
+		{"downgrade already enabled", Of3_5, facts{cluster: Of3_6, storage: Of3_6, downgrade: Of3_5, leader: true}, nothing, Lowering, "was requested"},
+		{"downgrade enabled and storage not converted yet", Of3_5, facts{cluster: Of3_5, storage: Of3_6, downgrade: Of3_5, leader: true}, nothing, Lowering, "convert"},
+		{"downgrade completed but still enabled", Of3_5, facts{cluster: Of3_5, storage: Of3_5, downgrade: Of3_5, leader: true}, nothing, Holding, "the downgrade remains enabled"},
+		{"leader cancels the downgrade for a joining member", Of3_5, facts{cluster: Of3_5, storage: Of3_5, downgrade: Of3_5, leader: true, newcomers: newcomer}, cancelDowngrade, LettingGo, "8e9e05c52164694d"},
+		{"follower cancels the downgrade for a joining member", Of3_5, facts{cluster: Of3_5, storage: Of3_5, downgrade: Of3_5, newcomers: newcomer}, cancelDowngrade, LettingGo, "no new member"},
+		{"downgrade canceled for a joining member before it has completed", Of3_5, facts{cluster: Of3_6, storage: Of3_6, downgrade: Of3_5, newcomers: newcomer}, cancelDowngrade, LettingGo, "no new member"},
+		{"downgrade canceled for a joining member although 3.6 is wanted", Of3_6, facts{cluster: Of3_5, storage: Of3_5, downgrade: Of3_5, newcomers: newcomer}, cancelDowngrade, LettingGo, "no new member"},
+		{"user's downgrade canceled for a joining member", Of3_5, facts{cluster: Of3_5, storage: Of3_5, downgrade: Version{3, 4}, newcomers: newcomer}, cancelDowngrade, LettingGo, "no new member"},
+		{"user's downgrade to 3.4 is not changed", Of3_5, facts{cluster: Of3_5, storage: Of3_5, downgrade: Version{3, 4}, leader: true}, nothing, Foreign, "3.4"},
+		{"3.6 is wanted and the leader cancels the downgrade", Of3_6, facts{cluster: Of3_5, storage: Of3_5, downgrade: Of3_5, leader: true}, cancelDowngrade, Rising, "3.6 is wanted"},
+		{"3.6 is wanted and a follower waits for the leader to cancel the downgrade", Of3_6, facts{cluster: Of3_5, storage: Of3_5, downgrade: Of3_5}, nothing, Waiting, "leader to cancel"},
+		{"3.6 is wanted and the cluster is about to be upgraded", Of3_6, facts{cluster: Of3_5, storage: Of3_5, leader: true}, nothing, Waiting, "once every member"},
+		{"3.6 is wanted and the cluster has been upgraded", Of3_6, facts{cluster: Of3_6, storage: Of3_6, leader: true}, nothing, Kept, "is at version 3.6"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -206,7 +206,7 @@ func TestAnnounce(t *testing.T) {
 	t.Cleanup(func() { version.Version = Embedded })
 	require.Equal(t, "3.5.27+"+Embedded, Announce(Of3_5, Version{}), "a new cluster")
 	require.Equal(t, version.Version, "3.5.27+"+Embedded)
-	require.Equal(t, Embedded, Announce(Of3_5, Of3_6), "etcd would die on such data")
+	require.Equal(t, Embedded, Announce(Of3_5, Of3_6), "etcd would crash on data newer than the announced version")
 	require.Equal(t, version.Version, Embedded)
 	require.Equal(t, "3.5.27+"+Embedded, Announce(Of3_5, Of3_5))
 	require.Equal(t, "3.5.27+"+Embedded, Announce(Of3_5, Version{3, 4}))
@@ -227,27 +227,26 @@ func TestCheckUpgrade(t *testing.T) {
 	for _, c := range []struct {
 		recorded string
 		others   bool
-		refused  string
+		message  string // part of the error; empty if the data may be opened
 	}{
 		{"", true, ""},
-		// the version of a new cluster until all members have started
-		{"3.0.0", true, ""},
+		{"3.0.0", true, ""}, // the cluster version of a new cluster until all members have started
 		{"3.1.0", true, "upgrade all members to etcd 3.5.26"},
 		{"3.4.0", true, "upgrade all members to etcd 3.5.26"},
 		{"3.4.0", false, ""},
 		{"3.5.0", true, ""},
 		{"3.6.0", true, ""},
-		{"3.7.0", true, "an etcd-wrapper with etcd 3.7"},
-		{"3.7.0", false, "an etcd-wrapper with etcd 3.7"},
-		{"3.8.0", true, "an etcd-wrapper with etcd 3.8"},
-		{"4.0.0", true, "an etcd-wrapper with etcd 4.0"},
+		{"3.7.0", true, "an etcd-wrapper release that runs etcd 3.7"},
+		{"3.7.0", false, "an etcd-wrapper release that runs etcd 3.7"},
+		{"3.8.0", true, "an etcd-wrapper release that runs etcd 3.8"},
+		{"4.0.0", true, "an etcd-wrapper release that runs etcd 4.0"},
 	} {
 		err := CheckUpgrade(Parse(c.recorded), c.others)
-		if c.refused == "" {
+		if c.message == "" {
 			assert.NoError(t, err, "%+v", c)
 			continue
 		}
 		require.Equal(t, exitcode.BadConfig, exitcode.StatusOf(err, exitcode.EtcdFailed), "%+v", c)
-		assert.ErrorContains(t, err, c.refused)
+		assert.ErrorContains(t, err, c.message)
 	}
 }

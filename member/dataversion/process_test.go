@@ -33,8 +33,8 @@ const tick = 20 * time.Millisecond
 
 func optIn(t *testing.T) {
 	t.Helper()
-	if !*all {
-		t.Skip("takes long or starts etcd 3.5: run it with -downgrade")
+	if !*allTests {
+		t.Skip("this test is slow or starts etcd 3.5: enable it with -downgrade")
 	}
 	t.Parallel()
 }
@@ -67,11 +67,11 @@ func cluster(nodes ...*node) string {
 	return strings.Join(entries, ",")
 }
 
-// before is the wanted version of a wrapper that lacks this feature.
-var before dataversion.Version
+// noVersion is the wanted version of a wrapper that lets etcd choose the version.
+var noVersion dataversion.Version
 
-// ours starts a member process with the given wanted version.
-func (n *node) ours(wanted dataversion.Version, cluster, state string) {
+// start starts the embedded etcd in a process of its own, with the given wanted version.
+func (n *node) start(wanted dataversion.Version, cluster, state string) {
 	n.t.Helper()
 	configuration, err := json.Marshal(settings{n.name, n.dir, n.client, n.peer, cluster, state, wanted.String()})
 	require.NoError(n.t, err)
@@ -80,8 +80,8 @@ func (n *node) ours(wanted dataversion.Version, cluster, state string) {
 	n.run(command)
 }
 
-// plain starts etcd 3.5.
-func (n *node) plain(cluster string) {
+// startOldEtcd starts etcd 3.5 without a wrapper.
+func (n *node) startOldEtcd(cluster string) {
 	n.t.Helper()
 	n.run(exec.Command(harness.OldEtcd(n.t, "3.5"), "--name="+n.name, "--data-dir="+n.dir, "--listen-client-urls="+n.client, "--advertise-client-urls="+n.client,
 		"--listen-peer-urls="+n.peer, "--initial-advertise-peer-urls="+n.peer, "--initial-cluster="+cluster))
@@ -94,7 +94,7 @@ func (n *node) run(command *exec.Cmd) {
 	n.process, n.log, n.ended = command, log, done
 	require.NoError(n.t, command.Start())
 	go func() {
-		_ = command.Wait() // ProcessState tells
+		_ = command.Wait() // a killed process is no error
 		close(done)
 	}()
 	n.t.Cleanup(func() {
@@ -124,19 +124,20 @@ func (n *node) await() {
 	select {
 	case <-n.ended:
 	case <-time.After(patience):
-		require.FailNow(n.t, "the process of "+n.name+" does not end")
+		require.FailNow(n.t, "the process of "+n.name+" has not exited")
 	}
 }
 
 // versions returns the versions that the member reports, or the zero value if the member does not respond.
 func (n *node) versions() (v version.Versions) {
 	if body, err := get(n.client + "/version"); err == nil {
-		_ = json.Unmarshal(body, &v) // v stays zero if the body is invalid
+		_ = json.Unmarshal(body, &v) // fails if etcd is not ready, which leaves v zero
 	}
 	return v
 }
 
-// downgrading returns the response that a joining member gets when it asks whether a downgrade is enabled.
+// downgrading returns "true" or "false", which is the response that a joining member gets when it asks this member
+// whether a downgrade is enabled.
 func (n *node) downgrading() string {
 	body, _ := get(n.peer + "/downgrade/enabled") // on error, body is empty
 	return string(body)
@@ -152,13 +153,13 @@ func get(url string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// eventually waits until the condition is true and fails the test if the process exits first.
+// eventually waits until the condition is true. It fails the test if the process exits first or the wait times out.
 func (n *node) eventually(what string, condition func() bool) {
 	n.t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); {
 		select {
 		case <-n.ended:
-			require.FailNow(n.t, "the process of "+n.name+" ended", "before: %s", what)
+			require.FailNow(n.t, "the process of "+n.name+" has exited", "while waiting for: %s", what)
 		case <-time.After(tick):
 		}
 		require.True(n.t, time.Now().Before(deadline), "%s: %s; last seen %+v", n.name, what, n.versions())
@@ -167,25 +168,25 @@ func (n *node) eventually(what string, condition func() bool) {
 
 func (n *node) ready() {
 	n.t.Helper()
-	n.eventually("it is healthy", func() bool {
+	n.eventually("the member is healthy", func() bool {
 		body, err := get(n.client + "/health")
 		return err == nil && strings.Contains(string(body), `"true"`)
 	})
 }
 
-// at waits until both the cluster version and the storage version are v.
-func (n *node) at(v dataversion.Version) {
+// awaitVersion waits until both the cluster version and the storage version are v.
+func (n *node) awaitVersion(v dataversion.Version) {
 	n.t.Helper()
-	n.eventually("its version is "+v.String(), func() bool {
+	n.eventually("cluster and storage version "+v.String(), func() bool {
 		now := n.versions()
 		return dataversion.Parse(now.Cluster) == v && dataversion.Parse(now.Storage) == v
 	})
 }
 
-// awaitWord waits until the log contains the given word.
-func (n *node) awaitWord(word string) {
+// awaitLog waits until the log of the running process contains the given text.
+func (n *node) awaitLog(text string) {
 	n.t.Helper()
-	n.eventually("it says: "+word, func() bool { return strings.Contains(n.log.String(), word) })
+	n.eventually("log entry: "+text, func() bool { return strings.Contains(n.log.String(), text) })
 }
 
 func (n *node) connect() *clientv3.Client {
@@ -200,29 +201,29 @@ func (n *node) put(from, to int) {
 	n.t.Helper()
 	client := n.connect()
 	for i := from; i < to; i++ {
-		_, err := client.Put(soon(n.t), key(i), key(i))
+		_, err := client.Put(withTimeout(n.t), key(i), key(i))
 		require.NoError(n.t, err)
 	}
 }
 
-// holds fails the test if the member lacks any of the keys numbered below keys.
-func (n *node) holds(keys int) {
+// requireKeys fails the test if the member lacks any of the keys with a number below keys.
+func (n *node) requireKeys(keys int) {
 	n.t.Helper()
 	n.ready()
-	response, err := n.connect().Get(soon(n.t), "key-", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	response, err := n.connect().Get(withTimeout(n.t), "key-", clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	require.NoError(n.t, err)
 	has := map[string]bool{}
 	for _, kv := range response.Kvs {
 		has[string(kv.Key)] = true
 	}
 	for i := range keys {
-		require.True(n.t, has[key(i)], "%s of %d is missing; there are %d", key(i), keys, len(has))
+		require.True(n.t, has[key(i)], "%s is missing: the member has %d of %d keys", key(i), len(has), keys)
 	}
 }
 
 func key(i int) string { return fmt.Sprintf("key-%05d", i) }
 
-func soon(t *testing.T) context.Context {
+func withTimeout(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)

@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// Version is a minor version of etcd. The zero value means that the version is unknown or not set.
+// Version is an etcd minor version, such as 3.5. The zero value means that the version is unknown or not set.
 type Version struct{ Major, Minor int64 }
 
 // Versions that users can request.
@@ -40,11 +40,12 @@ func Parse(text string) Version {
 	return v
 }
 
-// Embedded is the actual version of the etcd in this program, regardless of the announced version. Unlike etcd's own
-// variable, it can be read at any time.
+// Embedded is the actual version of the embedded etcd, regardless of the announced version. Unlike etcd's own
+// variable, which Announce overwrites, it can be read at any time.
 var Embedded = version.Version
 
-// readerVersion is the etcd 3.5 release that the embedded etcd announces, and with which reading the data is tested.
+// readerVersion is the etcd 3.5 release that the embedded etcd announces if 3.5 is wanted. The tests read the data
+// with this release.
 const readerVersion = "3.5.27"
 
 // Announce makes the embedded etcd announce version 3.5.27+3.6.16 if 3.5 is wanted and the recorded cluster version
@@ -70,7 +71,7 @@ func Announce(wanted, recorded Version) string {
 	if wanted == Of3_5 && !Of3_5.Less(recorded) {
 		name = readerVersion + "+" + Embedded
 	}
-	if version.Version != name { // tests run several members with the same wanted version
+	if version.Version != name { // an unnecessary write would be a data race in tests that run several members
 		version.Version = name
 	}
 	return name
@@ -95,8 +96,8 @@ var undecided = Version{3, 0}
 // 3.0. etcd never opens data from a newer version.
 func CheckUpgrade(recorded Version, others bool) error {
 	if Parse(Embedded).Less(recorded) {
-		return upgradeError("the data belongs to a cluster at version %s, which etcd %s cannot open; start an etcd-wrapper with "+
-			"etcd %s, or use it to downgrade the cluster first", recorded, Embedded, recorded)
+		return upgradeError("the data belongs to a cluster at version %s, which etcd %s cannot open; start an etcd-wrapper release "+
+			"that runs etcd %s, or use that release to downgrade the cluster first", recorded, Embedded, recorded)
 	}
 	if !others || recorded == undecided {
 		return nil
@@ -110,12 +111,12 @@ func CheckOldest(oldest Version) error {
 	if oldest == (Version{}) || !oldest.Less(Of3_5) {
 		return nil
 	}
-	return upgradeError("the cluster runs etcd %s, whose members would crash if a member with etcd %s joined: etcd must be "+
-		"upgraded one minor version at a time; start this member with its previous etcd, upgrade all members to etcd 3.5.26 or a later 3.5 release, "+
+	return upgradeError("the cluster runs etcd %s, whose members would crash if a member running etcd %s joined: etcd must be "+
+		"upgraded one minor version at a time; start this member with its previous etcd version, upgrade all members to etcd 3.5.26 or a later 3.5 release, "+
 		"and then replace them with etcd-wrapper", oldest, Embedded)
 }
 
-// upgradeError returns an error that tells the user which version to install.
+// upgradeError returns a FinalError, because a restart cannot succeed until the user installs another version.
 func upgradeError(format string, parts ...any) error {
 	return &exitcode.FinalError{Status: exitcode.BadConfig, Err: fmt.Errorf(format, parts...)}
 }

@@ -22,47 +22,47 @@ import (
 
 const secret = "the-token-of-the-service-account"
 
-// api is a fake API server that stores leases and can fail requests.
-type api struct {
-	mu      sync.Mutex
-	leases  map[string]lease
-	token   string
-	trouble func(w http.ResponseWriter, r *http.Request) (answered bool) // answers requests that must fail; nil if all requests succeed
-	before  func(name string)                                            // called before a patch is read; may be nil
-	asked   []string                                                     // methods and names of the requests
-	at      []time.Time                                                  // times of the requests
+// fakeAPI is an API server that stores leases and can fail requests.
+type fakeAPI struct {
+	mu          sync.Mutex
+	leases      map[string]lease
+	token       string                                                       // the only valid token
+	fail        func(w http.ResponseWriter, r *http.Request) (answered bool) // responds to requests that must fail; may be nil
+	beforePatch func(name string)                                            // called before a patch is applied; may be nil
+	requests    []string                                                     // methods and lease names, in order
+	times       []time.Time                                                  // times of the requests
 }
 
-func newAPI(names ...string) *api {
-	a := &api{leases: map[string]lease{}, token: secret}
+func newAPI(names ...string) *fakeAPI {
+	a := &fakeAPI{leases: map[string]lease{}, token: secret}
 	for _, name := range names {
 		a.leases[name] = lease{Metadata: leaseMetadata{ResourceVersion: "1"}}
 	}
 	return a
 }
 
-func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, inNamespace := strings.CutPrefix(r.URL.Path, "/apis/coordination.k8s.io/v1/namespaces/play/leases/")
 	a.mu.Lock()
-	a.asked, a.at = append(a.asked, r.Method+" "+name), append(a.at, time.Now())
-	trouble, before := a.trouble, a.before
+	a.requests, a.times = append(a.requests, r.Method+" "+name), append(a.times, time.Now())
+	fail, beforePatch := a.fail, a.beforePatch
 	a.mu.Unlock()
-	if trouble != nil && trouble(w, r) {
+	if fail != nil && fail(w, r) {
 		return
 	}
-	if r.Method == http.MethodPatch && before != nil {
-		before(name)
+	if r.Method == http.MethodPatch && beforePatch != nil {
+		beforePatch(name)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	there, known := a.leases[name]
+	current, known := a.leases[name]
 	switch {
 	case r.Header.Get("Authorization") != "Bearer "+a.token:
 		w.WriteHeader(http.StatusUnauthorized)
 	case !inNamespace || !known:
 		w.WriteHeader(http.StatusNotFound)
 	case r.Method == http.MethodGet:
-		answer(w, there)
+		answer(w, current)
 	case r.Method == http.MethodPatch && r.Header.Get("Content-Type") == "application/merge-patch+json":
 		a.patch(w, r, name)
 	default:
@@ -70,18 +70,18 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (a *api) patch(w http.ResponseWriter, r *http.Request, name string) {
-	there := a.leases[name]
+func (a *fakeAPI) patch(w http.ResponseWriter, r *http.Request, name string) {
+	current := a.leases[name]
 	var change lease
 	if err := json.NewDecoder(r.Body).Decode(&change); err != nil {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	if version := change.Metadata.ResourceVersion; version != "" && version != there.Metadata.ResourceVersion {
+	if version := change.Metadata.ResourceVersion; version != "" && version != current.Metadata.ResourceVersion {
 		w.WriteHeader(http.StatusConflict)
 		return
 	}
-	version, _ := strconv.Atoi(there.Metadata.ResourceVersion)
+	version, _ := strconv.Atoi(current.Metadata.ResourceVersion)
 	change.Metadata.ResourceVersion = strconv.Itoa(version + 1)
 	a.leases[name] = change
 	answer(w, change)
@@ -90,27 +90,27 @@ func (a *api) patch(w http.ResponseWriter, r *http.Request, name string) {
 func answer(w http.ResponseWriter, o lease) { _ = json.NewEncoder(w).Encode(o) }
 
 // set changes a lease as another client would.
-func (a *api) set(name, holder string, of time.Time) {
+func (a *fakeAPI) set(name, holder string, renewed time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	version, _ := strconv.Atoi(a.leases[name].Metadata.ResourceVersion)
-	a.leases[name] = lease{leaseMetadata{ResourceVersion: strconv.Itoa(version + 1)}, leaseSpec{holder, microTime{of}}}
+	a.leases[name] = lease{leaseMetadata{ResourceVersion: strconv.Itoa(version + 1)}, leaseSpec{holder, microTime{renewed}}}
 }
 
-func (a *api) lease(name string) lease {
+func (a *fakeAPI) lease(name string) lease {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.leases[name]
 }
 
-func (a *api) becomes(trouble func(w http.ResponseWriter, r *http.Request) bool) {
+func (a *fakeAPI) setFail(fail func(w http.ResponseWriter, r *http.Request) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.trouble = trouble
+	a.fail = fail
 }
 
-// mounted writes a service account directory for a TLS server.
-func mounted(t *testing.T, server *httptest.Server) Account {
+// newTestAccount returns an account that is valid for a TLS server, with its files in a new directory.
+func newTestAccount(t *testing.T, server *httptest.Server) Account {
 	t.Helper()
 	dir := t.TempDir()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
@@ -120,38 +120,39 @@ func mounted(t *testing.T, server *httptest.Server) Account {
 	return Account{Dir: dir, Server: strings.TrimPrefix(server.URL, "https://")}
 }
 
-var alive = MemberLease{Name: "etcd-main-0", ID: "8e9e05c52164694d", Cluster: "cdf818194e3a8c32", Leads: true}
+var testMember = MemberLease{Name: "etcd-main-0", ID: "8e9e05c52164694d", Cluster: "cdf818194e3a8c32", Leads: true}
 
-// over returns Leases that connect to an API server over TLS.
-func over(t *testing.T, handler http.Handler, backups func() (BackupLeases, bool)) (*Leases, *logtest.Lines) {
+// newTestLeases returns Leases for an API server that handles requests with the given handler over TLS.
+func newTestLeases(t *testing.T, handler http.Handler, backups func() (BackupLeases, bool)) (*Leases, *logtest.Lines) {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)
 	t.Cleanup(server.Close)
 	log := &logtest.Lines{}
 	return NewLeases(LeaseOptions{
-		Account: mounted(t, server), Cluster: "etcd-main", Log: zerolog.New(log),
-		Member: func() (MemberLease, bool) { return alive, true }, Backups: backups,
+		Account: newTestAccount(t, server), Cluster: "etcd-main", Log: zerolog.New(log),
+		Member: func() (MemberLease, bool) { return testMember, true }, Backups: backups,
 	}), log
 }
 
-func (l *Leases) once(t *testing.T, kind string) (pause time.Duration) {
+// renewOnce renews the lease of the given kind and returns the pause before the next renewal.
+func (l *Leases) renewOnce(t *testing.T, kind string) (pause time.Duration) {
 	t.Helper()
 	for _, d := range l.tasks() {
 		if d.kind == kind {
 			return l.perform(t.Context(), d)
 		}
 	}
-	require.FailNow(t, "no such lease", kind)
+	require.FailNow(t, "this member does not renew the lease", kind)
 	return 0
 }
 
-func (l *Leases) fact(t *testing.T, kind string) state.Lease {
+func (l *Leases) stateOf(t *testing.T, kind string) state.Lease {
 	t.Helper()
-	for _, fact := range l.States() {
-		if fact.Kind == kind {
-			return fact
+	for _, lease := range l.States() {
+		if lease.Kind == kind {
+			return lease
 		}
 	}
-	require.FailNow(t, "nothing is known of it", kind)
+	require.FailNow(t, "the lease has no state", kind)
 	return state.Lease{}
 }

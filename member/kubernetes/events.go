@@ -23,7 +23,7 @@ type Event struct {
 	Reason  string // one CamelCase word, by which events can be filtered
 	Subject string // distinguishes events with the same reason; may be empty
 	Warning bool
-	Note    string // a sentence
+	Note    string // one sentence for users
 	At      time.Time
 }
 
@@ -55,15 +55,15 @@ type EventRecorder struct {
 	done   chan struct{}
 
 	// The fields below are used only by the goroutine.
-	recent  map[string]*repeat
-	failure string // last logged error
+	recent  map[string]*repeat // recently posted events, by reason and subject
+	failure string             // error of the last request; empty if it succeeded
 }
 
 // repeat contains the held-back repetitions of an event.
 type repeat struct {
-	until  time.Time
+	until  time.Time // repetitions are held back until this time
 	latest Event
-	times  int
+	times  int // number of held-back repetitions
 }
 
 // NewEventRecorder starts a goroutine that posts events about a pod.
@@ -138,7 +138,8 @@ func (r *EventRecorder) accept(ctx context.Context, e Event) {
 	r.send(ctx, e)
 }
 
-// postRepeats posts the events that have been held back long enough, or every held-back event if all is set.
+// postRepeats posts the latest repetition of each event that has been held back for repeatPause, or of every held-back
+// event if all is set.
 func (r *EventRecorder) postRepeats(ctx context.Context, all bool) {
 	for key, held := range r.recent {
 		switch {
@@ -172,7 +173,7 @@ func (r *EventRecorder) send(ctx context.Context, e Event) {
 
 var eventKind = Kind{Group: "events.k8s.io/v1", Plural: "events", Noun: "Event", Verbs: "create"}
 
-// reporter is the name of this program as a reporting controller.
+// reporter is the reportingController of all events.
 const reporter = "etcd-wrapper"
 
 // newEventObject returns an events.k8s.io/v1 Event.
@@ -214,10 +215,10 @@ const (
 	// snapshotInterval is the interval at which the snapshot leases are updated. It equals the sidecar's default
 	// interval for delta snapshots; the operator's tools tolerate twice the configured interval.
 	snapshotInterval = 20 * time.Second
-	// maxAttempts is the maximum number of attempts to update a lease if there are conflicts.
+	// maxAttempts is the maximum number of attempts to update a lease that other clients keep changing.
 	maxAttempts = 3
-	// minPause and maxPause limit the pause after a failure. After a longer pause, the operator might consider the
-	// member lost.
+	// minPause and maxPause limit the pause before a retry. After a pause longer than maxPause, the operator might
+	// consider the member lost.
 	minPause = time.Second
 	maxPause = 20 * time.Second
 )
@@ -242,7 +243,7 @@ func (m MemberLease) holder() string {
 // BackupLeases is the content of the snapshot leases.
 type BackupLeases struct {
 	Full     int64     // revision of the newest full snapshot; 0 if there is none
-	FullTime time.Time // time as of which the full snapshot was taken
+	FullTime time.Time // time at which the full snapshot was taken
 	Stored   int64     // newest revision in the store; 0 if there is none
 	UpTo     time.Time // all writes acknowledged before this time are in the store
 }
@@ -318,7 +319,7 @@ type task struct {
 	kind     string
 	interval time.Duration
 	renew    func(ctx context.Context) (name, holder string, err error)
-	pause    backoff.BackOff // backoff after failures
+	pause    backoff.BackOff // pauses before retries
 }
 
 func (l *Leases) tasks() []*task {
@@ -394,11 +395,11 @@ func (l *Leases) recordProblem(kind, name string, current state.Lease, err error
 	l.states[kind] = current
 }
 
-// tlsAnnotation is the annotation that is true if a member uses peer TLS. The operator waits for it before it makes
-// peer TLS mandatory.
+// tlsAnnotation is the name of the annotation whose value is "true" if a member uses TLS for peer connections. The
+// operator waits for this value before it makes peer TLS mandatory.
 const tlsAnnotation = "member.etcd.gardener.cloud/tls-enabled"
 
-// renewMember renews this member's lease. No other member writes this lease, so it need not be read first.
+// renewMember renews this member's lease. It does not read the lease first, because no other member writes to it.
 func (l *Leases) renewMember(ctx context.Context) (name, holder string, err error) {
 	member, ok := l.options.Member()
 	if !ok {
@@ -434,7 +435,9 @@ func (l *Leases) renewDelta(ctx context.Context) (name, holder string, err error
 	})
 }
 
-// update changes a lease that another member may be changing concurrently. update retries after conflicts.
+// update changes a lease that another member may be changing concurrently, and retries after conflicts. change
+// receives the revision and the renewal time in the lease. It returns the new spec, and whether the lease needs to be
+// changed.
 func (l *Leases) update(
 	ctx context.Context, name string, change func(revision int64, renewed time.Time) (spec leaseSpec, changes bool),
 ) (_, holder string, err error) {

@@ -20,20 +20,20 @@ import (
 )
 
 func TestEventRecorder(t *testing.T) {
-	asked, posted := make(chan string, 1), make(chan map[string]any, 1)
+	requested, posted := make(chan string, 1), make(chan map[string]any, 1)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var is map[string]any
-		assert.NoError(t, json.NewDecoder(r.Body).Decode(&is))
+		var event map[string]any
+		assert.NoError(t, json.NewDecoder(r.Body).Decode(&event))
 		w.WriteHeader(http.StatusCreated)
-		_ = json.NewEncoder(w).Encode(is)
-		asked <- r.Method + " " + r.URL.Path + " " + r.Header.Get("Content-Type")
-		posted <- is
+		_ = json.NewEncoder(w).Encode(event)
+		requested <- r.Method + " " + r.URL.Path + " " + r.Header.Get("Content-Type")
+		posted <- event
 	}))
 	defer server.Close()
 	log := &logtest.Lines{}
-	p := NewEventRecorder(mounted(t, server), EventPod{Name: "etcd-main-0", UID: "7-3"}, zerolog.New(log))
+	p := NewEventRecorder(newTestAccount(t, server), EventPod{Name: "etcd-main-0", UID: "7-3"}, zerolog.New(log))
 	p.Post(Event{Reason: "Restored", Note: strings.Repeat("ä", 600), At: time.Date(2026, 11, 23, 12, 0, 0, 5000, time.FixedZone("", 3600))})
-	assert.Equal(t, "POST /apis/events.k8s.io/v1/namespaces/play/events application/json", <-asked)
+	assert.Equal(t, "POST /apis/events.k8s.io/v1/namespaces/play/events application/json", <-requested)
 	assert.Equal(t, map[string]any{
 		"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": map[string]any{"generateName": "etcd-main-0-", "namespace": "play"},
 		"eventTime": "2026-11-23T11:00:00.000005Z", "reportingController": "etcd-wrapper", "reportingInstance": "etcd-main-0",
@@ -57,43 +57,43 @@ func TestEventRecorder_repeats(t *testing.T) {
 			}
 			return all
 		}
-		tell := func(reason, subject, note string) {
+		post := func(reason, subject, note string) {
 			p.Post(Event{Reason: reason, Subject: subject, Note: note})
 			synctest.Wait()
 		}
 		for _, note := range []string{"1", "2", "3"} {
-			tell("Problem", "backups", note)
+			post("Problem", "backups", note)
 		}
-		tell("Problem", "sidecar", "a")
-		tell("AlarmRaised", "", "b")
+		post("Problem", "sidecar", "a")
+		post("AlarmRaised", "", "b")
 		assert.Equal(t, []string{"Problem 1", "Problem a", "AlarmRaised b"}, posted())
 
 		time.Sleep(repeatPause + repeatPause/10)
 		synctest.Wait()
 		assert.Equal(t, []string{"Problem 3 (2 times within 5m0s)"}, posted())
 
-		tell("Problem", "sidecar", "again, long after")
-		tell("Problem", "backups", "soon after")
+		post("Problem", "sidecar", "after the pause")
+		post("Problem", "backups", "within the pause")
 		p.Stop()
-		assert.Equal(t, []string{"Problem again, long after", "Problem soon after"}, posted(), "what was held back is posted at the end")
+		assert.Equal(t, []string{"Problem after the pause", "Problem within the pause"}, posted(), "Stop posts the events that are held back")
 	})
 }
 
 func TestEventRecorder_logsAnErrorOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		refusal, log := error(&StatusError{Status: http.StatusForbidden, Kind: eventKind}), &logtest.Lines{}
-		p := startRecorder(func(context.Context, Event) error { return refusal }, zerolog.New(log))
-		tell := func(reason string) {
+		failure, log := error(&StatusError{Status: http.StatusForbidden, Kind: eventKind}), &logtest.Lines{}
+		p := startRecorder(func(context.Context, Event) error { return failure }, zerolog.New(log))
+		post := func(reason string) {
 			p.Post(Event{Reason: reason})
 			synctest.Wait()
 		}
-		tell("A")
-		tell("B")
+		post("A")
+		post("B")
 		assert.Equal(t, 1, strings.Count(log.String(), "the service account's Role does not allow it to create this Event"))
-		refusal = nil
-		tell("C")
-		refusal = errors.New("the API server is away")
-		tell("D")
+		failure = nil
+		post("C")
+		failure = errors.New("the API server is unreachable")
+		post("D")
 		assert.Equal(t, 2, strings.Count(log.String(), "\n"))
 		p.Stop()
 	})
@@ -101,9 +101,9 @@ func TestEventRecorder_logsAnErrorOnce(t *testing.T) {
 
 func TestEventRecorder_silentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tried, log := 0, &logtest.Lines{}
+		attempts, log := 0, &logtest.Lines{}
 		p := startRecorder(func(ctx context.Context, _ Event) error {
-			tried++
+			attempts++
 			<-ctx.Done()
 			return ctx.Err()
 		}, zerolog.New(log))
@@ -114,90 +114,90 @@ func TestEventRecorder_silentServer(t *testing.T) {
 		assert.Zero(t, time.Since(start))
 		time.Sleep(Timeout)
 		synctest.Wait()
-		assert.Equal(t, 1, tried, "what repeats meanwhile is held back")
+		assert.Equal(t, 1, attempts, "repetitions of the event are held back")
 		assert.Equal(t, 1, strings.Count(log.String(), "cannot post an event"))
-		ended := time.Now()
+		stopping := time.Now()
 		p.Stop()
-		assert.Equal(t, stopTimeout, time.Since(ended))
+		assert.Equal(t, stopTimeout, time.Since(stopping))
 	})
 }
 
-// made is a fake backup writer.
-type made struct{ atomic.Pointer[BackupLeases] }
+// fakeBackups provides the content of the snapshot leases. The zero value belongs to a member that writes no backups.
+type fakeBackups struct{ atomic.Pointer[BackupLeases] }
 
-func (m *made) facts() (BackupLeases, bool) {
-	is := m.Load()
-	if is == nil {
+func (m *fakeBackups) content() (BackupLeases, bool) {
+	backups := m.Load()
+	if backups == nil {
 		return BackupLeases{}, false
 	}
-	return *is, true
+	return *backups, true
 }
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 123_456_789, time.UTC)
 
 func TestLeases_snapshots(t *testing.T) {
 	apiServer := newAPI("etcd-main-full-snap", "etcd-main-delta-snap")
-	var backups made
-	l, _ := over(t, apiServer, backups.facts)
-	full := func() leaseSpec { l.once(t, OfFull); return apiServer.lease("etcd-main-full-snap").Spec }
-	delta := func() leaseSpec { l.once(t, OfDelta); return apiServer.lease("etcd-main-delta-snap").Spec }
+	var backups fakeBackups
+	l, _ := newTestLeases(t, apiServer, backups.content)
+	full := func() leaseSpec { l.renewOnce(t, OfFull); return apiServer.lease("etcd-main-full-snap").Spec }
+	delta := func() leaseSpec { l.renewOnce(t, OfDelta); return apiServer.lease("etcd-main-delta-snap").Spec }
 
-	assert.Zero(t, full(), "another member makes the backups")
+	assert.Zero(t, full(), "this member writes no backups")
 	assert.Zero(t, delta())
-	assert.Empty(t, apiServer.asked)
+	assert.Empty(t, apiServer.requests)
 	assert.Empty(t, l.States())
 
 	backups.Store(&BackupLeases{Full: 41, FullTime: noon, Stored: 57, UpTo: noon.Add(time.Minute)})
 	assert.Equal(t, leaseSpec{"41", microTime{noon.Truncate(time.Microsecond)}}, full())
 	assert.Equal(t, leaseSpec{"57", microTime{noon.Add(time.Minute).Truncate(time.Microsecond)}}, delta())
-	asked := len(apiServer.asked)
+	before := len(apiServer.requests)
 	full()
-	assert.Equal(t, []string{"GET etcd-main-full-snap"}, apiServer.asked[asked:], "what is said already is not written again")
-	assert.Equal(t, "41", l.fact(t, OfFull).Holder)
+	assert.Equal(t, []string{"GET etcd-main-full-snap"}, apiServer.requests[before:], "a lease that is up to date is not written again")
+	assert.Equal(t, "41", l.stateOf(t, OfFull).Holder)
 
 	backups.Store(&BackupLeases{Full: 41, FullTime: noon.Add(time.Hour), Stored: 57, UpTo: noon.Add(time.Hour)})
-	assert.Equal(t, leaseSpec{"41", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, full(), "a full of a cluster that nobody writes to")
+	assert.Equal(t, leaseSpec{"41", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, full(), "a newer full snapshot of the same revision renews the lease")
 
 	apiServer.set("etcd-main-full-snap", "100", noon)
 	apiServer.set("etcd-main-delta-snap", "100", noon)
-	assert.Equal(t, "100", full().HolderIdentity, "no revision goes back")
-	assert.Equal(t, microTime{noon}, full().RenewTime, "and what names a later one is left alone")
+	assert.Equal(t, "100", full().HolderIdentity, "the revision never decreases")
+	assert.Equal(t, microTime{noon}, full().RenewTime, "a lease with a newer revision is not changed")
 	assert.Equal(t, leaseSpec{"100", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, delta())
 
 	backups.Store(nil)
 	full()
-	assert.Empty(t, l.States()[1:], "what has become another member's business is not told of")
-	l.once(t, OfDelta)
+	assert.Empty(t, l.States()[1:], "the full snapshot's lease is no longer reported once another member renews it")
+	l.renewOnce(t, OfDelta)
 	assert.Empty(t, l.States())
 }
 
 func TestLeases_conflicts(t *testing.T) {
 	apiServer := newAPI("etcd-main-full-snap")
 	times := 0
-	apiServer.before = func(name string) {
+	apiServer.beforePatch = func(name string) {
 		if times++; times <= 2 {
 			apiServer.set(name, map[int]string{1: "10", 2: "20"}[times], noon)
 		}
 	}
-	var backups made
+	var backups fakeBackups
 	backups.Store(&BackupLeases{Full: 15, FullTime: noon})
-	l, _ := over(t, apiServer, backups.facts)
-	l.once(t, OfFull)
+	l, _ := newTestLeases(t, apiServer, backups.content)
+	l.renewOnce(t, OfFull)
 	assert.Equal(t, "20", apiServer.lease("etcd-main-full-snap").Spec.HolderIdentity)
-	assert.Nil(t, l.fact(t, OfFull).Problem)
+	assert.Nil(t, l.stateOf(t, OfFull).Problem)
 
-	apiServer.before = func(name string) { apiServer.set(name, "1", noon) }
+	apiServer.beforePatch = func(name string) { apiServer.set(name, "1", noon) }
 	apiServer.set("etcd-main-full-snap", "", time.Time{})
-	l.once(t, OfFull)
-	assert.Contains(t, l.fact(t, OfFull).Problem.Message, "other members keep updating the lease")
+	l.renewOnce(t, OfFull)
+	assert.Contains(t, l.stateOf(t, OfFull).Problem.Message, "other members keep updating the lease")
 }
 
 func TestReasons_documented(t *testing.T) {
-	var told []string
+	var reasons []string
 	for _, row := range docs.Table(t, "`cannot renew the lease, …`, and the reason is", "what to do") {
-		told = append(told, row[0])
+		reasons = append(reasons, row[0])
 	}
-	all := strings.Join(told, "\n")
+	all := strings.Join(reasons, "\n")
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusInternalServerError} {
 		reason, _, _ := strings.Cut((&StatusError{Status: status, Kind: leases}).Error(), ":")
 		reason, _, _ = strings.Cut(strings.TrimPrefix(reason, "the API server "), " Internal")

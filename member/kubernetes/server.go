@@ -47,7 +47,7 @@ func NewAccount() (Account, error) {
 func (a Account) read(name string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(a.Dir, name))
 	if err != nil {
-		return "", fmt.Errorf("cannot read the pod's service account token (check automountServiceAccountToken): %w", err)
+		return "", fmt.Errorf("cannot read the pod's service account (check automountServiceAccountToken): %w", err)
 	}
 	text := strings.TrimSpace(string(content))
 	if text == "" {

@@ -18,29 +18,29 @@ import (
 
 func TestLeases_member(t *testing.T) {
 	apiServer := newAPI("etcd-main-0")
-	l, _ := over(t, apiServer, nil)
+	l, _ := newTestLeases(t, apiServer, nil)
 	start := time.Now().Add(-time.Microsecond)
-	assert.Equal(t, heartbeat, l.once(t, OfMember))
-	is := apiServer.lease("etcd-main-0")
-	assert.Equal(t, "8e9e05c52164694d:cdf818194e3a8c32:Leader", is.Spec.HolderIdentity)
-	assert.Equal(t, map[string]string{"member.etcd.gardener.cloud/tls-enabled": "false"}, is.Metadata.Annotations)
-	assert.WithinRange(t, is.Spec.RenewTime.Time, start, time.Now())
-	assert.Equal(t, []string{"PATCH etcd-main-0"}, apiServer.asked)
+	assert.Equal(t, heartbeat, l.renewOnce(t, OfMember))
+	renewed := apiServer.lease("etcd-main-0")
+	assert.Equal(t, "8e9e05c52164694d:cdf818194e3a8c32:Leader", renewed.Spec.HolderIdentity)
+	assert.Equal(t, map[string]string{"member.etcd.gardener.cloud/tls-enabled": "false"}, renewed.Metadata.Annotations)
+	assert.WithinRange(t, renewed.Spec.RenewTime.Time, start, time.Now())
+	assert.Equal(t, []string{"PATCH etcd-main-0"}, apiServer.requests)
 
-	alive := MemberLease{Name: "etcd-main-0", ID: "a", Cluster: "b", PeerTLS: true}
-	l.options.Member = func() (MemberLease, bool) { return alive, true }
-	l.once(t, OfMember)
-	is = apiServer.lease("etcd-main-0")
-	assert.Equal(t, "a:b:Member", is.Spec.HolderIdentity)
-	assert.Equal(t, "true", is.Metadata.Annotations["member.etcd.gardener.cloud/tls-enabled"])
-	fact := l.fact(t, OfMember)
-	assert.Equal(t, "a:b:Member", fact.Holder)
-	assert.Nil(t, fact.Problem)
+	testMember := MemberLease{Name: "etcd-main-0", ID: "a", Cluster: "b", PeerTLS: true}
+	l.options.Member = func() (MemberLease, bool) { return testMember, true }
+	l.renewOnce(t, OfMember)
+	renewed = apiServer.lease("etcd-main-0")
+	assert.Equal(t, "a:b:Member", renewed.Spec.HolderIdentity)
+	assert.Equal(t, "true", renewed.Metadata.Annotations["member.etcd.gardener.cloud/tls-enabled"])
+	current := l.stateOf(t, OfMember)
+	assert.Equal(t, "a:b:Member", current.Holder)
+	assert.Nil(t, current.Problem)
 
 	l.options.Member = func() (MemberLease, bool) { return MemberLease{Name: "etcd-main-0"}, false }
-	l.once(t, OfMember)
-	assert.Len(t, apiServer.asked, 2)
-	assert.Equal(t, "this member has no leader", l.fact(t, OfMember).Problem.Message)
+	l.renewOnce(t, OfMember)
+	assert.Len(t, apiServer.requests, 2)
+	assert.Equal(t, "this member has no leader", l.stateOf(t, OfMember).Problem.Message)
 }
 
 func TestMicroTime(t *testing.T) {
@@ -61,7 +61,7 @@ func TestLeases_errors(t *testing.T) {
 			return true
 		}
 	}
-	for says, trouble := range map[string]func(http.ResponseWriter, *http.Request) bool{
+	for message, fail := range map[string]func(http.ResponseWriter, *http.Request) bool{
 		"rejected the service account token":      status(http.StatusUnauthorized),
 		"Role does not allow it to get and patch": status(http.StatusForbidden),
 		"lease does not exist in the pod's":       status(http.StatusNotFound),
@@ -78,63 +78,63 @@ func TestLeases_errors(t *testing.T) {
 		},
 	} {
 		apiServer := newAPI("etcd-main-0")
-		apiServer.trouble = trouble
-		l, log := over(t, apiServer, nil)
-		assert.Less(t, l.once(t, OfMember), 2*time.Second, "the first pause is a short one")
-		fact := l.fact(t, OfMember)
-		require.NotNil(t, fact.Problem, says)
-		assert.Contains(t, fact.Problem.Message, says)
-		assert.Contains(t, log.String(), says)
-		assert.NotContains(t, fact.Problem.Message+log.String(), secret)
-		assert.True(t, fact.Renewed.IsZero())
+		apiServer.fail = fail
+		l, log := newTestLeases(t, apiServer, nil)
+		assert.Less(t, l.renewOnce(t, OfMember), 2*time.Second, "the first pause is short")
+		current := l.stateOf(t, OfMember)
+		require.NotNil(t, current.Problem, message)
+		assert.Contains(t, current.Problem.Message, message)
+		assert.Contains(t, log.String(), message)
+		assert.NotContains(t, current.Problem.Message+log.String(), secret)
+		assert.True(t, current.Renewed.IsZero())
 	}
 }
 
 func TestLeases_replacedToken(t *testing.T) {
 	apiServer := newAPI("etcd-main-0")
-	l, log := over(t, apiServer, nil)
-	l.once(t, OfMember)
+	l, log := newTestLeases(t, apiServer, nil)
+	l.renewOnce(t, OfMember)
 	apiServer.mu.Lock()
 	apiServer.token = "another"
 	apiServer.mu.Unlock()
-	l.once(t, OfMember)
-	require.NotNil(t, l.fact(t, OfMember).Problem)
+	l.renewOnce(t, OfMember)
+	require.NotNil(t, l.stateOf(t, OfMember).Problem)
 	require.NoError(t, os.WriteFile(filepath.Join(l.options.Account.Dir, "token"), []byte("another"), 0o600))
-	l.once(t, OfMember)
-	assert.Nil(t, l.fact(t, OfMember).Problem)
+	l.renewOnce(t, OfMember)
+	assert.Nil(t, l.stateOf(t, OfMember).Problem)
 	assert.Contains(t, log.String(), "renewed the lease after previous failures")
 }
 
 func TestLeases_lateServiceAccount(t *testing.T) {
 	apiServer := newAPI("etcd-main-0")
-	l, _ := over(t, apiServer, nil)
+	l, _ := newTestLeases(t, apiServer, nil)
 	for _, name := range []string{"ca.crt", "token", "namespace"} {
 		path := filepath.Join(l.options.Account.Dir, name)
 		content, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.NoError(t, os.Remove(path))
-		l.once(t, OfMember)
-		assert.Contains(t, l.fact(t, OfMember).Problem.Message, name)
+		l.renewOnce(t, OfMember)
+		assert.Contains(t, l.stateOf(t, OfMember).Problem.Message, name)
 		if name != "ca.crt" {
 			require.NoError(t, os.WriteFile(path, nil, 0o600))
-			l.once(t, OfMember)
-			assert.Contains(t, l.fact(t, OfMember).Problem.Message, name+" is empty")
+			l.renewOnce(t, OfMember)
+			assert.Contains(t, l.stateOf(t, OfMember).Problem.Message, name+" is empty")
 		}
 		require.NoError(t, os.WriteFile(path, content, 0o600))
-		l.once(t, OfMember)
-		assert.Nil(t, l.fact(t, OfMember).Problem)
+		l.renewOnce(t, OfMember)
+		assert.Nil(t, l.stateOf(t, OfMember).Problem)
 	}
 }
 
 func TestLeases_anotherCA(t *testing.T) {
 	apiServer := newAPI("etcd-main-0")
-	l, _ := over(t, apiServer, nil)
+	l, _ := newTestLeases(t, apiServer, nil)
 	another, err := os.ReadFile(certificates.NewAuthority(t, "another").Bundle())
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(l.options.Account.Dir, "ca.crt"), another, 0o600))
-	l.once(t, OfMember)
-	assert.Contains(t, l.fact(t, OfMember).Problem.Message, "certificate")
-	assert.Empty(t, apiServer.asked)
+	l.renewOnce(t, OfMember)
+	assert.Contains(t, l.stateOf(t, OfMember).Problem.Message, "certificate")
+	assert.Empty(t, apiServer.requests)
 }
 
 func TestNewAccount(t *testing.T) {
@@ -149,39 +149,39 @@ func TestNewAccount(t *testing.T) {
 }
 
 func TestIsScaledDown(t *testing.T) {
-	for set, beyond := range map[string][]int{ // which of the ordinals 0 to 4 are scaled down
+	for set, scaledDown := range map[string][]int{ // those of the ordinals 0 to 4 that are scaled down
 		`{"spec":{"replicas":3}}`:                        {3, 4},
 		`{"spec":{"replicas":1}}`:                        {1, 2, 3, 4},
 		`{"spec":{"replicas":5}}`:                        nil,
 		`{"spec":{"replicas":2,"ordinals":{"start":1}}}`: {3, 4},
-		`{"spec":{"replicas":0}}`:                        nil, // it hibernates
+		`{"spec":{"replicas":0}}`:                        nil, // the cluster hibernates
 		`{"spec":{}}`:                                    nil,
 		`{"metadata":{"deletionTimestamp":"2026-11-23T12:00:00Z"},"spec":{"replicas":1}}`: nil,
 	} {
-		asked := ""
-		s := serving(t, func(w http.ResponseWriter, r *http.Request) {
-			asked = r.Method + " " + r.URL.Path
+		request := ""
+		s := startServer(t, func(w http.ResponseWriter, r *http.Request) {
+			request = r.Method + " " + r.URL.Path
 			assert.Zero(t, r.ContentLength, "a GET has no body")
 			_, _ = io.WriteString(w, set)
 		})
 		var found []int
 		for ordinal := range 5 {
-			is, err := s.IsScaledDown(t.Context(), Pod{"etcd-main", ordinal})
+			yes, err := s.IsScaledDown(t.Context(), Pod{"etcd-main", ordinal})
 			require.NoError(t, err)
-			if is {
+			if yes {
 				found = append(found, ordinal)
 			}
 		}
-		assert.Equal(t, beyond, found, set)
-		assert.Equal(t, "GET /apis/apps/v1/namespaces/play/statefulsets/etcd-main", asked)
+		assert.Equal(t, scaledDown, found, set)
+		assert.Equal(t, "GET /apis/apps/v1/namespaces/play/statefulsets/etcd-main", request)
 	}
 }
 
 func TestIsScaledDown_forbidden(t *testing.T) {
-	s := serving(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
-	beyond, err := s.IsScaledDown(t.Context(), Pod{"etcd-main", 2})
+	s := startServer(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	scaledDown, err := s.IsScaledDown(t.Context(), Pod{"etcd-main", 2})
 	assert.EqualError(t, err, "the service account's Role does not allow it to get this StatefulSet")
-	assert.False(t, beyond)
+	assert.False(t, scaledDown)
 }
 
 func TestParsePod(t *testing.T) {
@@ -196,7 +196,7 @@ func TestParsePod(t *testing.T) {
 
 // All goroutines must share the HTTP client that the first request creates.
 func TestLeases_firstRequestsAtOnce(t *testing.T) {
-	l, _ := over(t, newAPI("etcd-main-0", "etcd-main-full-snap", "etcd-main-delta-snap"), func() (BackupLeases, bool) {
+	l, _ := newTestLeases(t, newAPI("etcd-main-0", "etcd-main-full-snap", "etcd-main-delta-snap"), func() (BackupLeases, bool) {
 		return BackupLeases{Full: 1, FullTime: time.Now(), Stored: 1, UpTo: time.Now()}, true
 	})
 	l.Start()
@@ -207,10 +207,10 @@ func TestLeases_firstRequestsAtOnce(t *testing.T) {
 	}
 }
 
-// serving starts an API server and returns a client for it.
-func serving(t *testing.T, handler http.HandlerFunc) *Server {
+// startServer starts an API server and returns a client for it.
+func startServer(t *testing.T, handler http.HandlerFunc) *Server {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)
 	t.Cleanup(server.Close)
-	return NewServer(mounted(t, server))
+	return NewServer(newTestAccount(t, server))
 }

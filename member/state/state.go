@@ -38,7 +38,7 @@ type Requests struct {
 	Took  time.Duration
 }
 
-// DataVersion describes whether an older etcd can read the data.
+// DataVersion describes whether an older etcd version can read the data.
 type DataVersion struct {
 	Wanted   string `json:"wanted"`   // 3.5 or 3.6
 	Cluster  string `json:"cluster"`  // version such as 3.5, or unknown
@@ -48,7 +48,7 @@ type DataVersion struct {
 	Readable bool   `json:"readable"` // the wanted etcd version can read the data
 }
 
-// Maintenance describes the maintenance of the database.
+// Maintenance describes database maintenance: the current phase and the defragmentations so far.
 type Maintenance struct {
 	Phase               string           `json:"phase"`            // idle, waiting, handing off, running or catching up
 	Since               time.Time        `json:"since"`            // start of the phase
@@ -79,7 +79,7 @@ type Defragmentation struct {
 	Origin      string    `json:"origin"`       // threshold, command or client
 	BytesBefore int64     `json:"bytes_before"` // size of the database file in bytes
 	BytesAfter  int64     `json:"bytes_after"`
-	Error       string    `json:"error,omitempty"` // cause of a failure
+	Error       string    `json:"error,omitempty"` // why the defragmentation failed; empty if it succeeded
 }
 
 // Lease is a Kubernetes lease that the member renews.

@@ -36,7 +36,7 @@ func TestRefusedStart_firstLine(t *testing.T) {
 		"a database of a newer etcd's cluster": {func(p *harness.Pod) {
 			p.StartAndStop()
 			setClusterVersion(p, "3.8.0")
-		}, 78, "the data belongs to a cluster at version 3.8", "start an etcd-wrapper with etcd 3.8"},
+		}, 78, "the data belongs to a cluster at version 3.8", "start an etcd-wrapper release that runs etcd 3.8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

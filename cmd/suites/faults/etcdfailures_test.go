@@ -49,7 +49,7 @@ var etcdTroubles = map[string]struct {
 		takeData(p, other.DataDir())
 	}, 70, `belongs to member "other-0"`},
 	"database cut off":         {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(p.DBPath(), 8192)) }, 70, " is incomplete: truncated"},
-	"data of a newer etcd":     {func(p *harness.Pod) { setClusterVersion(p, "3.7.0") }, 78, "start an etcd-wrapper with etcd 3.7"},
+	"data of a newer etcd":     {func(p *harness.Pod) { setClusterVersion(p, "3.7.0") }, 78, "start an etcd-wrapper release that runs etcd 3.7"},
 	"read-only volume":         {makeReadOnly, 74, syscall.EROFS.Error()},
 	"read-only data directory": {func(p *harness.Pod) { harness.Mount(p.T, "--bind", "-o", "ro", p.DataDir(), p.DataDir()) }, 70, syscall.EROFS.Error()},
 }
