@@ -27,10 +27,11 @@ import (
 // kubectl port-forward and users in the pod need no certificates.
 type dualListener struct {
 	net.Listener
-	config atomic.Pointer[tls.Config] // nil or plainHTTP for HTTP
+	config atomic.Pointer[tls.Config] // nil (initially) or plainHTTP for HTTP
 	errors *stdlog.Logger
 }
 
+// plainHTTP is the value of config after UseHTTP.
 var plainHTTP = new(tls.Config)
 
 // tls returns the TLS configuration for new connections, or nil for HTTP.
@@ -41,8 +42,8 @@ func (l *dualListener) tls() *tls.Config {
 	return nil
 }
 
-// Accept implements net.Listener. The handshake runs in the connection's own goroutine, so a slow client does not
-// block others.
+// Accept implements net.Listener. TLS handshakes run later, in the goroutines of the connections, so a slow client
+// does not block others.
 func (l *dualListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	config := l.tls()
@@ -117,7 +118,7 @@ type keyPair struct {
 	mu        sync.Mutex
 	cert, key []byte           // file contents from which good was loaded
 	good      *tls.Certificate // last valid pair
-	trouble   string           // last logged error; "" after a successful reload
+	lastError string           // last logged error; "" after a successful reload
 }
 
 func loadKeyPair(certFile, keyFile string, log zerolog.Logger) (*keyPair, error) {
@@ -137,7 +138,7 @@ func (p *keyPair) config() *tls.Config {
 	}
 }
 
-// certificate falls back to the last valid pair, so that missing or partially written files do not cause an outage.
+// certificate returns the pair in the files, or the last valid pair if they are missing or only partially written.
 func (p *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,16 +169,16 @@ func (p *keyPair) reload() error {
 	return nil
 }
 
-// note logs an error, unless the previous handshake failed with the same error.
+// note logs the error of a reload, unless the previous reload failed with the same error.
 func (p *keyPair) note(err error) {
-	trouble := ""
+	message := ""
 	if err != nil {
-		trouble = err.Error()
+		message = err.Error()
 	}
-	if trouble != "" && trouble != p.trouble {
+	if message != "" && message != p.lastError {
 		p.log.Error().Err(err).Msg("cannot reload the server certificate; keeping the last valid one")
 	}
-	p.trouble = trouble
+	p.lastError = message
 }
 
 // temporaryName is the common name of the temporary certificate.

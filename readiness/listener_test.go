@@ -31,21 +31,22 @@ func (remoteConn) RemoteAddr() net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1024}
 }
 
+// servedRemotely is like served, but all clients appear to be on another host.
 func servedRemotely(t *testing.T) *Server {
-	s := listening(t, Options{Log: zerolog.Nop()}, found(nil))
+	s := listening(t, Options{Log: zerolog.Nop()}, monitorWith(nil))
 	s.listener.Listener = remoteListener{s.listener.Listener}
 	serve(t, s)
 	return s
 }
 
 func TestLocalClientsMaySpeakEitherProtocolOnTheSamePort(t *testing.T) {
-	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	s := served(t, Options{Log: zerolog.Nop()}, monitorWith(nil))
 	require.NoError(t, s.UseTemporary())
 	plain := dial(t, s)
 	for _, c := range []*client{plain, dialTLS(t, s), plain} {
 		res, body := c.ask("GET", "/readyz")
 		require.Equal(t, "ok\n", body)
-		require.False(t, res.Close, "kept alive")
+		require.False(t, res.Close, "the connection is kept alive")
 	}
 }
 
@@ -79,7 +80,7 @@ func TestTwoServersHaveDifferentTemporaryKeys(t *testing.T) {
 }
 
 func TestSilentLocalClientsDelayNoOthers(t *testing.T) {
-	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	s := served(t, Options{Log: zerolog.Nop()}, monitorWith(nil))
 	require.NoError(t, s.UseTemporary())
 	for range 20 {
 		dial(t, s)
@@ -90,7 +91,7 @@ func TestSilentLocalClientsDelayNoOthers(t *testing.T) {
 
 func TestFailedHandshakesOfLocalClientsAreLogged(t *testing.T) {
 	log := new(bytes.Buffer)
-	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, found(nil))
+	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, monitorWith(nil))
 	require.NoError(t, s.UseTemporary())
 	_, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{MinVersion: tls.VersionTLS12})
 	require.ErrorContains(t, err, "certificate")
@@ -127,22 +128,22 @@ func commonName(t *testing.T, addr string) string {
 
 func TestCertificateIsRenewedFromDisk(t *testing.T) {
 	log := new(bytes.Buffer)
-	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, found(nil))
+	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, monitorWith(nil))
 	f := newFiles(t, "first")
 	require.NoError(t, s.UseTLS(f.cert, f.key))
 	addr := s.Addr().String()
 	require.Equal(t, "first", commonName(t, addr))
 
 	cert, key := newPair(t, "second")
-	require.NoError(t, os.WriteFile(f.cert, cert, 0o600)) // the key file still contains the first key
+	require.NoError(t, os.WriteFile(f.cert, cert, 0o600)) // the pair does not match until the key is replaced, too
 	for range 3 {
 		require.Equal(t, "first", commonName(t, addr))
 	}
-	require.Equal(t, 1, strings.Count(log.String(), "cannot use the server certificate"), "logged once")
+	require.Equal(t, 1, strings.Count(log.String(), "cannot use the server certificate"), "the same failure is logged once")
 
 	require.NoError(t, os.WriteFile(f.key, key[:len(key)/2], 0o600))
 	require.Equal(t, "first", commonName(t, addr))
-	require.Equal(t, 2, strings.Count(log.String(), "cannot use the server certificate"), "another failure")
+	require.Equal(t, 2, strings.Count(log.String(), "cannot use the server certificate"), "a different failure is logged")
 
 	require.NoError(t, os.WriteFile(f.key, key, 0o600))
 	require.Equal(t, "second", commonName(t, addr))
@@ -154,7 +155,7 @@ func TestCertificateIsRenewedFromDisk(t *testing.T) {
 }
 
 func TestUnusablePairIsRejectedByName(t *testing.T) {
-	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	s := served(t, Options{Log: zerolog.Nop()}, monitorWith(nil))
 	good, other := newFiles(t, "one"), newFiles(t, "two")
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
@@ -169,10 +170,10 @@ func TestUnusablePairIsRejectedByName(t *testing.T) {
 	require.NoError(t, s.UseTLS(good.cert, good.key))
 }
 
-// Handshakes must not block if a certificate file is replaced with a pipe.
-func TestCertificateThatBlocksLeavesTheLastGoodOneInUse(t *testing.T) {
+// Handshakes must not block if a certificate file is replaced with a pipe, which blocks readers.
+func TestBlockingCertificateFileKeepsLastValidPair(t *testing.T) {
 	log := new(bytes.Buffer)
-	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, found(nil))
+	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, monitorWith(nil))
 	f := newFiles(t, "first")
 	require.NoError(t, s.UseTLS(f.cert, f.key))
 	require.NoError(t, os.Remove(f.cert))
@@ -186,7 +187,7 @@ func TestCertificateThatBlocksLeavesTheLastGoodOneInUse(t *testing.T) {
 }
 
 func TestTLSIsModernAndRequestsNoClientCertificate(t *testing.T) {
-	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	s := served(t, Options{Log: zerolog.Nop()}, monitorWith(nil))
 	f := newFiles(t, "one")
 	require.NoError(t, s.UseTLS(f.cert, f.key))
 

@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// factsInterval is the interval at which etcd's in-memory state is read. The loss of the leader is detected within
-// factsInterval.
+// factsInterval is the interval at which etcd's in-memory state is read. It is short, because the loss of the leader
+// is detected only by reading this state.
 const factsInterval = 100 * time.Millisecond
 
 // A Target is a running etcd member in this process. The Monitor calls the methods of a Target from two goroutines,
@@ -28,7 +28,7 @@ type Target interface {
 	HasLeader() bool
 	IsLearner() bool
 	Alarms() (corrupt, noSpace bool)
-	// ListenerError returns why the client listener has failed, or nil if it is open.
+	// ListenerError returns why the client listener has failed, or nil if it has not.
 	ListenerError() error
 	// LostData returns an error if etcd's files have been removed or replaced.
 	LostData() error
@@ -42,8 +42,8 @@ type Target interface {
 	Unconfirmed() string
 	// Missing describes the members to which this member has no connection.
 	Missing() []string
-	// Certificates returns why no client can connect, and any other problems with certificates. Both are empty if
-	// there is no problem.
+	// Certificates checks the certificates. ended is the reason why no client can connect, and soon lists all other
+	// problems. Either is "" if there is no such problem.
 	Certificates(now time.Time) (ended, soon string)
 }
 
@@ -53,8 +53,8 @@ type Monitor struct {
 	report atomic.Pointer[Report]
 }
 
-// NewMonitor returns a Monitor that reports the member as not ready until Run is called. It logs every change of a
-// check.
+// NewMonitor returns a Monitor that reports the member as not ready until Run is called. The Monitor logs every status
+// change of a check.
 func NewMonitor(log zerolog.Logger) *Monitor {
 	m, none := &Monitor{log: log}, emptyReport()
 	none.since = time.Now()
@@ -93,11 +93,11 @@ func (m *Monitor) Run(ctx context.Context, t Target) {
 
 func (m *Monitor) publish(next *Report) {
 	last := m.replace(next)
-	for i, is := range next.checks {
-		// Do not log passing checks right after the member has started.
-		matters := last.watched || is.Status != OK
-		if was := last.checks[i]; matters && is.Status != was.Status {
-			m.logChange(was, is)
+	for i, check := range next.checks {
+		// Do not log checks that pass as soon as the member has started.
+		matters := last.watched || check.Status != OK
+		if previous := last.checks[i]; matters && check.Status != previous.Status {
+			m.logChange(previous, check)
 		}
 	}
 }
@@ -108,14 +108,14 @@ func (m *Monitor) replace(next *Report) (last *Report) {
 	return m.report.Swap(next)
 }
 
-// logChange logs that the result of a check has changed. The message says everything, so that operators need not read
-// the fields.
-func (m *Monitor) logChange(was, is Check) {
-	level, sentence := zerolog.InfoLevel, "readiness check "+is.Name+" ok"
-	if is.Status != OK {
-		level, sentence = zerolog.WarnLevel, fmt.Sprintf("readiness check %s %s: %s", is.Name, is.Status, is.Reason)
+// logChange logs that the status of a check has changed. The message contains the values of the fields, so that
+// operators need not read them.
+func (m *Monitor) logChange(previous, check Check) {
+	level, sentence := zerolog.InfoLevel, "readiness check "+check.Name+" ok"
+	if check.Status != OK {
+		level, sentence = zerolog.WarnLevel, fmt.Sprintf("readiness check %s %s: %s", check.Name, check.Status, check.Reason)
 	}
-	m.log.WithLevel(level).Str("check", is.Name).Str("from", was.Status).Str("to", is.Status).Msg(sentence)
+	m.log.WithLevel(level).Str("check", check.Name).Str("from", previous.Status).Str("to", check.Status).Msg(sentence)
 }
 
 const (
@@ -124,11 +124,11 @@ const (
 	readInterval  = 300 * time.Millisecond // time from the start of a successful read to the start of the next
 	readTimeout   = time.Second            // a slower read is treated as failed
 	retryInterval = 100 * time.Millisecond // pause after a failed read
-	maxAbsence    = time.Minute            // longer than a member takes to restart
+	maxAbsence    = time.Minute            // longest absence of a member without a warning; longer than a restart takes
 )
 
-// A watch contains the state of Monitor.Run. There is at most one read in flight, so reads cannot pile up in a member
-// without a quorum.
+// A watch contains the state of Monitor.Run. At most one read is in flight at a time, so that reads do not pile up
+// while the member has no quorum.
 type watch struct {
 	target        Target
 	leaderChanged <-chan struct{}
@@ -137,20 +137,20 @@ type watch struct {
 	results    chan error         // receives the result of the read in flight; buffered so that an abandoned read can finish
 	cancel     context.CancelFunc // cancels the read in flight; nil if there is none
 	started    time.Time          // start time of the read in flight
-	isOutdated bool               // the leader has changed, so the result of the read in flight must be ignored
+	isOutdated bool               // whether the leader has changed since, so that the result of the read must be ignored
 
 	nextRead time.Time // earliest start time of the next read; zero means now
 	lastRead time.Time // start time of the last successful read since the member last lost its leader
 	lastErr  error     // error from the last read that was not ignored
 
-	completeAt time.Time // last time when no member was missing
+	completeAt time.Time // last time at which this member was connected to all others
 }
 
 func newWatch(t Target) *watch {
 	return &watch{target: t, leaderChanged: t.LeaderChanged(), results: make(chan error, 1), completeAt: time.Now()}
 }
 
-// observeLeader detects the loss of the leader, for which there is no notification.
+// observeLeader detects that the member has lost or found a leader. etcd sends no notification of a loss.
 func (w *watch) observeLeader() {
 	has := w.target.HasLeader()
 	if has == w.hasLeader {
@@ -159,18 +159,19 @@ func (w *watch) observeLeader() {
 	w.hasLeader = has
 	w.restartRead()
 	if !has {
-		w.lastRead = time.Time{} // a read from the old leader proves nothing about the new leader
+		w.lastRead = time.Time{} // a read through the old leader does not prove that the next leader has a quorum
 	}
 }
 
-// handleLeaderChange gets the next channel before it restarts the read, so as not to miss a change.
+// handleLeaderChange restarts the read after a leader change. It gets the channel for the next change first, so as not
+// to miss that change.
 func (w *watch) handleLeaderChange() {
 	w.leaderChanged = w.target.LeaderChanged()
 	w.restartRead()
 }
 
-// restartRead makes a new read due immediately, and cancels the read in flight, which may be waiting for the old
-// leader.
+// restartRead makes a new read due immediately. It cancels the read in flight, which may be waiting for the old
+// leader, and marks its result as outdated.
 func (w *watch) restartRead() {
 	w.nextRead = time.Time{}
 	if w.cancel != nil {
@@ -203,8 +204,8 @@ func (w *watch) readEnded(err error) {
 	}
 }
 
-// awaitRead cancels the read in flight and waits until it has returned. It returns false if the read does not return
-// in time.
+// awaitRead cancels the read in flight, if any, and waits until it has returned. It returns false if that takes longer
+// than readTimeout.
 func (w *watch) awaitRead() bool {
 	if w.cancel == nil {
 		return true
@@ -239,7 +240,7 @@ type Report struct {
 	// zero if there is none.
 	LastRead time.Time
 	since    time.Time // when Ready last changed between two reports, or when the Monitor was created
-	watched  bool
+	watched  bool      // whether the member was checked; false for a report without a running member
 	checks   [checkCount]Check
 }
 
@@ -255,7 +256,7 @@ func (r *Report) hasNoFailedCheck() bool {
 	return true
 }
 
-// ReadySince returns since when Ready has had the value that it has at the time now.
+// ReadySince returns the time at which Ready changed to the value that it has at the time now.
 func (r *Report) ReadySince(now time.Time) time.Time {
 	if outdated := r.LastRead.Add(maxReadAge); !r.LastRead.IsZero() && r.hasNoFailedCheck() && now.After(outdated) {
 		return outdated
@@ -263,7 +264,8 @@ func (r *Report) ReadySince(now time.Time) time.Time {
 	return r.since
 }
 
-// setSince derives since from the previous report.
+// setSince sets since to now if the readiness differs from the last report, and otherwise to the time of the last
+// change.
 func (r *Report) setSince(last *Report, now time.Time) {
 	r.since = last.ReadySince(now)
 	if r.Ready(now) != last.Ready(now) {
@@ -271,8 +273,8 @@ func (r *Report) setSince(last *Report, now time.Time) {
 	}
 }
 
-// Checks returns the results at the time now. If the last read is too old, the quorum check has failed. The caller
-// may modify the slice.
+// Checks returns the results of all checks at the time now. The quorum check is reported as failed if the last read is
+// too old by then. The caller may modify the slice.
 func (r *Report) Checks(now time.Time) []Check {
 	checks := r.checks
 	if checks[quorum].Status != Failed && !r.fresh(now) {
@@ -282,6 +284,7 @@ func (r *Report) Checks(now time.Time) []Check {
 	return checks[:]
 }
 
+// fresh reports whether the last successful read is recent enough at the time now.
 func (r *Report) fresh(now time.Time) bool {
 	return !r.LastRead.IsZero() && now.Sub(r.LastRead) <= maxReadAge
 }
@@ -332,7 +335,8 @@ func (w *watch) report() *Report {
 		corrupt:  {failed: onlyIf(isCorrupt, "the CORRUPT alarm is raised: the members have different data")},
 		listener: {failed: errorText("the client listener failed: ", t.ListenerError())},
 		space:    {degraded: onlyIf(noSpace, "writes are rejected: compact, delete keys or raise quota-backend-bytes")},
-		// If a member's files are gone, clients must not write to it. etcd panics when the volume is full.
+		// Lost data fails the check, because clients must not write to this member. Low space only degrades it: the
+		// member is usable until the volume is full, which makes etcd panic.
 		volume:      {errorText("", t.LostData()), t.Scarce()},
 		dataVersion: {degraded: t.Unreadable()},
 		maintenance: {failed: t.Away()},
@@ -363,8 +367,9 @@ func errorText(prefix string, err error) string {
 	return prefix + err.Error()
 }
 
-// checkQuorum returns a failed check if there is no quorum. The check is degraded if a member has been missing for
-// longer than a restart takes, because the loss of another member could then cost the quorum.
+// checkQuorum returns why the quorum check has failed or is degraded. It has failed if there is no quorum. It is
+// degraded if a member has been missing for longer than a restart takes, because the loss of another
+// member could then cost the quorum.
 func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 	missing := w.target.Missing()
 	if len(missing) == 0 {
@@ -382,8 +387,9 @@ func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 	return reasons
 }
 
-// quorumError returns why there is no quorum, or "" if there is one. A read that ignores its timeout is treated as
-// failed. With --backup-ack=stored, an unreachable store counts as a lost quorum.
+// quorumError returns why there is no quorum, or "" if there is one. A read that runs longer than readTimeout is
+// treated as failed. With --backup-ack=stored, a member is also treated as having no quorum while the store does not
+// confirm its writes.
 func (w *watch) quorumError() string {
 	hangs := w.cancel != nil && time.Since(w.started) >= readTimeout
 	switch {

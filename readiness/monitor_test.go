@@ -33,7 +33,7 @@ func timeUntil(t *testing.T, m *Monitor, want bool) time.Duration {
 	t.Helper()
 	start := time.Now()
 	for ready(m) != want {
-		require.Less(t, time.Since(start), time.Minute, "the monitor never reports %v", want)
+		require.Less(t, time.Since(start), time.Minute, "readiness never becomes %v", want)
 		time.Sleep(5 * time.Millisecond)
 		synctest.Wait()
 	}
@@ -57,7 +57,7 @@ func TestReadsImmediatelyThenPeriodicallyOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
 		m := newTestMonitor(t, target, new(bytes.Buffer))
-		require.True(t, ready(m), "no time has passed")
+		require.True(t, ready(m), "the first read starts immediately")
 		for range 100 {
 			pass(100 * time.Millisecond)
 			require.True(t, ready(m))
@@ -69,7 +69,7 @@ func TestReadsImmediatelyThenPeriodicallyOneAtATime(t *testing.T) {
 	})
 }
 
-// stalled is a Target that blocks the Monitor's goroutine.
+// stalled is a Target that blocks the Monitor's goroutine, in IsLearner, once it has become a learner.
 type stalled struct {
 	*fakeTarget
 	gate chan struct{}
@@ -93,7 +93,7 @@ func TestStalledMonitorCannotStayReady(t *testing.T) {
 		target.set(func(m *fakeTarget) { m.learner = true })
 
 		pass(maxReadAge)
-		require.True(t, ready(m), "3 s after the read's start")
+		require.True(t, ready(m), "3 s after the start of the last read")
 		pass(time.Millisecond)
 		require.False(t, ready(m))
 		require.Equal(t, "the last successful linearizable read started 3.001s ago, more than 3s", quorumCheck(m).Reason)
@@ -117,30 +117,30 @@ func TestAgeCountsFromTheStartOfTheRead(t *testing.T) {
 func TestChecksOfFactsInMemory(t *testing.T) {
 	failedChecks := map[int]bool{}
 	for name, c := range map[string]struct {
-		harm  func(*fakeTarget)
-		check int
-		want  string
-		ready bool
+		change func(*fakeTarget)
+		check  int    // index of the only check that does not pass
+		want   string // expected status of that check
+		ready  bool
 	}{
-		"leader":                        {func(m *fakeTarget) { m.noLeader = true }, quorum, Failed, false},
-		"learner":                       {func(m *fakeTarget) { m.learner = true }, learner, Failed, false},
-		"corrupt":                       {func(m *fakeTarget) { m.corrupt = true }, corrupt, Failed, false},
-		"listener":                      {func(m *fakeTarget) { m.listener = errors.New("address gone") }, listener, Failed, false},
-		"no space":                      {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
-		"deleted files":                 {func(m *fakeTarget) { m.lostData = errors.New("the log was removed") }, volume, Failed, false},
-		"a volume that is nearly full":  {func(m *fakeTarget) { m.scarce = "1 MiB of 1 GiB are free" }, volume, Degraded, true},
-		"too new":                       {func(m *fakeTarget) { m.tooNew = "the cluster is at version 3.6" }, dataVersion, Degraded, true},
-		"a database that stands still":  {func(m *fakeTarget) { m.away = "the database is being defragmented" }, maintenance, Failed, false},
-		"a store that confirms nothing": {func(m *fakeTarget) { m.unconfirmed = "the store does not confirm" }, quorum, Failed, false},
-		"a certificate that ends soon":  {func(m *fakeTarget) { m.soon = "etcd_peer expires" }, validity, Degraded, true},
-		"etcd's certificate has ended":  {func(m *fakeTarget) { m.ended, m.soon = "expired", "another" }, validity, Failed, false},
+		"no leader":                  {func(m *fakeTarget) { m.noLeader = true }, quorum, Failed, false},
+		"learner":                    {func(m *fakeTarget) { m.learner = true }, learner, Failed, false},
+		"corrupt data":               {func(m *fakeTarget) { m.corrupt = true }, corrupt, Failed, false},
+		"listener failed":            {func(m *fakeTarget) { m.listener = errors.New("address gone") }, listener, Failed, false},
+		"no space":                   {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
+		"lost data":                  {func(m *fakeTarget) { m.lostData = errors.New("the log was removed") }, volume, Failed, false},
+		"little space on the volume": {func(m *fakeTarget) { m.scarce = "1 MiB of 1 GiB free" }, volume, Degraded, true},
+		"data too new":               {func(m *fakeTarget) { m.unreadable = "the cluster is at version 3.6" }, dataVersion, Degraded, true},
+		"defragmentation":            {func(m *fakeTarget) { m.away = "the database is being defragmented" }, maintenance, Failed, false},
+		"unconfirmed writes":         {func(m *fakeTarget) { m.unconfirmed = "the store does not confirm" }, quorum, Failed, false},
+		"certificate expires soon":   {func(m *fakeTarget) { m.soon = "etcd_peer expires" }, validity, Degraded, true},
+		"certificate has expired":    {func(m *fakeTarget) { m.ended, m.soon = "expired", "expires soon" }, validity, Failed, false},
 	} {
 		failedChecks[c.check] = true
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				target := newTarget()
 				m := newTestMonitor(t, target, new(bytes.Buffer))
-				target.set(c.harm)
+				target.set(c.change)
 				pass(factsInterval)
 				require.Equal(t, c.ready, ready(m))
 				for i, found := range m.Report().Checks(time.Now()) {
@@ -155,7 +155,7 @@ func TestChecksOfFactsInMemory(t *testing.T) {
 		})
 	}
 	for i, name := range names {
-		require.True(t, failedChecks[i], "add a row that fails the check %q and no other", name)
+		require.True(t, failedChecks[i], "add a row in which only the check %q does not pass", name)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestNothingIsReadyAfterRun(t *testing.T) {
 
 		cancel()
 		synctest.Wait()
-		require.Equal(t, emptyReport().checks, m.Report().checks, "before the read has returned")
+		require.Equal(t, emptyReport().checks, m.Report().checks, "the report is replaced before the read has returned")
 		start := time.Now()
 		<-done
 		require.Equal(t, readTimeout, time.Since(start))
@@ -227,7 +227,7 @@ func TestReportSinceLastChangeOfReady(t *testing.T) {
 		require.InDelta(t, 10*time.Second, readyAfter, float64(factsInterval))
 		target.set(func(m *fakeTarget) { m.noSpace = true })
 		pass(time.Minute)
-		require.Equal(t, readyAfter, since(), "it is as ready as before")
+		require.Equal(t, readyAfter, since(), "a degraded check does not change readiness")
 
 		target.set(func(m *fakeTarget) { m.noLeader = true })
 		timeUntil(t, m, false)
@@ -240,12 +240,12 @@ func TestReportSinceLastChangeOfReady(t *testing.T) {
 
 func TestReportSinceItsReadBecameTooOld(t *testing.T) {
 	read := time.Now()
-	r := found(func(r *Report) { r.LastRead, r.since = read, read.Add(-time.Hour) }).Report()
+	r := monitorWith(func(r *Report) { r.LastRead, r.since = read, read.Add(-time.Hour) }).Report()
 	require.Equal(t, read.Add(-time.Hour), r.ReadySince(read.Add(time.Second)))
 	require.Equal(t, read.Add(maxReadAge), r.ReadySince(read.Add(time.Minute)))
 	next := emptyReport()
 	next.setSince(r, read.Add(time.Minute))
-	require.Equal(t, read.Add(maxReadAge), next.since, "it has been unready before")
+	require.Equal(t, read.Add(maxReadAge), next.since, "the member has not been ready since the read became too old")
 }
 
 func hang(ctx context.Context) error {
@@ -258,7 +258,7 @@ func TestHangingReadMeansNoQuorum(t *testing.T) {
 		target := newTarget()
 		m := newTestMonitor(t, target, new(bytes.Buffer))
 		target.set(func(m *fakeTarget) { m.read = hang })
-		require.LessOrEqual(t, timeUntil(t, m, false), 1400*time.Millisecond, "the next read's start and its timeout")
+		require.LessOrEqual(t, timeUntil(t, m, false), 1400*time.Millisecond, "readiness is lost when the next read times out")
 		require.Equal(t, "a linearizable read did not complete within 1s", quorumCheck(m).Reason)
 
 		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { return nil } })
@@ -285,7 +285,7 @@ func TestLostLeaderIsNoticedWhileReadHangs(t *testing.T) {
 		m := newTestMonitor(t, target, new(bytes.Buffer))
 		target.set(func(m *fakeTarget) { m.read = hang })
 		pass(readInterval + 50*time.Millisecond)
-		require.True(t, ready(m), "a read hangs, but has time")
+		require.True(t, ready(m), "the hanging read has not timed out yet")
 
 		target.set(func(m *fakeTarget) { m.noLeader = true })
 		require.LessOrEqual(t, timeUntil(t, m, false), factsInterval)
@@ -293,11 +293,11 @@ func TestLostLeaderIsNoticedWhileReadHangs(t *testing.T) {
 
 		before := target.reads
 		pass(time.Minute)
-		require.Equal(t, before, target.reads, "no member could answer")
+		require.Equal(t, before, target.reads, "no reads are started without a leader")
 		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { return nil } })
 		target.elect()
 		synctest.Wait()
-		require.True(t, ready(m), "immediately")
+		require.True(t, ready(m), "a read starts as soon as there is a leader")
 	})
 }
 
@@ -353,7 +353,7 @@ func TestLeaderChangeReplacesHangingRead(t *testing.T) {
 		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { return nil } })
 		target.elect()
 		synctest.Wait()
-		require.True(t, ready(m), "without waiting for the old read's timeout")
+		require.True(t, ready(m), "the new read does not wait for the timeout of the old one")
 		require.Equal(t, 1, target.mostInFlight)
 	})
 }
@@ -369,7 +369,7 @@ func TestReadThatIgnoresItsTimeout(t *testing.T) {
 		require.False(t, ready(m))
 		require.Equal(t, 1, target.mostInFlight)
 		close(release)
-		require.LessOrEqual(t, timeUntil(t, m, true), 2*retryInterval, "its own answer is too old, the next one counts")
+		require.LessOrEqual(t, timeUntil(t, m, true), 2*retryInterval, "the result of the late read is too old, but the next read succeeds")
 	})
 }
 
@@ -379,7 +379,7 @@ func TestLostQuorumNamesMissingMembers(t *testing.T) {
 		m := newTestMonitor(t, target, new(bytes.Buffer))
 		target.set(func(m *fakeTarget) { m.missing = []string{"etcd-main-1"} })
 		pass(factsInterval)
-		require.Empty(t, quorumCheck(m).Reason, "two of three are enough")
+		require.Empty(t, quorumCheck(m).Reason, "a missing member is tolerated at first")
 		pass(maxAbsence)
 		require.Equal(t, Check{Name: "quorum", Status: Degraded, Reason: "no connection to etcd-main-1 for more than 1m0s: check that each is running and reachable; etcd-wrapper status shows what it is waiting for"}, quorumCheck(m))
 		require.True(t, ready(m))
@@ -392,7 +392,7 @@ func TestLostQuorumNamesMissingMembers(t *testing.T) {
 	})
 }
 
-// A fakeTarget is a Target whose responses are set by the test.
+// A fakeTarget is a Target whose results are set by the test. By default, there are no problems.
 type fakeTarget struct {
 	mu          sync.Mutex
 	noLeader    bool
@@ -400,7 +400,7 @@ type fakeTarget struct {
 	corrupt     bool
 	noSpace     bool
 	listener    error
-	tooNew      string
+	unreadable  string
 	missing     []string
 	away        string
 	unconfirmed string
@@ -408,10 +408,10 @@ type fakeTarget struct {
 	soon        string
 	scarce      string
 	lostData    error
-	read        func(context.Context) error
-	changed     chan struct{}
+	read        func(context.Context) error // implements LinearizableRead
+	changed     chan struct{}               // closed at the next leader change
 
-	reads, inFlight, mostInFlight int
+	reads, inFlight, mostInFlight int // number of reads so far, at present, and at most at the same time
 }
 
 func newTarget() *fakeTarget {
@@ -425,6 +425,7 @@ func (m *fakeTarget) set(change func(*fakeTarget)) {
 	change(m)
 }
 
+// elect simulates the election of a new leader.
 func (m *fakeTarget) elect() {
 	m.set(func(m *fakeTarget) {
 		m.noLeader = false
@@ -433,7 +434,7 @@ func (m *fakeTarget) elect() {
 	})
 }
 
-// get reads a value while holding the target's lock.
+// get calls value while holding the target's lock and returns the result.
 func get[T any](m *fakeTarget, value func() T) T {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -468,7 +469,7 @@ func (m *fakeTarget) Alarms() (corrupt, noSpace bool) {
 
 func (m *fakeTarget) ListenerError() error { return get(m, func() error { return m.listener }) }
 
-func (m *fakeTarget) Unreadable() string { return get(m, func() string { return m.tooNew }) }
+func (m *fakeTarget) Unreadable() string { return get(m, func() string { return m.unreadable }) }
 
 func (m *fakeTarget) Away() string { return get(m, func() string { return m.away }) }
 

@@ -22,7 +22,7 @@ type endpoints struct {
 	monitor *Monitor
 }
 
-// own returns the handlers for the server's own routes.
+// own returns the handlers for the server's own routes by pattern.
 func (e *endpoints) own() map[string]http.Handler {
 	return map[string]http.Handler{
 		"GET /readyz":  http.HandlerFunc(e.readyz),

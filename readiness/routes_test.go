@@ -16,8 +16,8 @@ import (
 
 func passed(check int) Check { return Check{Name: names[check], Status: OK} }
 
-// found returns a Monitor with a report in which all checks pass, except as modified by spoil.
-func found(spoil func(*Report)) *Monitor {
+// monitorWith returns a Monitor with a report in which all checks pass, except as modified by spoil, which may be nil.
+func monitorWith(spoil func(*Report)) *Monitor {
 	r := &Report{LastRead: time.Now()}
 	for i := range r.checks {
 		r.checks[i] = passed(i)
@@ -33,9 +33,10 @@ func found(spoil func(*Report)) *Monitor {
 func serving() Phase { return Phase{State: "Serving", Since: time.Now(), Serving: true} }
 
 func starting() Phase {
-	return Phase{State: "StartEtcd", Since: time.Now().Add(-12 * time.Second), Reason: "etcd waits\n[+]for quorum"}
+	return Phase{State: "StartEtcd", Since: time.Now().Add(-12 * time.Second), Reason: "etcd is waiting\n[+]for quorum"}
 }
 
+// ask sends a request from a local client, after applying change to it.
 func ask(h http.Handler, method, target string, change func(*http.Request)) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, target, nil)
 	r.RemoteAddr = "127.0.0.1:4711"
@@ -56,37 +57,37 @@ func TestReadyz(t *testing.T) {
 		spoil  func(*Report)
 		target string
 		code   int
-		body   string
+		body   string // expected text in the body
 	}{
 		"ready":       {serving, nil, "/readyz", 200, "ok\n"},
 		"verbose":     {serving, nil, "/readyz?verbose", 200, passing + "ok\n"},
 		"other query": {serving, nil, "/readyz?x=verbose", 200, "ok\n"},
 		"not serving": {
 			starting, nil, "/readyz", 503,
-			"[-]lifecycle failed: StartEtcd for 12s: etcd waits [+]for quorum\n" + allPassed + "not ready\n",
+			"[-]lifecycle failed: StartEtcd for 12s: etcd is waiting [+]for quorum\n" + allPassed + "not ready\n",
 		},
-		"quorum": {
-			serving, func(r *Report) { r.checks[quorum] = failed(quorum, "no answer") }, "/readyz", 503,
-			strings.Replace(passing, "[+]quorum ok", "[-]quorum failed: no answer", 1) + "not ready\n",
+		"no quorum": {
+			serving, func(r *Report) { r.checks[quorum] = failed(quorum, "timeout") }, "/readyz", 503,
+			strings.Replace(passing, "[+]quorum ok", "[-]quorum failed: timeout", 1) + "not ready\n",
 		},
-		"stale": {
+		"outdated report": {
 			serving, func(r *Report) { r.LastRead = r.LastRead.Add(-time.Hour) }, "/readyz", 503,
 			"[-]quorum failed: the last successful linearizable read started 1h0m0",
 		},
 		"never read": {serving, func(r *Report) { r.LastRead = time.Time{} }, "/readyz?verbose", 503, "[-]quorum failed: "},
-		"learner": {
+		"is a learner": {
 			serving, func(r *Report) { r.checks[learner] = failed(learner, "a") }, "/readyz", 503,
 			"\n[-]not_learner failed: a\n",
 		},
-		"corrupt": {
+		"corrupt alarm": {
 			serving, func(r *Report) { r.checks[corrupt] = failed(corrupt, "b") }, "/readyz", 503,
 			"\n[-]no_corrupt_alarm failed: b\n",
 		},
-		"listener": {
+		"listener failed": {
 			serving, func(r *Report) { r.checks[listener] = failed(listener, "c") }, "/readyz", 503,
 			"\n[-]client_listener failed: c\n",
 		},
-		"a status that is none": {
+		"unknown status": {
 			serving, func(r *Report) { r.checks[learner] = Check{Name: "not_learner", Status: "odd", Reason: "d"} }, "/readyz", 503,
 			"\n[-]not_learner failed: d\n",
 		},
@@ -97,7 +98,7 @@ func TestReadyz(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := ask(routes(Options{Phase: c.phase}, found(c.spoil)), http.MethodGet, c.target, nil)
+			w := ask(routes(Options{Phase: c.phase}, monitorWith(c.spoil)), http.MethodGet, c.target, nil)
 			require.Equal(t, c.code, w.Code)
 			require.Contains(t, w.Body.String(), c.body)
 			if c.code == 200 && !strings.Contains(c.target, "?verbose") {
@@ -117,7 +118,7 @@ func TestLivezInAnyState(t *testing.T) {
 
 func TestWrongMethodsAndPaths(t *testing.T) {
 	stop := func() { t.Error("unexpected stop") }
-	h := routes(Options{Phase: serving, Stop: stop}, found(nil))
+	h := routes(Options{Phase: serving, Stop: stop}, monitorWith(nil))
 	for _, c := range []struct {
 		method, path string
 		code         int
@@ -149,21 +150,21 @@ func TestOnlyLocalClientsMayStop(t *testing.T) {
 		change func(*http.Request)
 		code   int
 	}{
-		"loopback":           {nil, 200},
-		"loopback, IPv6":     {from("[::1]:80"), 200},
-		"loopback, mapped":   {from("[::ffff:127.0.0.2]:80"), 200},
-		"elsewhere":          {from("10.1.2.3:80"), 403},
-		"elsewhere, IPv6":    {from("[fe80::1%eth0]:80"), 403},
-		"unknown":            {from(""), 403},
-		"elsewhere, claims":  {func(r *http.Request) { from("10.1.2.3:80")(r); header("X-Forwarded-For", "127.0.0.1")(r) }, 403},
-		"browser":            {header("Origin", "https://evil.example"), 403},
-		"browser, rebound":   {func(r *http.Request) { header("Origin", "http://"+r.Host)(r) }, 403},
-		"browser, no origin": {header("Origin", "null"), 403},
-		"browser, fetch":     {header("Sec-Fetch-Site", "same-origin"), 403},
+		"loopback":                 {nil, 200},
+		"loopback, IPv6":           {from("[::1]:80"), 200},
+		"loopback, IPv4-mapped":    {from("[::ffff:127.0.0.2]:80"), 200},
+		"remote":                   {from("10.1.2.3:80"), 403},
+		"remote, IPv6":             {from("[fe80::1%eth0]:80"), 403},
+		"no address":               {from(""), 403},
+		"remote, forwarded header": {func(r *http.Request) { from("10.1.2.3:80")(r); header("X-Forwarded-For", "127.0.0.1")(r) }, 403},
+		"browser":                  {header("Origin", "https://evil.example"), 403},
+		"browser, DNS rebinding":   {func(r *http.Request) { header("Origin", "http://"+r.Host)(r) }, 403},
+		"browser, opaque origin":   {header("Origin", "null"), 403},
+		"browser, fetch":           {header("Sec-Fetch-Site", "same-origin"), 403},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stops := 0
-			h := routes(Options{Stop: func() { stops++ }}, found(nil))
+			h := routes(Options{Stop: func() { stops++ }}, monitorWith(nil))
 			w := ask(h, http.MethodPost, "/stop", c.change)
 			require.Equal(t, c.code, w.Code)
 			if c.code == 200 {
@@ -175,29 +176,29 @@ func TestOnlyLocalClientsMayStop(t *testing.T) {
 	}
 }
 
-// gone is a response writer whose client has disconnected.
-type gone struct{ *httptest.ResponseRecorder }
+// disconnected is a response writer whose client has disconnected.
+type disconnected struct{ *httptest.ResponseRecorder }
 
-func (gone) FlushError() error { return errors.New("broken pipe") }
+func (disconnected) FlushError() error { return errors.New("broken pipe") }
 
 func TestOnlyLocalClientsMayDefragment(t *testing.T) {
 	for name, c := range map[string]struct {
-		refusal error
+		refusal error // returned by Options.Defragment
 		change  func(*http.Request)
 		code    int
 		body    string
-		asked   int
+		asked   int // expected calls of Options.Defragment
 	}{
-		"loopback":  {nil, nil, 202, "defragmenting\n", 1},
-		"elsewhere": {nil, func(r *http.Request) { r.RemoteAddr = "10.1.2.3:80" }, 403, "only clients on loopback may request a defragmentation\n", 0},
-		"browser":   {nil, func(r *http.Request) { r.Header.Set("Origin", "null") }, 403, "browsers may not request a defragmentation\n", 0},
-		"not now":   {errors.New("the database is being read"), nil, 409, "the database is being read\n", 1},
+		"loopback": {nil, nil, 202, "defragmenting\n", 1},
+		"remote":   {nil, func(r *http.Request) { r.RemoteAddr = "10.1.2.3:80" }, 403, "only clients on loopback may request a defragmentation\n", 0},
+		"browser":  {nil, func(r *http.Request) { r.Header.Set("Origin", "null") }, 403, "browsers may not request a defragmentation\n", 0},
+		"rejected": {errors.New("the database is being read"), nil, 409, "the database is being read\n", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
 			var log strings.Builder
 			defragment := func() error { asked++; return c.refusal }
-			w := ask(routes(Options{Defragment: defragment, Log: zerolog.New(&log)}, found(nil)), http.MethodPost, "/defrag", c.change)
+			w := ask(routes(Options{Defragment: defragment, Log: zerolog.New(&log)}, monitorWith(nil)), http.MethodPost, "/defrag", c.change)
 			require.Equal(t, c.code == 403, strings.Contains(log.String(), "rejected a client's attempt to request a defragmentation"))
 			require.Equal(t, c.code, w.Code)
 			require.Equal(t, c.body, w.Body.String())
@@ -208,10 +209,10 @@ func TestOnlyLocalClientsMayDefragment(t *testing.T) {
 
 func TestStopIfTheClientHasDisconnected(t *testing.T) {
 	stops := 0
-	h := routes(Options{Stop: func() { stops++ }, Log: zerolog.Nop()}, found(nil))
+	h := routes(Options{Stop: func() { stops++ }, Log: zerolog.Nop()}, monitorWith(nil))
 	r := httptest.NewRequest(http.MethodPost, "/stop", nil)
 	r.RemoteAddr = "127.0.0.1:80"
-	h.ServeHTTP(gone{httptest.NewRecorder()}, r)
+	h.ServeHTTP(disconnected{httptest.NewRecorder()}, r)
 	require.Equal(t, 1, stops)
 }
 
@@ -222,5 +223,5 @@ func TestEveryCheckIsDocumented(t *testing.T) {
 	for _, row := range docs.Table(t, "check", "is failed or degraded when") {
 		explained = append(explained, docs.Quoted(row[0])...)
 	}
-	require.ElementsMatch(t, have, explained, "each check has a row in the table of checks, docs/api.md")
+	require.ElementsMatch(t, have, explained, "the table of checks in docs/api.md has one row per check")
 }

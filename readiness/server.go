@@ -44,11 +44,11 @@ const (
 	maxConnections = 256
 )
 
-// Phase is the part of the lifecycle's state that the server uses.
+// Phase is the current state of the lifecycle, as far as the server needs it.
 type Phase struct {
 	State   string    // name of the state
 	Since   time.Time // when the state was entered
-	Serving bool      // the lifecycle allows clients to use etcd
+	Serving bool      // whether clients may use etcd in this state
 	Reason  string    // explanation of the state
 }
 
@@ -191,8 +191,8 @@ type connectionLimiter struct {
 	limit int
 
 	mu      sync.Mutex
-	all     map[net.Conn]*list.Element // nil while a request is in progress
-	waiting *list.List                 // connections without a request, oldest first
+	all     map[net.Conn]*list.Element // element of waiting; nil while a request is in progress
+	waiting *list.List                 // connections without a request, the one that has been idle longest first
 }
 
 func newConnectionLimiter(limit int) *connectionLimiter {
@@ -203,8 +203,8 @@ func newConnectionLimiter(limit int) *connectionLimiter {
 func (c *connectionLimiter) change(conn net.Conn, to http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if place := c.all[conn]; place != nil {
-		c.waiting.Remove(place)
+	if element := c.all[conn]; element != nil {
+		c.waiting.Remove(element)
 	}
 	switch to {
 	case http.StateNew, http.StateIdle:

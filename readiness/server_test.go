@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is the timeout for each wait in these tests.
-const patience = 10 * time.Second
+// waitTimeout is the timeout for each wait in these tests.
+const waitTimeout = 10 * time.Second
 
 // served starts a server on a free loopback port and stops it when the test ends. The caller must choose the
 // protocol.
@@ -28,6 +28,7 @@ func served(t testing.TB, o Options, m *Monitor) *Server {
 	return s
 }
 
+// listening returns a server that does not accept connections yet.
 func listening(t testing.TB, o Options, m *Monitor) *Server {
 	o.Address = "127.0.0.1:0"
 	if o.Phase == nil {
@@ -51,8 +52,8 @@ func serve(t testing.TB, s *Server) {
 }
 
 func TestErrorOfListenNamesTheAddress(t *testing.T) {
-	taken := served(t, Options{Log: zerolog.Nop()}, found(nil)).Addr().String()
-	_, err := Listen(Options{Address: taken}, found(nil))
+	taken := served(t, Options{Log: zerolog.Nop()}, monitorWith(nil)).Addr().String()
+	_, err := Listen(Options{Address: taken}, monitorWith(nil))
 	require.ErrorContains(t, err, taken)
 }
 
@@ -61,7 +62,7 @@ func TestUnreadyOverTheWire(t *testing.T) {
 	s.UseHTTP()
 	res, body := dial(t, s).ask("GET", "/readyz")
 	require.Equal(t, 503, res.StatusCode)
-	require.Equal(t, "[-]lifecycle failed: StartEtcd for 12s: etcd waits [+]for quorum\n"+
+	require.Equal(t, "[-]lifecycle failed: StartEtcd for 12s: etcd is waiting [+]for quorum\n"+
 		"[-]quorum, not_learner, no_corrupt_alarm, client_listener, space, volume, data_version, defragmentation, certificates failed: etcd is not running\n"+
 		"not ready\n", body)
 }
@@ -71,7 +72,7 @@ func TestFromPlainToTLSOnTheSamePort(t *testing.T) {
 	s.UseHTTP()
 	old := dial(t, s)
 	res, _ := old.ask("GET", "/readyz")
-	require.False(t, res.Close, "kept alive")
+	require.False(t, res.Close, "the connection is kept alive")
 
 	f := newFiles(t, "one")
 	require.NoError(t, s.UseTLS(f.cert, f.key))
@@ -83,21 +84,21 @@ func TestFromPlainToTLSOnTheSamePort(t *testing.T) {
 	}
 
 	res, body := old.ask("GET", "/readyz")
-	require.Equal(t, "ok\n", body, "answered")
-	require.True(t, res.Close, "for the last time")
+	require.Equal(t, "ok\n", body, "an open HTTP connection gets one more reply")
+	require.True(t, res.Close, "the connection is closed after that reply")
 	_, err := old.replies.ReadByte()
 	require.ErrorIs(t, err, io.EOF)
 
 	res, _ = dial(t, s).ask("GET", "/readyz")
-	require.Equal(t, 400, res.StatusCode, "no plain HTTP any more")
+	require.Equal(t, 400, res.StatusCode, "new connections must use TLS")
 }
 
 func TestSlowHandshakeDelaysNoOtherClient(t *testing.T) {
-	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	s := served(t, Options{Log: zerolog.Nop()}, monitorWith(nil))
 	f := newFiles(t, "one")
 	require.NoError(t, s.UseTLS(f.cert, f.key))
 	for range 20 {
-		_, err := dial(t, s).Write([]byte{0x16, 3, 1}) // only the beginning of a handshake
+		_, err := dial(t, s).Write([]byte{0x16, 3, 1}) // an incomplete handshake
 		require.NoError(t, err)
 	}
 	start := time.Now()
@@ -111,7 +112,7 @@ func TestReplyIsCompleteBeforeStop(t *testing.T) {
 		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
 			asked, release := make(chan struct{}, 2), make(chan struct{})
 			stop := func() { asked <- struct{}{}; <-release }
-			s := served(t, Options{Log: zerolog.Nop(), Stop: stop}, found(nil))
+			s := served(t, Options{Log: zerolog.Nop(), Stop: stop}, monitorWith(nil))
 			var c *client
 			if secure {
 				f := newFiles(t, "one")
@@ -130,9 +131,9 @@ func TestReplyIsCompleteBeforeStop(t *testing.T) {
 
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
-			require.ErrorIs(t, s.Shutdown(ctx), context.DeadlineExceeded, "Stop still runs")
+			require.ErrorIs(t, s.Shutdown(ctx), context.DeadlineExceeded, "Stop has not returned")
 			close(release)
-			require.Empty(t, asked, "once")
+			require.Empty(t, asked, "Stop is called once")
 		})
 	}
 }
@@ -141,7 +142,7 @@ func TestStopWithUnreadBody(t *testing.T) {
 	for _, size := range []int{10, 1 << 20} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			asked := make(chan struct{}, 2)
-			s := served(t, Options{Log: zerolog.Nop(), Stop: func() { asked <- struct{}{} }}, found(nil))
+			s := served(t, Options{Log: zerolog.Nop(), Stop: func() { asked <- struct{}{} }}, monitorWith(nil))
 			s.UseHTTP()
 			c := dial(t, s)
 			go func() { // returns once the server has closed the connection
@@ -157,7 +158,7 @@ func TestStopWithUnreadBody(t *testing.T) {
 }
 
 func TestHugeHeaderIsRejected(t *testing.T) {
-	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	s := served(t, Options{Log: zerolog.Nop()}, monitorWith(nil))
 	s.UseHTTP()
 	c := dial(t, s)
 	_, _ = fmt.Fprintf(c, "GET /readyz HTTP/1.1\r\nHost: pod\r\nX: %s\r\n\r\n", strings.Repeat("x", 12<<10+8<<10))
@@ -168,25 +169,25 @@ func TestHugeHeaderIsRejected(t *testing.T) {
 func TestShutdownFreesThePort(t *testing.T) {
 	for name, choose := range map[string]func(*Server){"plain": (*Server).UseHTTP, "TLS": func(s *Server) { require.NoError(t, s.UseTemporary()) }} {
 		t.Run(name, func(t *testing.T) {
-			s, err := Listen(Options{Address: "127.0.0.1:0", Phase: serving, Log: zerolog.Nop()}, found(nil))
+			s, err := Listen(Options{Address: "127.0.0.1:0", Phase: serving, Log: zerolog.Nop()}, monitorWith(nil))
 			require.NoError(t, err)
 			choose(s)
 			done := make(chan error, 1)
 			go func() { done <- s.Serve() }()
 			require.NoError(t, s.Shutdown(t.Context()))
 			require.NoError(t, <-done)
-			again, err := Listen(Options{Address: s.Addr().String()}, found(nil))
+			again, err := Listen(Options{Address: s.Addr().String()}, monitorWith(nil))
 			require.NoError(t, err)
-			require.NoError(t, again.Shutdown(t.Context()), "never served")
+			require.NoError(t, again.Shutdown(t.Context()), "a server that has never served")
 			_, err = net.Dial("tcp", s.Addr().String())
 			require.ErrorIs(t, err, syscall.ECONNREFUSED)
-			require.NoError(t, again.Serve(), "too late")
+			require.NoError(t, again.Serve(), "Serve after Shutdown")
 		})
 	}
 }
 
 func TestServeReturnsWhyItEnded(t *testing.T) {
-	s, err := Listen(Options{Address: "127.0.0.1:0", Phase: serving, Log: zerolog.Nop()}, found(nil))
+	s, err := Listen(Options{Address: "127.0.0.1:0", Phase: serving, Log: zerolog.Nop()}, monitorWith(nil))
 	require.NoError(t, err)
 	s.UseHTTP()
 	require.NoError(t, s.listener.Close())
@@ -199,18 +200,18 @@ func TestShutdownEndsStreams(t *testing.T) {
 		close(streaming)
 		<-r.Context().Done()
 	})
-	s := served(t, Options{Log: zerolog.Nop(), Routes: map[string]http.Handler{"GET /stream": stream}}, found(nil))
+	s := served(t, Options{Log: zerolog.Nop(), Routes: map[string]http.Handler{"GET /stream": stream}}, monitorWith(nil))
 	s.UseHTTP()
 	dial(t, s).send("GET", "/stream")
 	<-streaming
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	require.NoError(t, s.Shutdown(ctx))
 }
 
 // Clients that send nothing must neither exhaust the memory nor lock out the kubelet.
 func TestIdleConnectionsAreBoundedAndNewOnesAreServed(t *testing.T) {
-	s := served(t, Options{Log: zerolog.Nop(), Phase: serving}, found(nil))
+	s := served(t, Options{Log: zerolog.Nop(), Phase: serving}, monitorWith(nil))
 	s.UseHTTP()
 	var silent []net.Conn
 	for range maxConnections + 10 {
@@ -226,27 +227,27 @@ func TestIdleConnectionsAreBoundedAndNewOnesAreServed(t *testing.T) {
 	reply, _ := c.receive()
 	require.Equal(t, http.StatusOK, reply.StatusCode)
 	for i, conn := range silent[:11] {
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(4*time.Second)), "sooner than the time for a header runs out")
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(4*time.Second)), "before headerTimeout")
 		_, err := conn.Read(make([]byte, 1))
-		require.ErrorIs(t, err, io.EOF, "connection %d, among those that have waited longest", i)
+		require.ErrorIs(t, err, io.EOF, "connection %d, one of those that have been idle longest", i)
 	}
 }
 
-func TestCrowdClosesTheLongestIdleConnection(t *testing.T) {
+func TestConnectionLimiterClosesLongestIdle(t *testing.T) {
 	c := newConnectionLimiter(2)
 	busy, idle, late, later := pipe(t), pipe(t), pipe(t), pipe(t)
 	c.change(busy, http.StateNew)
 	c.change(busy, http.StateActive)
 	c.change(idle, http.StateNew)
 	c.change(late, http.StateNew)
-	require.True(t, closed(idle), "it has waited longest")
+	require.True(t, closed(idle), "this connection has been idle longest")
 	require.False(t, closed(busy))
 	require.False(t, closed(late))
 
 	c.change(idle, http.StateClosed)
 	c.change(late, http.StateActive)
 	c.change(later, http.StateNew)
-	require.True(t, closed(later), "all others are busy")
+	require.True(t, closed(later), "all other connections have a request in progress")
 
 	c.change(busy, http.StateIdle)
 	c.change(late, http.StateClosed)
@@ -260,21 +261,22 @@ func TestCrowdClosesTheLongestIdleConnection(t *testing.T) {
 // A watchedConn records whether it has been closed.
 type watchedConn struct {
 	net.Conn
-	gone bool
+	closed bool
 }
 
 func (w *watchedConn) Close() error {
-	w.gone = true
+	w.closed = true
 	return w.Conn.Close()
 }
 
+// pipe returns a connection to a client that sends nothing.
 func pipe(t *testing.T) *watchedConn {
 	near, far := net.Pipe()
 	t.Cleanup(func() { near.Close(); far.Close() })
 	return &watchedConn{Conn: near}
 }
 
-func closed(conn net.Conn) bool { return conn.(*watchedConn).gone }
+func closed(conn net.Conn) bool { return conn.(*watchedConn).closed }
 
 // A client is a connection that sends one request at a time.
 type client struct {
@@ -290,14 +292,14 @@ func dial(t testing.TB, s *Server) *client {
 }
 
 func dialTLS(t testing.TB, s *Server) *client {
-	dialer := &net.Dialer{Timeout: patience}
+	dialer := &net.Dialer{Timeout: waitTimeout}
 	conn, err := tls.DialWithDialer(dialer, "tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true})
 	require.NoError(t, err)
 	return newClient(t, conn)
 }
 
 func newClient(t testing.TB, conn net.Conn) *client {
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(waitTimeout)))
 	t.Cleanup(func() { _ = conn.Close() })
 	return &client{t, conn, bufio.NewReader(conn)}
 }

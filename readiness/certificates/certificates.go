@@ -53,7 +53,7 @@ type Files struct {
 	readAt time.Time         // start time of the last read
 
 	listeners []Listener // listeners of the running etcd
-	rejected  []string   // reasons why clients or members cannot connect
+	rejected  []string   // errors of the last handshakes
 }
 
 // A file describes the content of a certificate file.
@@ -66,7 +66,7 @@ type file struct {
 
 type period struct{ start, end time.Time }
 
-// isPool reports whether etcd uses the file as a CA bundle.
+// isPool reports whether the file is a CA bundle that etcd loads at startup.
 func (f file) isPool() bool { return f.Name == EtcdServerCA || f.Name == EtcdPeerCA }
 
 // New returns Files with the given paths by purpose; an empty path means that there is no file. New starts reading
@@ -150,7 +150,7 @@ func (f *Files) read() {
 	f.verifyListeners(files, time.Now())
 }
 
-// warn logs certificates that are not valid or are about to expire. Each problem is logged only once.
+// warn logs that a certificate is not valid or is about to expire. Each problem is logged only once.
 func (f *Files) warn(c file, now time.Time) {
 	reason, _ := c.check(file{}, now)
 	if reason != "" && f.warned[c.Name] != reason {
@@ -160,7 +160,7 @@ func (f *Files) warn(c file, now time.Time) {
 	f.warned[c.Name] = reason
 }
 
-// parse reads the validity of the certificates in a PEM file.
+// parse reads a PEM file and the validity of its certificates.
 func parse(path string) (f file, err error) {
 	content, err := disk.ReadCertificates(path)
 	if err != nil {
@@ -212,8 +212,8 @@ const (
 	reissue = "correct this machine's clock or reissue the certificate"
 )
 
-// check returns the problem with a file, and whether it prevents all clients from connecting. read is the CA bundle
-// as loaded by etcd at startup.
+// check returns the problem with a file, and whether it prevents all clients from connecting. read is the file as etcd
+// loaded it at startup; it is zero unless the file is a CA bundle.
 func (f file) check(read file, now time.Time) (reason string, excludesClients bool) {
 	advice, isLoaded, hasChanged := renew, read.Path != "", read.digest != f.digest
 	switch {

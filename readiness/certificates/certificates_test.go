@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/readiness/certificates"
 )
 
-// bundle writes a file with certificates that expire at the given times.
+// bundle writes a file with one certificate for each expiry time.
 func bundle(t *testing.T, ends ...time.Time) (path string) {
 	authority := issuer.NewAuthority(t, "ca")
 	var content []byte
@@ -49,13 +49,13 @@ func TestExpiringCertificatesAreLoggedOnce(t *testing.T) {
 	assert.Equal(t, certificates.EtcdPeer, found[0].Name)
 	assert.Equal(t, certificates.EtcdServer, found[1].Name)
 	assert.Equal(t, past.Unix(), found[1].NotAfter.Unix())
-	assert.Equal(t, soon.Unix(), found[2].NotAfter.Unix(), "the first of a bundle")
+	assert.Equal(t, soon.Unix(), found[2].NotAfter.Unix(), "the earliest expiry in the bundle")
 	assert.Equal(t, 1, strings.Count(log.String(), " expired on "), log.String())
 	assert.Equal(t, 1, strings.Count(log.String(), " expires on "), log.String())
 }
 
-// running returns Files that have been read once. It must be called in a synctest bubble.
-func running(paths map[string]string) *certificates.Files {
+// newFiles returns Files that have been read once. It must be called in a synctest bubble.
+func newFiles(paths map[string]string) *certificates.Files {
 	files := certificates.New(paths, zerolog.Nop())
 	synctest.Wait()
 	return files
@@ -65,7 +65,7 @@ func TestRenewedCertificateIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		soon, late := time.Now().Add(time.Hour), time.Now().Add(1000*time.Hour)
 		path := bundle(t, soon)
-		files := running(map[string]string{certificates.EtcdServer: path})
+		files := newFiles(map[string]string{certificates.EtcdServer: path})
 		require.Len(t, files.List(), 1)
 		assert.Equal(t, soon.Unix(), files.List()[0].NotAfter.Unix())
 		require.NoError(t, os.Rename(bundle(t, late), path))
@@ -80,10 +80,10 @@ func TestOnlyTheServerCertificateExcludesClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
 		server, peer := bundle(t, now.Add(80*time.Hour), now.Add(79*time.Hour)), bundle(t, now.Add(81*time.Hour))
-		files := running(map[string]string{certificates.EtcdServer: server, certificates.EtcdPeer: peer})
+		files := newFiles(map[string]string{certificates.EtcdServer: server, certificates.EtcdPeer: peer})
 		for _, c := range []struct {
-			after       time.Duration
-			ended, soon string
+			after       time.Duration // time of the check, relative to now
+			ended, soon string        // patterns for the results
 		}{
 			{-25 * time.Hour, "^no client can connect: etcd's server certificate " + server + " is not valid before 1999-12-31 00:00 UTC; correct this machine's clock", "^etcd_peer " + peer + " is not valid before 1999-12-31 00:00 UTC; correct "},
 			{0, "^$", "^$"},
@@ -99,9 +99,9 @@ func TestOnlyTheServerCertificateExcludesClients(t *testing.T) {
 	})
 }
 
-// Once a CA bundle has expired, clients must be reported as locked out even if the file has been renewed, because
-// etcd reads CA bundles only at startup.
-func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
+// If the CA bundle that etcd has loaded has expired, clients must be reported as locked out even if the file has been
+// renewed, because etcd reads CA bundles only at startup.
+func TestCABundlesAreCheckedAsLoadedByEtcd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
 		clients, peers := bundle(t, now.Add(70*time.Hour), now.Add(90*time.Hour)), bundle(t, now.Add(200*time.Hour))
@@ -161,6 +161,6 @@ func TestFileThatBlocksDelaysNoCaller(t *testing.T) {
 	case found := <-count:
 		require.Zero(t, found)
 	case <-time.After(10 * time.Second):
-		require.Fail(t, "it waits for the other end of the pipe")
+		require.Fail(t, "the caller is blocked by the pipe")
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 const (
 	handshakeTimeout = 5 * time.Second
-	verifyInterval   = 30 * time.Second // how long to wait before repeating failed handshakes
+	verifyInterval   = 30 * time.Second // pause before failed handshakes are repeated
 )
 
 // A Listener is one of etcd's TLS listeners.

@@ -42,7 +42,7 @@ func serve(t *testing.T, pair testcerts.Pair) (address string) {
 	return listener.Addr().String()
 }
 
-func TestListenerThatClientsRejectIsDegradedUntilItsFilesAreReplaced(t *testing.T) {
+func TestRejectedListenerCertificateIsReportedUntilReplaced(t *testing.T) {
 	const long = 10 * 365 * 24 * time.Hour
 	authority, other := testcerts.NewAuthority(t, "authority"), testcerts.NewAuthority(t, "other")
 	for _, each := range []*testcerts.Authority{authority, other} {
@@ -51,17 +51,17 @@ func TestListenerThatClientsRejectIsDegradedUntilItsFilesAreReplaced(t *testing.
 	good := authority.Issue("good")
 	for name, c := range map[string]struct {
 		pair testcerts.Pair
-		host string
-		ca   string
-		why  string
+		host string // advertised host
+		ca   string // CA bundle of the listener; "" if there is none
+		why  string // expected problem; "" if there is none
 	}{
-		"as it should be":         {good, "127.0.0.1", authority.Bundle(), ""},
-		"without an authority":    {good, "localhost", "", ""},
-		"for another host":        {good, "etcd.example.org", authority.Bundle(), "is not valid for the advertised host etcd.example.org"},
-		"for clients only":        {authority.IssueFor("client-only", x509.ExtKeyUsageClientAuth), "127.0.0.1", authority.Bundle(), "does not have the extended key usage \"server auth\""},
-		"for clients, no CA":      {authority.IssueFor("client-alone", x509.ExtKeyUsageClientAuth), "127.0.0.1", "", "does not have the extended key usage \"server auth\""},
-		"from another authority":  {other.Issue("stranger"), "127.0.0.1", authority.Bundle(), "is not signed by a CA in"},
-		"with the key of another": {testcerts.Pair{Cert: authority.Issue("mixed").Cert, Key: good.Key}, "127.0.0.1", authority.Bundle(), "check that"},
+		"valid":                      {good, "127.0.0.1", authority.Bundle(), ""},
+		"valid, without a CA":        {good, "localhost", "", ""},
+		"wrong host":                 {good, "etcd.example.org", authority.Bundle(), "is not valid for the advertised host etcd.example.org"},
+		"client authentication only": {authority.IssueFor("client-only", x509.ExtKeyUsageClientAuth), "127.0.0.1", authority.Bundle(), "does not have the extended key usage \"server auth\""},
+		"client authentication only, without a CA": {authority.IssueFor("client-alone", x509.ExtKeyUsageClientAuth), "127.0.0.1", "", "does not have the extended key usage \"server auth\""},
+		"signed by another CA":                     {other.Issue("stranger"), "127.0.0.1", authority.Bundle(), "is not signed by a CA in"},
+		"key of another certificate":               {testcerts.Pair{Cert: authority.Issue("mixed").Cert, Key: good.Key}, "127.0.0.1", authority.Bundle(), "check that"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := certificates.New(map[string]string{certificates.EtcdServer: c.pair.Cert}, zerolog.Nop())
@@ -74,7 +74,7 @@ func TestListenerThatClientsRejectIsDegradedUntilItsFilesAreReplaced(t *testing.
 			}
 			require.Eventually(t, func() bool { _, soon := files.Check(time.Now()); return soon != "" }, 30*time.Second, 10*time.Millisecond)
 			ended, soon := files.Check(time.Now())
-			assert.Empty(t, ended, "the member stays ready")
+			assert.Empty(t, ended, "the problem does not make the member unready")
 			assert.Contains(t, soon, c.why)
 			assert.Contains(t, soon, c.pair.Cert)
 		})
@@ -90,5 +90,5 @@ func TestListenerThatClientsRejectIsDegradedUntilItsFilesAreReplaced(t *testing.
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(to, content, 0o600))
 	}
-	require.Eventually(t, func() bool { return !refused() }, 20*time.Second, 10*time.Millisecond, "the files are read every 3 s")
+	require.Eventually(t, func() bool { return !refused() }, 20*time.Second, 10*time.Millisecond, "the new files must be read within seconds")
 }

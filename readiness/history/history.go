@@ -26,7 +26,7 @@ type History struct {
 
 	// The fields in this block are used only by Record.
 	previous status.Document
-	taken    reading
+	taken    reading   // counters at the last point
 	due      time.Time // when the next point is due; zero until etcd has been started
 
 	mu       sync.Mutex
@@ -34,8 +34,9 @@ type History struct {
 	timeline []status.TimelineEvent
 }
 
-// New returns an empty history. etcd is the registry that contains etcd's metrics. The only way to get a registered
-// histogram from Prometheus is to try to register an identical one.
+// New returns an empty history. etcd is the registry that contains etcd's metrics. New gets etcd's histogram of WAL
+// fsyncs by registering an identical one: Prometheus returns a registered metric only in the error of such an
+// attempt.
 func New(etcd prometheus.Registerer) *History {
 	equal := prometheus.NewHistogram(fsyncs)
 	if existing, ok := errors.AsType[prometheus.AlreadyRegisteredError](etcd.Register(equal)); ok {
@@ -44,8 +45,8 @@ func New(etcd prometheus.Registerer) *History {
 	return &History{fsyncs: equal}
 }
 
-// Record compares a document with the previous one and returns the new events. Record calls requests only if a
-// measurement is due.
+// Record compares a document with the previous one, adds new events to the timeline and returns them. If a point of
+// the trends is due, Record adds it and calls requests for the total counts and durations of client requests.
 func (h *History) Record(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) []status.TimelineEvent {
 	events := h.note(d, now)
 	h.recordTrends(d, now, requests)
@@ -53,7 +54,7 @@ func (h *History) Record(d status.Document, now time.Time, requests func() (writ
 	return events
 }
 
-// Trends returns the time series, or nil before the first measurement. Callers must not modify the time series.
+// Trends returns the time series, or nil before the first point. Callers must not modify the time series.
 func (h *History) Trends() *status.Trends {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -67,8 +68,8 @@ func (h *History) Timeline() []status.TimelineEvent {
 	return h.timeline
 }
 
-// maxPerKind is the maximum number of events of one kind. Otherwise, a flapping condition could crowd out all other
-// events.
+// maxPerKind is the maximum number of events of one kind on the timeline. It keeps a flapping condition from
+// displacing events of other kinds.
 const maxPerKind = 10
 
 // note adds the events since the previous document to the timeline, and returns them.
@@ -107,8 +108,8 @@ func (all eventList) has(e eventWithKey) bool {
 	return slices.ContainsFunc(all, func(other eventWithKey) bool { return other.Kind == e.Kind && other.key == e.key })
 }
 
-// changes returns the events that are new in after, and an event for each problem that has been resolved since
-// before.
+// changes returns the events in after that are not in before, and a "resolved" event for each problem in before that
+// is not in after.
 func changes(before, after eventList, now time.Time) (events []status.TimelineEvent) {
 	for _, e := range after {
 		if !before.has(e) {
@@ -123,7 +124,7 @@ func changes(before, after eventList, now time.Time) (events []status.TimelineEv
 	return events
 }
 
-// eventsOf returns the events in a document.
+// eventsOf returns an event for each current or past condition that a document describes.
 func eventsOf(d status.Document, now time.Time) (all eventList) {
 	all.addRun(d, now)
 	all.addBackups(d)
@@ -147,7 +148,7 @@ func eventsOf(d status.Document, now time.Time) (all eventList) {
 	return all
 }
 
-// addRun adds the start of the process (including how the previous run ended), the readiness, and the leader.
+// addRun adds the start of the process, with the exit of the previous one, and the current readiness and leader.
 func (all *eventList) addRun(d status.Document, now time.Time) {
 	if !d.Started.IsZero() {
 		health, last := status.HealthOK, ""
@@ -182,8 +183,8 @@ func (all *eventList) addRun(d status.Document, now time.Time) {
 	all.add(fmt.Sprint(d.Leader, d.Term), now, "leader", status.HealthOK, fmt.Sprintf("%s is the leader in term %d", name, d.Term))
 }
 
-// addBackups adds the last full snapshot and the last restore test if they were made in this run. The store truncates
-// their times to seconds.
+// addBackups adds the last full snapshot and the last restore test, unless they are older than this process. Their
+// times are truncated to seconds in the store, so they are compared with the truncated start time of the process.
 func (all *eventList) addBackups(d status.Document) {
 	second := d.Started.Truncate(time.Second)
 	if d.Backup == nil {
@@ -191,14 +192,14 @@ func (all *eventList) addBackups(d status.Document) {
 	}
 	if full := d.Backup.LastFullSnapshot; full != nil && !full.At.Before(second) {
 		all.add(fmt.Sprint(full.Revision, full.At.Unix()), maxTime(d.Started, full.At), "full_snapshot", status.HealthOK,
-			fmt.Sprintf("full snapshot of revision %d: %s", full.Revision, full.Reason))
+			fmt.Sprintf("full snapshot at revision %d: %s", full.Revision, full.Reason))
 	}
 	if test := d.Backup.LastVerification; test != nil && !test.At.Before(second) {
 		health, result := status.HealthOK, "passed"
 		if !test.Passed {
 			health, result = status.HealthDegraded, "FAILED: "+test.Reason
 		}
-		all.add(*test, maxTime(d.Started, test.At), "restore_test", health, fmt.Sprintf("restore test of revision %d %s", test.Revision, result))
+		all.add(*test, maxTime(d.Started, test.At), "restore_test", health, fmt.Sprintf("restore test at revision %d %s", test.Revision, result))
 	}
 }
 
@@ -209,8 +210,8 @@ func maxTime(a, b time.Time) time.Time {
 	return a
 }
 
-// addErrors adds the current errors of the lifecycle, the backups and the leases. The events' keys do not contain the
-// error message, because it may change.
+// addErrors adds the current errors of the lifecycle, the backups and the leases. The key of an event does not contain
+// the error message, because the message of a persistent error may change.
 func (all *eventList) addErrors(d status.Document) {
 	add := func(subject, health, message string, since time.Time) {
 		all.add(subject, since, "problem", health, subject+": "+message)
@@ -228,7 +229,8 @@ func (all *eventList) addErrors(d status.Document) {
 	}
 }
 
-// checkEvents returns an event for each alarm or check that has changed while the member is serving.
+// checkEvents returns an event for each alarm or check that has become worse or returned to ok while the member is
+// serving.
 func checkEvents(before, after status.Document, now time.Time) (events []status.TimelineEvent) {
 	if after.State != "Serving" || before.State != "Serving" || status.CommonReason(after.Checks) != "" {
 		return nil

@@ -16,11 +16,11 @@ const (
 	// pairs, which doubles the interval. Once the interval has reached its maximum, the oldest point is dropped
 	// instead. A series covers up to 160 minutes.
 	capacity = 120
-	shortest = 5 * time.Second
-	longest  = 16 * shortest
+	shortest = 5 * time.Second // initial interval between points
+	longest  = 16 * shortest   // maximum interval between points
 )
 
-// fsyncs describes etcd's histogram of WAL fsyncs.
+// fsyncs describes etcd's histogram of WAL fsyncs. The name and the help must be those of etcd's histogram.
 var fsyncs = prometheus.HistogramOpts{
 	Namespace: "etcd", Subsystem: "disk", Name: "wal_fsync_duration_seconds",
 	Help: "The latency distributions of fsync called by WAL.",
@@ -35,11 +35,11 @@ type reading struct {
 }
 
 // recordTrends adds a point to each series if one is due.
-func (h *History) recordTrends(is status.Document, now time.Time, requests func() (writes, reads state.Requests)) {
-	if h.due.IsZero() && is.DBSize == 0 || now.Before(h.due) {
+func (h *History) recordTrends(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) {
+	if h.due.IsZero() && d.DBSize == 0 || now.Before(h.due) {
 		return
 	}
-	taken := h.read(is, now, requests)
+	taken := h.read(d, now, requests)
 	defer func() { h.taken = taken }()
 	if h.due.IsZero() { // a point is the difference between two readings
 		h.due = now.Add(shortest)
@@ -50,9 +50,9 @@ func (h *History) recordTrends(is status.Document, now time.Time, requests func(
 		trends = *last
 	}
 	trends.Until = now
-	points := h.points(&trends, taken, is)
+	points := h.points(&trends, taken, d)
 	for _, next := range points {
-		*next.series = append(*next.series, float32(next.point)) // safe because readers never look beyond the length of their slices
+		*next.series = append(*next.series, float32(next.point)) // safe, because readers do not access elements beyond the length of their own slices
 	}
 	if len(trends.Write) == capacity {
 		shorten(&trends, points)
@@ -63,38 +63,40 @@ func (h *History) recordTrends(is status.Document, now time.Time, requests func(
 	h.trends = &trends
 }
 
+// A sample is the next point of a series.
 type sample struct {
 	series *status.Points
 	point  float64
 }
 
 // points returns the next point of each series.
-func (h *History) points(of *status.Trends, now reading, is status.Document) []sample {
+func (h *History) points(trends *status.Trends, now reading, d status.Document) []sample {
 	missing := math.NaN()
 	size, inUse, behind, revisions := missing, missing, missing, missing
-	if is.DBSize > 0 {
-		size, inUse = float64(is.DBSize), float64(is.DBInUse)
+	if d.DBSize > 0 {
+		size, inUse = float64(d.DBSize), float64(d.DBInUse)
 		revisions = float64(max(0, now.revision-h.taken.revision)) / now.at.Sub(h.taken.at).Seconds()
 	}
-	if is.Backup != nil {
-		behind = is.Backup.LagSeconds
+	if d.Backup != nil {
+		behind = d.Backup.LagSeconds
 	}
 	return []sample{
-		{&of.Write, average(h.taken.writes, now.writes)},
-		{&of.Read, average(h.taken.reads, now.reads)},
-		{&of.Fsync, p99(h.taken.fsyncs, now.fsyncs)},
-		{&of.DBSize, size},
-		{&of.DBInUse, inUse},
-		{&of.BackupLag, behind},
-		{&of.Revisions, revisions},
+		{&trends.Write, average(h.taken.writes, now.writes)},
+		{&trends.Read, average(h.taken.reads, now.reads)},
+		{&trends.Fsync, p99(h.taken.fsyncs, now.fsyncs)},
+		{&trends.DBSize, size},
+		{&trends.DBInUse, inUse},
+		{&trends.BackupLag, behind},
+		{&trends.Revisions, revisions},
 	}
 }
 
-// shorten makes room for new points in each series.
-func shorten(of *status.Trends, all []sample) {
+// shorten makes room for new points in each series: it merges adjacent points if the interval may still be doubled,
+// and drops the oldest point otherwise.
+func shorten(trends *status.Trends, all []sample) {
 	shortened := func(p status.Points) status.Points { return p[1:] }
-	if of.Interval < longest.Seconds() {
-		of.Interval *= 2
+	if trends.Interval < longest.Seconds() {
+		trends.Interval *= 2
 		shortened = downsample
 	}
 	for _, each := range all {
@@ -122,7 +124,7 @@ func downsample(p status.Points) status.Points {
 func (h *History) read(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) reading {
 	writes, reads := requests()
 	var fsyncs dto.Metric
-	_ = h.fsyncs.Write(&fsyncs) // without metrics, these points are missing
+	_ = h.fsyncs.Write(&fsyncs) // without etcd's metrics, points of this series are missing
 	return reading{at: now, writes: writes, reads: reads, fsyncs: fsyncs.GetHistogram(), revision: d.Revision}
 }
 

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// all returns each metric's label names, keyed by metric name.
+// all returns the label names of each metric by metric name, without the namespace.
 func all(t *testing.T) map[string][]string {
 	m := newMetrics()
 	m.Handler(document, []string{"Query"})
@@ -33,7 +33,7 @@ func TestDocumentOfTheseTestsHasEveryMetric(t *testing.T) {
 	source, err := os.ReadFile("metrics.go")
 	require.NoError(t, err)
 	for _, call := range regexp.MustCompile(`m\.add\w*\("(\w+)"`).FindAllStringSubmatch(string(source), -1) {
-		assert.Contains(t, all(t), call[1], "complete the function document in the tests")
+		assert.Contains(t, all(t), call[1], "extend document in metrics_test.go so that this metric is present")
 	}
 }
 
@@ -49,7 +49,7 @@ func TestEveryMetricIsDocumentedWithItsLabels(t *testing.T) {
 		}
 		named[row[0]] = true
 		for _, label := range labels {
-			assert.Contains(t, docs.Quoted(row[1]), label, "a label of %s", name)
+			assert.Contains(t, docs.Quoted(row[1]), label, "%s has this label", name)
 		}
 	}
 	for _, row := range rows {
@@ -62,9 +62,9 @@ func TestEveryMetricIsDocumentedWithItsLabels(t *testing.T) {
 func rowOf(rows []docs.Row, name string) docs.Row {
 	for _, row := range rows {
 		names := docs.Quoted(row[0])
-		for _, is := range names {
-			ending, open := strings.CutPrefix(name, is)
-			if is == name || open && strings.HasSuffix(is, "_") && strings.HasSuffix(names[len(names)-1], "_"+ending) {
+		for _, prefix := range names {
+			ending, found := strings.CutPrefix(name, prefix)
+			if prefix == name || found && strings.HasSuffix(prefix, "_") && strings.HasSuffix(names[len(names)-1], "_"+ending) {
 				return row
 			}
 		}

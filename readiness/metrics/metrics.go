@@ -80,8 +80,8 @@ func New() *Metrics {
 	}
 }
 
-// Handler serves the counters and the metrics derived from the document returned by now. states lists all states of
-// the lifecycle. Handler must be called only once.
+// Handler serves the counters and the metrics that are derived from the current document, which now returns. states
+// lists all states of the lifecycle. Handler must be called only once.
 func (m *Metrics) Handler(now func() status.Document, states []string) http.Handler {
 	m.registry.MustRegister(collector{now, states})
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
@@ -227,8 +227,8 @@ func (m sink) addMember(d status.Document) {
 	}
 }
 
-// addSteps adds the states and transitions of the state machines. Transitions are counted by source, target and
-// event, regardless of the guard.
+// addSteps adds metrics about the states and transitions of the lifecycle, and the state of a recovery. Transitions
+// are counted by source, target and event, regardless of the guard.
 func (m sink) addSteps(d status.Document, states []string) {
 	seconds := map[string]float64{d.State: time.Since(d.Since).Seconds()} // time spent in the current state
 	times := map[[3]string]int{}

@@ -18,6 +18,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
+// document returns a document that results in all metrics.
 func document() status.Document {
 	return status.Document{
 		Member: state.Member{ClusterID: "c1", VolumeFree: 1, VolumeSize: 2, Peers: []state.Peer{{Active: true}, {}, {Active: true, Learner: true}}}, Standalone: true,
@@ -114,12 +115,12 @@ func TestAllMetricsAreServed(t *testing.T) {
 	} {
 		require.Contains(t, text, "\netcd_wrapper_"+line)
 	}
-	require.NotContains(t, text, "\ngo_", "the global registry is etcd's")
-	require.NotContains(t, text, `renewed_timestamp_seconds{kind="full_snapshot"}`, "a lease that was never renewed")
+	require.NotContains(t, text, "\ngo_", "metrics of the global registry are not served")
+	require.NotContains(t, text, `renewed_timestamp_seconds{kind="full_snapshot"}`, "the metric is absent for a lease that was never renewed")
 }
 
-// If the age of the backups is unknown, the metric must be absent. A large value would trigger an alert, and 0 would
-// look healthy.
+// A metric about the backups must be absent if its value is unknown: a placeholder could trigger an alert or look
+// healthy.
 func TestUnknownValuesOfBackupsAreAbsent(t *testing.T) {
 	scraped := func(b *facts.Backups) string {
 		w := httptest.NewRecorder()
@@ -128,10 +129,10 @@ func TestUnknownValuesOfBackupsAreAbsent(t *testing.T) {
 	}
 	without := scraped(nil)
 	require.Contains(t, without, "\netcd_wrapper_backup_configured 0\n")
-	require.NotContains(t, strings.ReplaceAll(without, "_backup_configured", ""), "_backup_", "there is no store")
+	require.NotContains(t, strings.ReplaceAll(without, "_backup_configured", ""), "_backup_", "without a store, there are no other backup metrics")
 	sidecars := httptest.NewRecorder()
 	newMetrics().Handler(func() status.Document { return status.Document{} }, nil).ServeHTTP(sidecars, httptest.NewRequest("GET", "/metrics", nil))
-	require.NotContains(t, sidecars.Body.String(), "backup_configured", "the sidecar makes them")
+	require.NotContains(t, sidecars.Body.String(), "backup_configured", "the metric is absent if the sidecar makes the backups")
 	text := scraped(&facts.Backups{Role: "waiting"})
 	require.Contains(t, text, "etcd_wrapper_backup_problem 0")
 	for _, unknown := range []string{"lag", "revision", "last_full_snapshot", "last_verification", "window", "next_retry", "stored"} {

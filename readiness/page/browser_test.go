@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/readiness/page/chromiumtest"
 )
 
-// A browser is a browser tab for one test.
+// A browser is a browser tab together with the test that uses it.
 type browser struct {
 	*chromiumtest.Tab
 	t *testing.T
@@ -38,10 +38,10 @@ func newBrowser(t *testing.T) browser {
 	return b
 }
 
-// forTest returns the browser for use in a subtest.
+// forTest returns the same tab for use in a subtest.
 func (b browser) forTest(t *testing.T) browser { return browser{b.WithTest(t), t} }
 
-// do runs a script and stores the value in result, unless result is nil.
+// do runs a script and stores its value in result, unless result is nil.
 func (b browser) do(script string, result any) {
 	b.t.Helper()
 	b.Run(chromedp.Evaluate(script, result))
@@ -71,7 +71,7 @@ func (b browser) text(selector string) (text string) {
 func (b browser) tabTo(ids ...string) {
 	b.t.Helper()
 	for presses := 0; len(ids) > 0; presses++ {
-		require.Less(b.t, presses, 40, "%s is not reached", ids[0])
+		require.Less(b.t, presses, 40, "%s does not receive the focus", ids[0])
 		b.Run(chromedp.KeyEvent("\t"))
 		if b.evaluate(`document.activeElement.id === %q`, ids[0]) {
 			ids = ids[1:]
@@ -79,7 +79,7 @@ func (b browser) tabTo(ids ...string) {
 	}
 }
 
-var screenshots = flag.String("screenshots", "", "directory for pictures of the page")
+var screenshots = flag.String("screenshots", "", "directory in which to save screenshots of the page")
 
 // A size is a window size in pixels.
 type size struct{ width, height int64 }
@@ -105,7 +105,7 @@ func (b browser) setWindow(window size, preference string) {
 	}))
 }
 
-// If -screenshots is set, screenshot saves images of the page at desktop and phone sizes, in both color schemes.
+// screenshot saves images of the page at desktop and phone sizes, in both color schemes, if -screenshots is set.
 func (b browser) screenshot(name string) {
 	if *screenshots == "" {
 		return

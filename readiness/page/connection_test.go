@@ -8,7 +8,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-func greyAndLiveAgain(b browser) {
+func testReconnect(b browser) {
 	p := b.open(serving())
 	b.waitForText("#link", "live")
 	b.WaitFor(`document.title === "✓ etcd-wrapper · Serving, ready"`)
@@ -24,10 +24,10 @@ func greyAndLiveAgain(b browser) {
 	require.True(b.t, b.evaluate(`[...document.querySelectorAll("#ready, .verdict, #state, #facts dd, .node.current rect")].every((shown) => {
 		const colours = getComputedStyle(shown)[shown.matches("rect") ? "fill" : "color"].match(/\d+/g).map(Number);
 		return Math.max(...colours) - Math.min(...colours) < 40 })`),
-		"everything is grey")
-	stood := b.text("#facts")
+		"all highlighted elements are grey")
+	before := b.text("#facts")
 	b.later(time.Hour)
-	require.Equal(b.t, stood, b.text("#facts"), "no clock goes on")
+	require.Equal(b.t, before, b.text("#facts"), "ages do not increase without a connection")
 
 	p.update(func(d *status.Document) { *d = waiting() })
 	p.start()
@@ -37,7 +37,7 @@ func greyAndLiveAgain(b browser) {
 	b.WaitForElements("#edge_Query_Trigger:not(.visited)", "#state_Serving:not(.visited)")
 }
 
-func greyInSilence(b browser) {
+func testSilentConnection(b browser) {
 	p := b.open(serving())
 	p.mu.Lock() // no document can be sent while the lock is held
 	b.later(13 * time.Second)
@@ -47,7 +47,7 @@ func greyInSilence(b browser) {
 	b.WaitForElements("body:not(.lost)")
 }
 
-func sayTheEnd(b browser) {
+func testEndOfRun(b browser) {
 	p := b.open(serving())
 	p.update(func(d *status.Document) { d.State, d.Ready = "Terminated", false })
 	b.waitForText("#state", "Terminated")

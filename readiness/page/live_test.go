@@ -22,45 +22,45 @@ import (
 
 func TestInABrowserThePage(t *testing.T) {
 	shared := newBrowser(t)
-	for _, story := range []struct {
+	for _, test := range []struct {
 		name string
-		play func(browser)
+		run  func(browser)
 	}{
-		{"turns grey without a connection, and live again by itself", greyAndLiveAgain},
-		{"turns grey when the process is silent, though the connection stands", greyInSilence},
-		{"says that a run has ended", sayTheEnd},
-		{"lights the reasons that were taken and no others", lightWhatWasTaken},
-		{"leads to the full picture", leadToTheFullPicture},
-		{"is used with the keyboard alone", useTheKeyboard},
-		{"says aloud what changes, and not each poll", sayWhatChanges},
-		{"is alarmed by a trouble as long as it lasts", alarmWhileItLasts},
-		{"shows hidden characters and runs nothing that it shows", showHiddenCharacters},
-		{"tells who this is, as far as that is known", tellWhoThisIs},
-		{"tells how far a defragmentation is, and who is in its way", tellOfMaintenance},
-		{"tells how far the backups are, and is alarmed by what is wrong with them", tellOfBackups},
-		{"is nowhere green while something is wrong", beAmber},
-		{"shows at a glance how the member is", showTiles},
-		{"draws the last hours", drawTheLastHours},
-		{"tells what happened, with a mark for each", tellWhatHappened},
-		{"copies the way out", copyTheWayOut},
-		{"says why the process has ended", sayWhyItEnded},
-		{"shows recovery in the machine's place while it works", showRecovery},
-		{"shows the machine large while it moves", showTheMachine},
-		{"shows along time what can be gone back to, and how", goBack},
-		{"tells times in the reader's zone, with their date", tellTimes},
-		{"counts by the clock of the process, not by the reader's", countByTheProcess},
-		{"fits a desk and a phone", fitTheScreen},
-		{"is legible, light and dark, live and grey", beLegible},
+		{"turns grey without a connection and reconnects automatically", testReconnect},
+		{"turns grey if an open connection is silent", testSilentConnection},
+		{"shows that the process has ended", testEndOfRun},
+		{"highlights only the transitions that were taken", testVisitedTransitions},
+		{"links to the full diagram", testDiagramLink},
+		{"can be used with the keyboard alone", testKeyboard},
+		{"announces changes, but not every poll", testAnnouncements},
+		{"highlights an error until it is resolved", testLastError},
+		{"shows control characters and never interprets text as HTML", testEscaping},
+		{"shows the known facts about the member", testIdentity},
+		{"shows a defragmentation and the readers of the database", testMaintenance},
+		{"shows the backups and highlights their problems", testBackups},
+		{"shows a degraded member in amber", testDegraded},
+		{"shows the tiles", testTiles},
+		{"draws the trends", testTrends},
+		{"shows the timeline with a mark for each event", testTimeline},
+		{"copies commands and flags", testCopyCommands},
+		{"shows why the process has ended", testExitReason},
+		{"shows the recovery instead of the diagram", testRecovery},
+		{"enlarges the diagram while the state is changing", testDiagramSize},
+		{"shows the restore points and how to restore them", testRestorePoints},
+		{"shows times in the time zone of the browser", testTimeZone},
+		{"calculates ages with the clock of the process", testClockSkew},
+		{"fits the screens of desktops and phones", testLayout},
+		{"has readable colors in both color schemes", testContrast},
 	} {
-		t.Run(story.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			b := shared.forTest(t)
 			b.Run(emulation.SetTimezoneOverride("UTC"))
-			story.play(b)
+			test.run(b)
 		})
 	}
 }
 
-// open opens a process's page.
+// open starts a fake process with a document and opens its page.
 func (b browser) open(first status.Document) *process {
 	b.t.Helper()
 	p := newProcess(b.t, first)
@@ -69,18 +69,18 @@ func (b browser) open(first status.Document) *process {
 	return p
 }
 
-// later advances the browser's clock.
+// later advances the clock of the browser.
 func (b browser) later(by time.Duration) {
 	b.t.Helper()
 	b.do(fmt.Sprintf(`{ const real = Date.now; Date.now = () => real() + %d; tick() }`, by.Milliseconds()), nil)
 }
 
-func sayWhatChanges(b browser) {
+func testAnnouncements(b browser) {
 	first := waiting()
 	first.Attempt = 1
 	p := b.open(first)
-	require.True(b.t, b.evaluate(`document.querySelectorAll("[aria-live], [role=status], [role=alert], [role=log]").length === 1`), "one voice")
-	b.do(`{ const news = document.getElementById("news"); window.said = [news.textContent]; new MutationObserver(() => said.push(news.textContent)).observe(news, { childList: true }) }`, nil)
+	require.True(b.t, b.evaluate(`document.querySelectorAll("[aria-live], [role=status], [role=alert], [role=log]").length === 1`), "there is one live region for screen readers")
+	b.do(`{ const news = document.getElementById("news"); window.announced = [news.textContent]; new MutationObserver(() => announced.push(news.textContent)).observe(news, { childList: true }) }`, nil)
 	for poll := 2; poll < 6; poll++ {
 		for _, state := range []string{"Query", "Wait"} {
 			p.update(func(d *status.Document) { d.State, d.Attempt, d.Reason = state, poll, fmt.Sprint("poll ", poll) })
@@ -97,10 +97,10 @@ func sayWhatChanges(b browser) {
 	b.waitForText("#conditions", "NOSPACE")
 	p.update(func(d *status.Document) { d.Ready = false })
 	b.waitForText("#ready", "not ready")
-	b.WaitFor(`said.join("|") === "Now not ready, in Wait: %s|Entered StartEtcd, not ready: etcd can run|Now ready, in Serving: joined|Now degraded, in Serving: quorum: alarm NOSPACE|Now not ready, in Serving: joined"`, waiting().Reason)
+	b.WaitFor(`announced.join("|") === "Now not ready, in Wait: %s|Entered StartEtcd, not ready: etcd can run|Now ready, in Serving: joined|Now degraded, in Serving: quorum: alarm NOSPACE|Now not ready, in Serving: joined"`, waiting().Reason)
 }
 
-func alarmWhileItLasts(b browser) {
+func testLastError(b browser) {
 	p := b.open(waiting())
 	b.waitForText("#facts dd.problem", "sidecar")
 	healthy := serving()
@@ -116,13 +116,13 @@ func alarmWhileItLasts(b browser) {
 	b.waitForText("#facts dd.quiet", "resolved 3 Feb 2001 04:05:06")
 }
 
-// show makes the page show its latest document with the given changes.
+// show makes the page show its latest document with the given fields, in JavaScript, replaced.
 func (b browser) show(fields string) {
 	b.t.Helper()
 	b.do(`show({ ...latest, `+fields+` })`, nil)
 }
 
-func showHiddenCharacters(b browser) {
+func testEscaping(b browser) {
 	b.open(serving())
 	b.do("window.evil = `<img src=x onerror='window.ran = true'>` + '\\x1b[31m\\r\\n\\u202edaer\\u200b'", nil)
 	b.show(`reason: evil, last_exit: evil, sidecar_status: evil, member_id: evil, pod: evil, cluster_id: evil, leader: evil,
@@ -130,14 +130,14 @@ func showHiddenCharacters(b browser) {
 		validation: { mode: evil, reason: evil }, checks: [{ name: evil, status: "failed", reason: evil }],
 		transitions: [{ ...latest.transitions[0], reason: evil }], peers: [{ name: evil, id: evil, urls: [evil] }]`)
 	want := "<img src=x onerror='window.ran = true'>␛[31m␍␊\\u202edaer\\u200b"
-	for _, place := range []string{"#reason", "#facts", "#checks", "#steps", "#peers", "#name", "#versions", "title", "#news"} {
-		b.waitForText(place, want)
+	for _, selector := range []string{"#reason", "#facts", "#checks", "#steps", "#peers", "#name", "#versions", "title", "#news"} {
+		b.waitForText(selector, want)
 	}
 	require.True(b.t, b.evaluate(`document.querySelector("img") === null && window.ran === undefined`))
 	require.False(b.t, b.evaluate(`/[\x00-\x09\x0b-\x1f\u202e\u200b]/.test(document.querySelector("main").textContent)`))
 }
 
-func tellWhoThisIs(b browser) {
+func testIdentity(b browser) {
 	b.open(serving())
 	require.False(b.t, b.evaluate(`[...document.querySelectorAll("dt")].some((name) => ["cluster", "leader", "database"].includes(name.textContent))`))
 	require.NotRegexp(b.t, `undefined|null|NaN`, b.text("main"))
@@ -162,7 +162,7 @@ const member = `pod: "etcd-main-0", member_name: "etcd-main-0", cluster_id: "cdf
 	{ name: "etcd-main-1", id: "91bc3c398fb3c146", urls: ["https://etcd-main-1.etcd-main-peer:2380"], active: true, leader: true },
 	{ name: "etcd-main-2", id: "fd422379fda50e48", urls: ["https://etcd-main-2.etcd-main-peer:2380"], active: false, learner: true }]`
 
-func tellOfMaintenance(b browser) {
+func testMaintenance(b browser) {
 	p := b.open(defragmenting())
 	for _, text := range []string{
 		"running (42%): copying the data in use to a new database file", "by threshold in 2.4 s: 1.00 GiB → 5.00 MiB",
@@ -180,7 +180,7 @@ func tellOfMaintenance(b browser) {
 	b.WaitFor(`!document.getElementById("facts").textContent.includes("running")`)
 }
 
-func tellOfBackups(b browser) {
+func testBackups(b browser) {
 	p := b.open(behind())
 	b.WaitForElements("dd.problem")
 	for _, text := range []string{
@@ -190,18 +190,18 @@ func tellOfBackups(b browser) {
 		b.waitForText("#facts", text)
 	}
 	p.update(func(d *status.Document) {
-		well := *d.Backup
-		well.Problem, well.LagRevisions, well.SpoolBytes, well.Windows = nil, 0, 0, nil
-		d.Backup = &well
+		healthy := *d.Backup
+		healthy.Problem, healthy.LagRevisions, healthy.SpoolBytes, healthy.Windows = nil, 0, 0, nil
+		d.Backup = &healthy
 	})
 	b.waitForText("#facts", "all revisions up to 41200")
-	b.waitForText("#facts", "revisions 1 to 41200") // wording used by older wrappers
+	b.waitForText("#facts", "revisions 1 to 41200") // older wrappers send only Window
 	b.WaitFor(`!document.getElementById("facts").textContent.includes("backups fail")`)
 	p.update(func(d *status.Document) { d.Backup, d.Standalone = nil, true })
 	b.WaitFor(`document.getElementById("facts").textContent.includes("backupsnone (no --backup-store)")`)
 }
 
-func beAmber(b browser) {
+func testDegraded(b browser) {
 	d := serving()
 	d.Certificates = nil
 	d.Checks[5] = status.Check{Name: "data_version", Status: "degraded", Reason: "etcd 3.5 cannot read the data (a newcomer is expected)"}
@@ -213,7 +213,7 @@ func beAmber(b browser) {
 	b.waitForText("#conditions .more", "docs/runbook.md#alerts")
 	b.WaitForElements("#conditions [data-copies='etcd-wrapper status']")
 	require.True(b.t, b.evaluate(`document.getElementById("icon").href.includes("b47400")`))
-	require.True(b.t, b.evaluate(`getComputedStyle(document.querySelector("#state_Serving rect")).fill === getComputedStyle(document.getElementById("ready")).color`), "amber, both")
+	require.True(b.t, b.evaluate(`getComputedStyle(document.querySelector("#state_Serving rect")).fill === getComputedStyle(document.getElementById("ready")).color`), "the state and the readiness have the same color")
 	p.update(func(d *status.Document) {
 		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are rejected"}
 	})
@@ -224,7 +224,7 @@ func beAmber(b browser) {
 	b.WaitForElements("#ready.ok", "#state_Serving.current:not(.degraded)")
 }
 
-func showTiles(b browser) {
+func testTiles(b browser) {
 	p := b.open(behind())
 	b.show(member)
 	b.WaitForElements("#now.degraded", "#tiles .degraded:nth-child(1)", "#tiles .ok:nth-child(2)", "#tiles [class='tile ']:nth-child(3)")
@@ -235,7 +235,7 @@ func showTiles(b browser) {
 		failed := *d.Backup
 		failed.LastVerification = &facts.Verification{At: before(time.Hour), Reason: "the hash differs"}
 		d.Backup, d.DBSize, d.Quota, d.Peers = &failed, 90, 100, []state.Peer{{Name: "etcd-main-0", Active: true, Leader: true}, {Name: "etcd-main-2"}}
-		d.Checks[0] = status.Check{Name: "quorum", Status: "degraded", Reason: "etcd-main-2 is away"}
+		d.Checks[0] = status.Check{Name: "quorum", Status: "degraded", Reason: "etcd-main-2 is missing"}
 		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are rejected"}
 	})
 	b.WaitForElements("#tiles .failed:nth-child(1)", "#tiles .failed:nth-child(2)", "#tiles .degraded:nth-child(3)")
@@ -254,22 +254,22 @@ func showTiles(b browser) {
 	b.waitForText("#state", "Recovery: restoring, 39 of 669 MiB")
 }
 
-func drawTheLastHours(b browser) {
+func testTrends(b browser) {
 	p := b.open(waiting())
-	require.True(b.t, b.evaluate(`document.getElementById("trends").hidden`), "etcd has not run yet")
+	require.True(b.t, b.evaluate(`document.getElementById("trends").hidden`), "there are no trends before etcd has run")
 	p.update(func(d *status.Document) { d.Trends = lastHours() })
 	b.WaitFor(`document.getElementById("trends-title").textContent === "The last 2 h 13 min"`)
 	for _, values := range []string{"Writes3.8 msmax 34 ms", "Database2.25 GiBmax 2.25 GiB · dashed: in use, 1.50 GiB", "Backup lag360 msmax 400 ms", "Revisions363/smax 400/s"} {
 		b.WaitFor(`[...document.querySelectorAll("#series li")].some((item) => [...item.children].filter((part) => !part.matches("svg, .axis")).map((part) => part.textContent).join("") === %q)`, values)
 	}
 	b.WaitFor(`document.querySelectorAll("#series .axis time").length === 12`)
-	require.True(b.t, b.evaluate(`document.querySelectorAll("#series .limit").length === 1`), "only the log comes near its limit")
+	require.True(b.t, b.evaluate(`document.querySelectorAll("#series .limit").length === 1`), "only the WAL fsyncs are close enough to their limit to show it")
 	b.do(`{ const chart = document.querySelector("#series svg"), box = chart.getBoundingClientRect();
 		chart.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + box.width * 60 / 99 })) }`, nil)
 	b.WaitFor(`/^34 ms at .*\d\d:\d\d:\d\d$/.test(document.querySelector("#series strong").textContent)`)
 	require.True(b.t, b.evaluate(`document.querySelectorAll("#series li").length === 6 && document.querySelectorAll("#series .dashed").length === 1`))
 	require.True(b.t, b.evaluate(`[...document.querySelectorAll("#series .solid")].map((path) => path.getAttribute("d").match(/M/g).length).join() === "2,2,1,1,1,1"`),
-		"a gap where nothing was measured")
+		"there is a gap where points are missing")
 	require.False(b.t, b.evaluate(`document.getElementById("series").innerHTML.includes("NaN")`))
 	p.update(func(d *status.Document) {
 		nothing := status.Points{float32(math.NaN())}
@@ -278,22 +278,22 @@ func drawTheLastHours(b browser) {
 	b.WaitFor(`document.querySelector("#series strong").textContent === "0 B" && document.querySelectorAll("#series li").length === 1`)
 }
 
-func tellWhatHappened(b browser) {
+func testTimeline(b browser) {
 	b.open(serving())
 	b.WaitFor(`document.querySelector("#happened li").textContent.endsWith("✓ok: ready")`)
 	b.WaitForElements("#happened li.ok:nth-child(2)", "#happened li.failed:nth-child(4)", "#happened li.degraded:nth-child(5)")
 	b.waitForText("#happened li:nth-child(4)", "✗failed: sidecar: cannot ask")
 }
 
-func copyTheWayOut(b browser) {
+func testCopyCommands(b browser) {
 	d := waiting()
-	d.Reason = "the member was lost, but --recover=never; start with --recover=auto to have it back, or see etcdctl member list on another member"
+	d.Reason = "the member was lost, but --recover=never; start with --recover=auto to restore it, or see etcdctl member list on another member"
 	d.Checks = checksOf("ok", "")
-	d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "it is not promoted automatically: run etcdctl member promote 8e9e05c52164694d; etcd-wrapper status says more"}
+	d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "it is not promoted automatically: run etcdctl member promote 8e9e05c52164694d; etcd-wrapper status shows more"}
 	p := b.open(d)
-	b.WaitFor(`[...document.querySelectorAll("#reason code, #checks code")].map((way) => way.textContent).join("|") ===
+	b.WaitFor(`[...document.querySelectorAll("#reason code, #checks code")].map((command) => command.textContent).join("|") ===
 		"--recover=auto|etcdctl member list|etcdctl member promote 8e9e05c52164694d|etcd-wrapper status"`)
-	require.Equal(b.t, d.Reason, strings.ReplaceAll(b.text("#reason"), " Copy", ""), "the sentence is whole")
+	require.Equal(b.t, d.Reason, strings.ReplaceAll(b.text("#reason"), " Copy", ""), "the text of the reason is unchanged")
 	require.True(b.t, b.evaluate(`document.querySelector("#reason button").ariaLabel === "Copy --recover=auto"`))
 	b.do(`document.querySelector("#checks button").focus()`, nil)
 	p.update(func(d *status.Document) { d.Checks[1].Status = "degraded" })
@@ -307,7 +307,7 @@ func copyTheWayOut(b browser) {
 	b.WaitFor(`document.querySelector("#reason button:last-of-type").textContent === "Selected" && String(getSelection()) === "etcdctl member list"`)
 }
 
-func sayWhyItEnded(b browser) {
+func testExitReason(b browser) {
 	p := b.open(serving())
 	require.True(b.t, b.evaluate(`document.getElementById("ended").hidden`))
 	p.kill()
@@ -322,7 +322,7 @@ func sayWhyItEnded(b browser) {
 	p.update(func(d *status.Document) {
 		d.State, d.Ready, d.Reason = "Terminated", false, "everything the next start needs is on disk"
 		d.Transitions = append(slices.Clone(d.Transitions), status.Transition{At: before(0), From: "Serving", To: "Terminating", Event: "signal", Reason: "stop requested (terminated)"},
-			status.Transition{At: before(0), From: "Terminating", To: "Terminating", Reason: "etcd is closed in order"})
+			status.Transition{At: before(0), From: "Terminating", To: "Terminating", Reason: "etcd was closed cleanly"})
 	})
 	ended := "The process has ended: stop requested (terminated); everything the next start needs is on disk."
 	b.waitForText("#ended", ended)
@@ -331,7 +331,7 @@ func sayWhyItEnded(b browser) {
 	require.Equal(b.t, ended, b.text("#ended"))
 }
 
-func showRecovery(b browser) {
+func testRecovery(b browser) {
 	p := b.open(recovering())
 	b.WaitFor(`document.getElementById("state").textContent === "Recovery: restoring, 39 of 669 MiB"`)
 	b.WaitForElements(".machine[hidden]", "#recovery:not([hidden])", "#progress:not([hidden])", "#recovery-steps .current[aria-current=step]")
@@ -354,7 +354,7 @@ func showRecovery(b browser) {
 	b.WaitForElements(".machine:not([hidden])", "#recovery[hidden]")
 }
 
-func showTheMachine(b browser) {
+func testDiagramSize(b browser) {
 	p := b.open(serving())
 	height := func() (pixels float64) {
 		b.do(`document.querySelector("#diagram svg").getBoundingClientRect().height`, &pixels)
@@ -366,7 +366,7 @@ func showTheMachine(b browser) {
 	require.False(b.t, b.evaluate(`document.querySelector("#details .rows").checkVisibility()`))
 	b.Run(chromedp.Click("#state_Serving", chromedp.ByQuery))
 	b.WaitForElements(".machine:not(.small)")
-	require.Greater(b.t, height(), 400.0, "to look at it closely")
+	require.Greater(b.t, height(), 400.0, "the diagram is enlarged")
 	b.Run(chromedp.KeyEvent("\x1b"))
 	b.WaitForElements(".machine.small")
 	p.update(func(d *status.Document) { d.State = "Terminating" })
@@ -374,7 +374,7 @@ func showTheMachine(b browser) {
 	require.Greater(b.t, height(), 400.0)
 }
 
-func goBack(b browser) {
+func testRestorePoints(b browser) {
 	d := behind()
 	start := time.Date(2001, 2, 3, 4, 0, 0, 0, time.UTC)
 	d.Backup.Windows = []facts.GenerationWindow{
@@ -402,7 +402,7 @@ func goBack(b browser) {
 	b.WaitFor(`["Copied", "Selected"].includes(document.getElementById("back-copy").textContent)`)
 }
 
-func tellTimes(b browser) {
+func testTimeZone(b browser) {
 	d := serving()
 	d.Since, d.Started = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC), before(90*time.Minute)
 	b.Run(emulation.SetTimezoneOverride("Asia/Kolkata"))
@@ -415,15 +415,15 @@ func tellTimes(b browser) {
 	b.waitForText("#facts", ", 2 d ago")
 }
 
-func countByTheProcess(b browser) {
-	var wrong page.ScriptIdentifier
+func testClockSkew(b browser) {
+	var skew page.ScriptIdentifier
 	b.Run(chromedp.ActionFunc(func(ctx context.Context) (err error) {
-		wrong, err = page.AddScriptToEvaluateOnNewDocument(`{ const real = Date.now; Date.now = () => real() + 7200000 }`).Do(ctx)
+		skew, err = page.AddScriptToEvaluateOnNewDocument(`{ const real = Date.now; Date.now = () => real() + 7200000 }`).Do(ctx)
 		return err
 	}))
 	d := serving()
 	d.Since = before(210 * time.Minute)
 	b.open(d)
 	b.waitForText("#facts", "for 3 h")
-	b.Run(page.RemoveScriptToEvaluateOnNewDocument(wrong))
+	b.Run(page.RemoveScriptToEvaluateOnNewDocument(skew))
 }

@@ -8,22 +8,22 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-func lightWhatWasTaken(b browser) {
+func testVisitedTransitions(b browser) {
 	b.open(waiting())
 	b.WaitForElements("#edge_Query_Wait.visited", "#edge_Wait_Query.visited", "#edge_Query_Trigger:not(.visited)", "#state_Wait.current[aria-current=step]")
-	require.Equal(b.t, "×17", b.text("#edge_Query_Wait .badge"), "both reasons together")
-	require.Contains(b.t, b.text("#details"), "wait before the next query", "the details follow the state")
+	require.Equal(b.t, "×17", b.text("#edge_Query_Wait .badge"), "the count includes all transitions between the two states")
+	require.Contains(b.t, b.text("#details"), "wait before the next query", "the details describe the current state")
 	b.Run(chromedp.Click("#edge_Query_Wait .badge", chromedp.ByQuery))
 	b.waitForText("#details-title", "Query → Wait")
 	b.WaitFor(`[...document.querySelectorAll("#details .taken")].map((row) => row.querySelector("strong").textContent + row.querySelector(".count").textContent).join() ===
 		"replied×1,no answer×16"`)
-	require.True(b.t, b.evaluate(`document.querySelectorAll("#details .rows li:not(.taken)").length >= 2`), "one of them for the same event")
+	require.True(b.t, b.evaluate(`document.querySelectorAll("#details .rows li:not(.taken)").length >= 2`), "transitions that were not taken are listed as well")
 	require.Contains(b.t, b.text("#details .taken"), "if Failed")
 	b.Run(chromedp.Click("#close", chromedp.ByQuery))
 	b.waitForText("#details-title", "Wait")
 }
 
-func leadToTheFullPicture(b browser) {
+func testDiagramLink(b browser) {
 	b.open(serving())
 	var to string
 	b.do(`document.querySelector(".hint a").href`, &to)
@@ -31,10 +31,10 @@ func leadToTheFullPicture(b browser) {
 	b.WaitForElements("svg:root #state_Query", "svg:root #edge_Query_Wait")
 }
 
-func useTheKeyboard(b browser) {
+func testKeyboard(b browser) {
 	b.open(serving())
 	b.tabTo("state_Query", "edge_Query_Wait")
-	require.True(b.t, b.evaluate(`getComputedStyle(document.querySelector("#edge_Query_Wait .grip")).stroke !== getComputedStyle(document.querySelector("#edge_Query_Trigger .grip")).stroke`), "the focus is seen")
+	require.True(b.t, b.evaluate(`getComputedStyle(document.querySelector("#edge_Query_Wait .grip")).stroke !== getComputedStyle(document.querySelector("#edge_Query_Trigger .grip")).stroke`), "the focus is visible")
 	require.True(b.t, b.evaluate(`document.activeElement.getAttribute("role") === "button" && document.activeElement.getAttribute("aria-label") === "Query to Wait, ×25"`))
 	b.Run(chromedp.KeyEvent("\r"))
 	b.WaitFor(`document.activeElement.id === "details" && document.getElementById("details-title").textContent === "Query → Wait"`)
@@ -48,13 +48,13 @@ func useTheKeyboard(b browser) {
 	b.tabTo("timeline")
 }
 
-func fitTheScreen(b browser) {
+func testLayout(b browser) {
 	p := b.open(serving())
 	b.show(member)
 	for _, window := range []size{desk, wide, phone} {
 		b.setWindow(window, light)
 		b.WaitFor(`innerWidth === %d`, window.width)
-		require.True(b.t, b.evaluate(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", window.width)
+		require.True(b.t, b.evaluate(`document.documentElement.scrollWidth <= innerWidth`), "no horizontal scrolling at a width of %d", window.width)
 	}
 	p.update(func(d *status.Document) {
 		d.State, d.Ready, d.Reason = "StartEtcd", false, "starting etcd"
@@ -63,29 +63,29 @@ func fitTheScreen(b browser) {
 	for _, window := range []size{desk, wide, phone} {
 		b.setWindow(window, light)
 		b.WaitFor(`innerWidth === %d`, window.width)
-		require.True(b.t, b.evaluate(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", window.width)
-		require.True(b.t, b.evaluate(`document.querySelector("#diagram svg").getBoundingClientRect().bottom <= innerHeight`), "the first screen has all of it at %d", window.width)
-		require.True(b.t, b.evaluate(`document.querySelector(".node text").getBoundingClientRect().height >= 13`), "readable at %d", window.width)
+		require.True(b.t, b.evaluate(`document.documentElement.scrollWidth <= innerWidth`), "no horizontal scrolling at a width of %d", window.width)
+		require.True(b.t, b.evaluate(`document.querySelector("#diagram svg").getBoundingClientRect().bottom <= innerHeight`), "the whole diagram is on the first screen at a width of %d", window.width)
+		require.True(b.t, b.evaluate(`document.querySelector(".node text").getBoundingClientRect().height >= 13`), "the state names are large enough at a width of %d", window.width)
 		require.True(b.t, b.evaluate(`[...document.querySelectorAll(".visited .badge rect")].every((badge) => {
 			const a = badge.getBoundingClientRect();
 			return [...document.querySelectorAll(".node text")].every((text) => {
 				const b = text.getBoundingClientRect();
-				return a.right < b.left || b.right < a.left || a.bottom < b.top || b.bottom < a.top })})`), "counts cover no text at %d", window.width)
+				return a.right < b.left || b.right < a.left || a.bottom < b.top || b.bottom < a.top })})`), "counts do not overlap state names at a width of %d", window.width)
 	}
 	b.Run(chromedp.Click("#edge_Terminating_Terminated", chromedp.ByQuery))
 	b.WaitFor(`document.querySelector("#edge_Terminating_Terminated").getBoundingClientRect().bottom <= document.querySelector("#details").getBoundingClientRect().top`)
 	b.setWindow(desk, light)
 }
 
-func beLegible(b browser) {
+func testContrast(b browser) {
 	p := b.open(waiting())
-	b.contrast("with trouble")
+	b.contrast("with an error")
 	b.Run(chromedp.Click("#edge_Query_Wait .badge", chromedp.ByQuery))
 	b.WaitForElements("body.chosen")
 	b.Run(chromedp.KeyEvent("\x1b"))
 	p.update(func(d *status.Document) { *d = recovering() })
 	b.waitForText("#state", "Recovery")
-	b.contrast("with a recovery")
+	b.contrast("during a recovery")
 	p.update(func(d *status.Document) { *d = well() })
 	b.Run(chromedp.Reload()) // otherwise, the page would report a different process
 	b.waitForText("#state", "Serving")
@@ -101,10 +101,10 @@ func beLegible(b browser) {
 	b.contrast("degraded")
 	p.kill()
 	b.WaitForElements("body.lost")
-	b.contrast("grey")
+	b.contrast("without a connection")
 }
 
-// contrast requires all text to be readable.
+// contrast requires that all text is readable in both color schemes. when describes the state of the page.
 func (b browser) contrast(when string) {
 	b.t.Helper()
 	for _, preference := range []string{light, dark} {

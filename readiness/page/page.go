@@ -89,7 +89,7 @@ func document(contentType, policy, text string) http.Handler {
 		"Referrer-Policy":         "no-referrer",
 		"Cache-Control":           "no-cache",
 		"Content-Type":            contentType,
-		"ETag":                    fmt.Sprintf(`W/"%.8x"`, sha256.Sum256([]byte(policy+text))), // weak: compressed or not
+		"ETag":                    fmt.Sprintf(`W/"%.8x"`, sha256.Sum256([]byte(policy+text))), // weak, because it applies to the compressed and the uncompressed text
 	}
 	return gzhttp.GzipHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range header {

@@ -23,12 +23,12 @@ func handler() http.Handler {
 }
 
 // get requests the page. headers alternates between header names and values.
-func get(asked http.Handler, headers ...string) *httptest.ResponseRecorder {
+func get(handler http.Handler, headers ...string) *httptest.ResponseRecorder {
 	request, reply := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
-	asked.ServeHTTP(reply, request)
+	handler.ServeHTTP(reply, request)
 	return reply
 }
 
@@ -45,9 +45,9 @@ func TestPolicyAllowsOnlyThePagesOwnScriptAndStyle(t *testing.T) {
 		sum := sha256.Sum256([]byte(inline[1]))
 		require.Contains(t, policy, kind+"-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'")
 	}
-	require.NotRegexp(t, `(?i)(src|href)="(https?:)?//`, body, "no network")
-	require.NotRegexp(t, `(?i) style=| on[a-z]+="`, body, "the policy would refuse these")
-	require.NotRegexp(t, `innerHTML|outerHTML|insertAdjacentHTML|document\.write`, body, "texts are never read as HTML")
+	require.NotRegexp(t, `(?i)(src|href)="(https?:)?//`, body, "nothing is loaded from other servers")
+	require.NotRegexp(t, `(?i) style=| on[a-z]+="`, body, "the policy would block inline styles and handlers")
+	require.NotRegexp(t, `innerHTML|outerHTML|insertAdjacentHTML|document\.write`, body, "text is never interpreted as HTML")
 }
 
 func TestTextOfTheTableCannotEndItsElement(t *testing.T) {
@@ -60,14 +60,14 @@ func TestTextOfTheTableCannotEndItsElement(t *testing.T) {
 }
 
 func TestPageIsCompressedForClientsThatAcceptIt(t *testing.T) {
-	asked := handler()
-	plain := get(asked)
+	h := handler()
+	plain := get(h)
 	require.Empty(t, plain.Header().Get("Content-Encoding"))
 	for _, accept := range []string{"gzip", "br, gzip;q=0.5", "deflate,GZIP ; q=1"} {
-		zipped := get(asked, "Accept-Encoding", accept)
+		zipped := get(h, "Accept-Encoding", accept)
 		require.Equal(t, "gzip", zipped.Header().Get("Content-Encoding"), accept)
 		require.Equal(t, "Accept-Encoding", zipped.Header().Get("Vary"))
-		require.Less(t, zipped.Body.Len(), 24<<10, "a small page")
+		require.Less(t, zipped.Body.Len(), 24<<10, "the page is small")
 		require.Less(t, plain.Body.Len(), 150<<10)
 		unzip, err := gzip.NewReader(zipped.Body)
 		require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestPageIsCompressedForClientsThatAcceptIt(t *testing.T) {
 		require.Equal(t, plain.Body.String(), string(content))
 	}
 	for _, accept := range []string{"br", "gzip;q=0", "gzip; q=0.000, br", "gzippy"} {
-		require.Empty(t, get(asked, "Accept-Encoding", accept).Header().Get("Content-Encoding"), accept)
+		require.Empty(t, get(h, "Accept-Encoding", accept).Header().Get("Content-Encoding"), accept)
 	}
 }
 
@@ -89,13 +89,13 @@ func TestBrowserWithTheCurrentPageGetsNotModified(t *testing.T) {
 		require.Zero(t, again.Body.Len())
 		require.Equal(t, tag, again.Header().Get("ETag"))
 	}
-	require.Equal(t, http.StatusOK, get(page.Handler("<svg/>", "{}"), "Accept-Encoding", "gzip", "If-None-Match", tag).Code, "another page")
+	require.Equal(t, http.StatusOK, get(page.Handler("<svg/>", "{}"), "Accept-Encoding", "gzip", "If-None-Match", tag).Code, "the ETag of a different page does not match")
 }
 
-func TestPictureMayDoNothing(t *testing.T) {
+func TestDiagramPolicyForbidsEverything(t *testing.T) {
 	reply := get(page.Diagram(lifecycle.Diagram.SVG()))
 	require.Equal(t, "image/svg+xml", reply.Header().Get("Content-Type"))
 	require.True(t, strings.HasPrefix(reply.Header().Get("Content-Security-Policy"), "default-src 'none'"))
 	require.Equal(t, lifecycle.Diagram.SVG(), reply.Body.String())
-	require.NotContains(t, reply.Body.String(), " style=", "the policy would refuse it")
+	require.NotContains(t, reply.Body.String(), " style=", "the policy would block inline styles")
 }

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// cluster makes a document describe a member of a three-member cluster with an owner.
+// cluster changes a document so that it describes a member of a three-member cluster, whose backups have an owner.
 func cluster(d status.Document) status.Document {
 	d.Pod, d.MemberID, d.Standalone, d.SidecarStatus, d.Certificates, d.LastError = "etcd-main-0", "8e9e05c52164694d", true, "", nil, nil
 	d.Member = state.Member{
@@ -31,9 +31,9 @@ func cluster(d status.Document) status.Document {
 	return d
 }
 
-// healthy makes a document describe an upgraded member without any problems. The README shows it.
+// healthy changes a document so that it describes a member without any problems. The README contains its screenshot.
 func healthy(d *status.Document) {
-	d.LastExit, d.Validation = "terminated", &status.Validation{Mode: "sanity", Reason: "the last run was stopped in order"}
+	d.LastExit, d.Validation = "terminated", &status.Validation{Mode: "sanity", Reason: "the last run was stopped cleanly"}
 	d.Transitions = slices.DeleteFunc(d.Transitions, func(t status.Transition) bool { return t.Count == 3 })
 	d.Timeline = slices.DeleteFunc(d.Timeline, func(e status.TimelineEvent) bool { return e.Kind == "problem" })
 	d.Timeline[0] = status.TimelineEvent{At: d.Timeline[0].At, Kind: "start", Health: "ok", Message: "the process started"}
@@ -48,7 +48,7 @@ func healthy(d *status.Document) {
 	d.Trends = t
 }
 
-// states returns the documents for the ten screenshots.
+// states returns the documents for the screenshots by name.
 func states() map[string]status.Document {
 	with := func(d status.Document, change func(*status.Document)) status.Document {
 		d = cluster(d)
@@ -74,19 +74,19 @@ func states() map[string]status.Document {
 		"recovery": with(recovering(), closed),
 		"refused": with(recovering(), func(d *status.Document) {
 			closed(d)
-			d.Recovery = &status.Recovery{State: "Refused", Since: before(time.Minute), Reason: "the data in the store belong to another cluster; start once with --adopt=k7 to take the store over"}
+			d.Recovery = &status.Recovery{State: "Refused", Since: before(time.Minute), Reason: "the data in the store belongs to another cluster; start once with --adopt=k7 to adopt the store"}
 			d.Reason = d.Recovery.Reason
 		}),
 		"defragmentation": cluster(defragmenting()),
 		"terminated": with(well(), func(d *status.Document) {
-			d.State, d.Ready, d.Reason = "Terminated", false, "all that the next start needs is on the disk"
+			d.State, d.Ready, d.Reason = "Terminated", false, "everything the next start needs is on disk"
 			d.Peers = nil
 		}),
 	}
 }
 
-// In all states, window sizes and color schemes, the page must not overflow and all text must be readable, even after
-// the process has exited.
+// In all states, at the sizes of desktops and phones and in both color schemes, the page must not scroll
+// horizontally, and all text must be readable.
 func TestInABrowser_thePageInEveryState(t *testing.T) {
 	shared := newBrowser(t)
 	for name, d := range states() {
@@ -100,17 +100,17 @@ func TestInABrowser_thePageInEveryState(t *testing.T) {
 			}
 			b.screenshot(name)
 			b.setWindow(desk, light)
-			require.True(t, b.evaluate(`new Set([...document.querySelectorAll("#tiles > li")].map((tile) => tile.offsetHeight)).size === 1`), "tiles of one height")
+			require.True(t, b.evaluate(`new Set([...document.querySelectorAll("#tiles > li")].map((tile) => tile.offsetHeight)).size === 1`), "all tiles have the same height")
 			for _, window := range []size{desk, phone} {
 				for _, theme := range []string{light, dark} {
 					b.setWindow(window, theme)
 					b.WaitFor(`innerWidth === %d`, window.width)
-					require.True(t, b.evaluate(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", window.width)
-					require.Empty(t, b.unreadableText(), theme)
+					require.True(t, b.evaluate(`document.documentElement.scrollWidth <= innerWidth`), "no horizontal scrolling at a width of %d", window.width)
+					require.Empty(t, b.unreadableText(), "text with low contrast in the %s color scheme", theme)
 				}
 			}
 			require.NotRegexp(t, `undefined|null|NaN`, b.text("main"))
-			require.Empty(t, repeated(b), "a sentence that stands twice on the first screen")
+			require.Empty(t, repeated(b), "long texts that appear more than once")
 		})
 	}
 }

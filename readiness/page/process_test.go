@@ -20,15 +20,15 @@ type process struct {
 	t       *testing.T
 	address string
 	server  *http.Server
-	end     context.CancelFunc
+	end     context.CancelFunc // ends open streams
 
 	mu      sync.Mutex
-	now     status.Document
+	current status.Document
 	changed chan struct{}
 }
 
 func newProcess(t *testing.T, first status.Document) *process {
-	p := &process{t: t, address: "127.0.0.1:0", now: first, changed: make(chan struct{})}
+	p := &process{t: t, address: "127.0.0.1:0", current: first, changed: make(chan struct{})}
 	p.start()
 	t.Cleanup(func() { p.kill() })
 	return p
@@ -53,7 +53,7 @@ func (p *process) start() {
 	go p.server.Serve(listener)
 }
 
-// kill breaks every connection.
+// kill closes the server and all connections.
 func (p *process) kill() {
 	p.server.Close()
 	p.end()
@@ -62,8 +62,8 @@ func (p *process) kill() {
 func (p *process) document() status.Document {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.now.Headline = status.HeadlineOf(p.now)
-	return p.now
+	p.current.Headline = status.HeadlineOf(p.current)
+	return p.current
 }
 
 func (p *process) change() <-chan struct{} {
@@ -72,12 +72,12 @@ func (p *process) change() <-chan struct{} {
 	return p.changed
 }
 
-// update changes the document.
-func (p *process) update(how func(*status.Document)) {
+// update changes the document and notifies the page.
+func (p *process) update(change func(*status.Document)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.now.Checks = slices.Clone(p.now.Checks) // copied because the previous document may still be in use
-	how(&p.now)
+	p.current.Checks = slices.Clone(p.current.Checks) // copied because the previous document may still be in use
+	change(&p.current)
 	close(p.changed)
 	p.changed = make(chan struct{})
 }

@@ -11,12 +11,12 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Documents for the tests. All times are relative to when the function is called.
-
+// before returns the time that was d ago.
 func before(d time.Duration) time.Time { return time.Now().Add(-d) }
 
 var versions = status.Versions{Wrapper: "v0.4.0", Etcd: "3.6.16", Go: "go1.26.0"}
 
+// checksOf returns checks that all have the same status and reason.
 func checksOf(word, reason string) []status.Check {
 	var all []status.Check
 	for _, name := range []string{"quorum", "not_learner", "no_corrupt_alarm", "client_listener", "space", "data_version"} {
@@ -25,7 +25,7 @@ func checksOf(word, reason string) []status.Check {
 	return all
 }
 
-// waiting is a wrapper whose sidecar has failed and no longer responds.
+// waiting returns the document of a wrapper whose sidecar reported a failed validation and then stopped responding.
 func waiting() status.Document {
 	refused := "cannot ask the sidecar for the status of the initialization: dial tcp 127.0.0.1:8080: connect: connection refused"
 	return status.Document{
@@ -50,7 +50,7 @@ func waiting() status.Document {
 	}
 }
 
-// serving is a wrapper that serves clients after a sidecar outage and a full validation.
+// serving returns the document of a wrapper that serves clients after a sidecar outage and a full validation.
 func serving() status.Document {
 	step := func(
 		ago time.Duration, from statemachine.State, event statemachine.Event, guard statemachine.Guard, to statemachine.State, reason string, times int, after float64,
@@ -118,7 +118,7 @@ func lastHours() *status.Trends {
 	return t
 }
 
-// recovering is a wrapper that is restoring data from the store.
+// recovering returns the document of a wrapper that is restoring data from the store.
 func recovering() status.Document {
 	d := waiting()
 	d.Reason, d.SidecarStatus, d.LastError, d.Standalone = "recovery has been restoring since 2026-11-22T12:00:00Z: there is room", "", nil, true
@@ -128,7 +128,7 @@ func recovering() status.Document {
 	return d
 }
 
-// defragmenting is a wrapper whose database is blocked by a defragmentation.
+// defragmenting returns the document of a wrapper whose database is blocked by a defragmentation.
 func defragmenting() status.Document {
 	d := serving()
 	d.Maintenance = &state.Maintenance{
@@ -139,12 +139,12 @@ func defragmenting() status.Document {
 	return d
 }
 
-// behind is a wrapper whose store is unreachable.
+// behind returns the document of a wrapper whose store is unreachable.
 func behind() status.Document {
 	d := serving()
 	d.Timeline = append(d.Timeline,
-		status.TimelineEvent{At: before(100 * time.Second), Kind: "full_snapshot", Health: "ok", Message: "full snapshot of revision 40100: schedule"},
-		status.TimelineEvent{At: before(90 * time.Second), Kind: "restore_test", Health: "ok", Message: "restore test of revision 40100 passed"},
+		status.TimelineEvent{At: before(100 * time.Second), Kind: "full_snapshot", Health: "ok", Message: "full snapshot at revision 40100: schedule"},
+		status.TimelineEvent{At: before(90 * time.Second), Kind: "restore_test", Health: "ok", Message: "restore test at revision 40100 passed"},
 		status.TimelineEvent{At: before(42 * time.Second), Kind: "problem", Health: "degraded", Message: "backups: s3://backups/main: store unavailable: connection refused"})
 	d.Backup = &facts.Backups{
 		Store: "s3://backups/main", Role: "writer", Revision: 41200, LagRevisions: 312, LagSeconds: 42, SpoolBytes: 5 << 20, SpoolLimit: 1 << 30,
@@ -168,7 +168,7 @@ func behind() status.Document {
 	return d
 }
 
-// well is a wrapper whose store contains all revisions.
+// well returns the document of a wrapper whose store contains all revisions.
 func well() status.Document {
 	d := behind()
 	kept := *d.Backup

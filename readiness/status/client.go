@@ -26,13 +26,13 @@ const (
 	maxDocument    = 4 << 20         // bytes
 )
 
-// ErrNoAnswer reports that the wrapper does not respond.
+// ErrNoAnswer means that the wrapper has not responded.
 var ErrNoAnswer = errors.New("no answer")
 
 // A Client sends requests to one wrapper.
 type Client struct {
 	address string // scheme, host and port
-	name    string // describes the wrapper in errors
+	name    string // name of the wrapper in error messages
 	timeout time.Duration
 	http    *http.Client
 }
@@ -153,7 +153,7 @@ func (c *Client) Defragment(ctx context.Context) error {
 	}
 }
 
-// open requests the document.
+// open requests the document, or with the query "?watch" a stream of documents. The caller must close the body.
 func (c *Client) open(ctx context.Context, query string) (*http.Response, error) {
 	reply, err := c.Send(ctx, http.MethodGet, "/lifecycle"+query)
 	if err != nil || reply.StatusCode == http.StatusOK {

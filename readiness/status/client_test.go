@@ -22,16 +22,16 @@ func TestClientReadsTheDocument(t *testing.T) {
 	require.Equal(t, "Query", document.State)
 }
 
-func TestClientReportsThatNoWrapperAnswers(t *testing.T) {
+func TestClientReportsMissingWrapper(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	_, err := status.NewClient(portOf(server)).Fetch(t.Context())
 	require.ErrorContains(t, err, "HTTP status 404: another program (such as etcd or the sidecar)")
-	_, err = status.NewClient(1).Fetch(t.Context()) // tcpmux, which is unused
+	_, err = status.NewClient(1).Fetch(t.Context()) // no program listens on port 1
 	require.ErrorIs(t, err, status.ErrNoAnswer)
 }
 
-// The client must stop reading an endless response, because another program may be listening on the port.
+// The client must stop reading an endless response, which another program that listens on the port might send.
 func TestClientStopsReadingAnEndlessDocument(t *testing.T) {
 	sent := make(chan int, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -27,12 +27,12 @@ type Document struct {
 	Reason           string             `json:"reason"`               // why the state was entered
 	Ready            bool               `json:"ready"`                // result of /readyz
 	ReadySince       time.Time          `json:"ready_since"`          // when Ready last changed
-	Attempt          int                `json:"attempt"`              // how many times in a row the state was entered for the same reason
+	Attempt          int                `json:"attempt"`              // number of times that the last transition was taken in this phase
 	NextRetry        time.Time          `json:"next_retry,omitzero"`  // when the state's timer fires, if it has one
 	LastError        *Error             `json:"last_error,omitempty"` // last error; Ended is set once it is resolved
 	Validation       *Validation        `json:"validation,omitempty"` // absent until an initialization is requested
 	SidecarStatus    string             `json:"sidecar_status,omitempty"`
-	Standalone       bool               `json:"standalone,omitempty"` // there is no sidecar
+	Standalone       bool               `json:"standalone,omitempty"` // whether the wrapper runs without a sidecar
 	Pod              string             `json:"pod"`                  // name of the pod or the host
 	MemberID         string             `json:"member_id,omitempty"`  // etcd member ID in hexadecimal; absent until etcd is ready
 	state.Member                        // set once etcd has been started
@@ -74,8 +74,8 @@ func ExitClasses() []string {
 // An Error is an error that occurred in the current run.
 type Error struct {
 	At    time.Time `json:"at"`             // time of the last occurrence
-	Since time.Time `json:"since"`          // time of the first consecutive occurrence
-	Count int       `json:"count"`          // number of consecutive occurrences
+	Since time.Time `json:"since"`          // time of the first occurrence since the error last ended or changed
+	Count int       `json:"count"`          // number of occurrences since then
 	Ended time.Time `json:"ended,omitzero"` // when the error was resolved; absent if it persists
 	// Class is one of volume, sidecar, validation, configuration, certificate, timeout, server, record, etcd, crash.
 	Class   string `json:"class"`
@@ -84,8 +84,8 @@ type Error struct {
 
 // A Validation describes how the data directory was validated in this run.
 type Validation struct {
-	Mode   string `json:"mode"` // sanity or full
-	Reason string `json:"reason"`
+	Mode   string `json:"mode"`   // sanity or full
+	Reason string `json:"reason"` // reason for the mode
 }
 
 // Versions contains the versions of the wrapper, etcd and Go.
@@ -102,8 +102,8 @@ type Check struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// CommonReason returns the reason if all checks fail for the same reason, and "" otherwise. This is the case while
-// etcd is not running, and from the start of etcd until the first check.
+// CommonReason returns the reason that all checks share if all of them have failed, and "" if a check has not failed
+// or the reasons differ. All checks share a reason only while etcd is not being checked.
 func CommonReason(checks []Check) string {
 	differs := func(c Check) bool { return c.Status != HealthFailed || c.Reason != checks[0].Reason }
 	if len(checks) < 2 || slices.ContainsFunc(checks, differs) {
@@ -126,7 +126,7 @@ const expiryWarning = 72 * time.Hour
 // IsExpiring reports whether the certificate has expired or will expire within 72 hours.
 func (c Certificate) IsExpiring(now time.Time) bool { return c.NotAfter.Sub(now) <= expiryWarning }
 
-// A Transition is a transition of the lifecycle, or a change of readiness.
+// A Transition is a transition of the lifecycle, or a readiness change.
 type Transition = statemachine.Transition
 
 // A TransitionCount counts transitions with the same states, event and guard.
@@ -140,11 +140,11 @@ type Recovery struct {
 	Loss             string    `json:"loss,omitempty"`              // what is restored and what is lost; empty if nothing is restored
 	RestoredBytes    int64     `json:"restored_bytes,omitempty"`    // bytes restored so far
 	TotalBytes       int64     `json:"total_bytes,omitempty"`       // an estimate
-	BytesPerSecond   float64   `json:"bytes_per_second,omitempty"`  // bytes per second
+	BytesPerSecond   float64   `json:"bytes_per_second,omitempty"`  // speed of the restore
 	RemainingSeconds float64   `json:"remaining_seconds,omitempty"` // an estimate
 }
 
-// Trends are time series of the same length, oldest point first.
+// Trends contains time series of the same length, oldest point first.
 type Trends struct {
 	Interval  float64   `json:"interval"`           // seconds between points; increases over time
 	Until     time.Time `json:"until"`              // time of the last point
@@ -157,7 +157,7 @@ type Trends struct {
 	Revisions Points    `json:"revisions_per_second"`
 }
 
-// Points are the values in a time series. A missing value is NaN, which is encoded as null in JSON.
+// Points contains the values of a time series. A missing value is NaN, which is encoded as null in JSON.
 type Points []float32
 
 // digits is the number of significant digits of points in JSON.
@@ -199,5 +199,5 @@ type TimelineEvent struct {
 	At      time.Time `json:"at"`
 	Kind    string    `json:"kind"`    // one of start, readiness, leader, full_snapshot, restore_test, defragmentation, alarm, problem, recovery, restore
 	Health  string    `json:"health"`  // health after the event: ok, degraded or failed
-	Message string    `json:"message"` // a clause
+	Message string    `json:"message"` // what happened
 }

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// fields returns the types of a struct's fields by JSON name.
+// fields returns the types of a struct's fields by JSON name. It looks through pointers and slices.
 func fields(of reflect.Type) map[string]reflect.Type {
 	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
 		of = of.Elem()
@@ -34,16 +34,16 @@ func TestEveryFieldOfTheDocumentIsDocumented(t *testing.T) {
 	document := fields(reflect.TypeFor[status.Document]())
 	for name, kind := range document {
 		row := docs.Find(rows, name)
-		if !assert.NotNil(t, row, "put %s into the table of fields of README.md or docs/*.md", name) {
+		if !assert.NotNil(t, row, "add %s to the table of fields in README.md or docs/*.md", name) {
 			continue
 		}
 		for inner := range fields(kind) {
-			assert.Contains(t, docs.Quoted(row[1]), inner, "name it in the row of %s", name)
+			assert.Contains(t, docs.Quoted(row[1]), inner, "add the field to the row of %s", name)
 		}
 	}
 	for _, name := range docs.Named(rows) {
 		_, exists := document[name]
-		assert.True(t, exists, "the documentation's %s is no field: take it out, or name it as it is", name)
+		assert.True(t, exists, "%s is documented but is not a field: remove or rename it", name)
 	}
 }
 

@@ -24,7 +24,7 @@ type Headline struct {
 type Condition struct {
 	Subject string `json:"subject"` // name of a check, "backups", "database" and so on
 	Health  string `json:"health"`  // degraded, or failed if clients or data are affected
-	Message string `json:"message"` // a clause
+	Message string `json:"message"` // description of the problem, without the subject
 	Runbook string `json:"runbook"` // documentation page and heading
 	Command string `json:"command"` // command to run first
 }
@@ -95,10 +95,10 @@ func pending(d Document) string {
 	return ""
 }
 
-// A RecoveryStep is a recovery state that takes time.
+// A RecoveryStep is a recovery state in which a recovery can stay for a while.
 type RecoveryStep struct {
 	State string `json:"state"`
-	Doing string `json:"doing"`
+	Doing string `json:"doing"` // description for users
 }
 
 // RecoverySteps lists all steps in order. A recovery may skip some.
@@ -184,7 +184,7 @@ func conditions(d Document) (all []Condition) {
 	if d.State == "Terminating" && d.Backup != nil && d.Backup.RunningFullSnapshot != nil {
 		add(newCondition("stop", HealthDegraded, "waiting for a full snapshot"+sent(d.Backup.RunningFullSnapshot)))
 	}
-	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // set only after etcd has been stopped
+	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // the remaining writes are uploaded after the lifecycle has ended
 		add(newCondition("stop", HealthDegraded, "waiting for all acknowledged writes to be stored"))
 	}
 	add(backupConditions(d.Backup)...)
@@ -245,7 +245,7 @@ func quotaUsed(m state.Member) string {
 	return fmt.Sprintf("%d%% of the quota is used; %s: compact, delete keys or raise quota-backend-bytes", 100*m.DBSize/m.Quota, consequence)
 }
 
-// maxLag is the backup lag above which there is a condition even without an error. The alert uses the same limit.
+// maxLag is the backup lag above which the backups are degraded even without an error. The alert uses the same limit.
 const maxLag = 5 * time.Minute
 
 // backupConditions returns the condition for the backups, if any: a failed restore test, an error or a long lag.

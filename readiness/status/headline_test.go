@@ -35,12 +35,12 @@ func TestHeadlineNamesEveryCondition(t *testing.T) {
 		},
 		{status.Document{State: "Wait", Checks: []status.Check{noLeader}}, "Wait, not ready"},
 		{
-			status.Document{State: "Wait", LastError: &status.Error{Message: "no usable response from the sidecar: connection refused; see that it runs"}},
+			status.Document{State: "Wait", LastError: &status.Error{Message: "no usable response from the sidecar: connection refused; check that it is running"}},
 			"Wait, not ready: no usable response from the sidecar",
 		},
 		{
-			status.Document{State: "Wait", LastError: &status.Error{Message: "the initialization failed and is tried again; look at the log of the backup-restore container"}},
-			"Wait, not ready: the initialization failed and is tried again",
+			status.Document{State: "Wait", LastError: &status.Error{Message: "the initialization failed and is being retried; check the log of the backup-restore container"}},
+			"Wait, not ready: the initialization failed and is being retried",
 		},
 		{
 			status.Document{State: "StartEtcd", Certificates: []status.Certificate{
@@ -61,16 +61,16 @@ func TestHeadlineNamesEveryCondition(t *testing.T) {
 		},
 		{
 			status.Document{State: "Serving", Ready: true, ConfigWarnings: []string{
-				"member-name-prefix is no key that etcd knows; it is ignored", "quota-backend-byte (did you mean quota-backend-bytes?) is no key that etcd knows; it is ignored",
+				"member-name-prefix is not an etcd setting; it is ignored", "quota-backend-byte (did you mean quota-backend-bytes?) is not an etcd setting; it is ignored",
 			}},
-			"Serving, degraded: configuration: quota-backend-byte (did you mean quota-backend-bytes?) is no key that etcd knows; it is ignored",
+			"Serving, degraded: configuration: quota-backend-byte (did you mean quota-backend-bytes?) is not an etcd setting; it is ignored",
 		},
 		{status.Document{State: "FetchConfig", LastError: &status.Error{Message: "no usable response", Ended: time.Now()}}, "FetchConfig, not ready"},
 		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LagSeconds: 200}}, "Serving, ready"},
 		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LagSeconds: 301}}, "Serving, degraded: backups: 5 min behind"},
 		{
-			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{Problem: &facts.Problem{Message: "nothing is deleted"}}},
-			"Serving, degraded: backups: nothing is deleted",
+			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{Problem: &facts.Problem{Message: "expired backups cannot be deleted"}}},
+			"Serving, degraded: backups: expired backups cannot be deleted",
 		},
 		{
 			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LastVerification: &facts.Verification{Reason: "the hash differs"}}},
@@ -106,12 +106,12 @@ func TestHeadlineNamesEveryCondition(t *testing.T) {
 			"Recovery: restoring, 39 of 669 MiB, not ready",
 		},
 		{
-			status.Document{State: "Wait", Recovery: &status.Recovery{State: "AskPeers", Reason: "a quorum of the other members is waited for: of 3 voting members only m0 runs; start them"}},
-			"Recovery: querying the other members, not ready: a quorum of the other members is waited for: of 3 voting members only m0 runs",
+			status.Document{State: "Wait", Recovery: &status.Recovery{State: "AskPeers", Reason: "waiting for a quorum: of 3 voting members, only m0 is running; start the others"}},
+			"Recovery: querying the other members, not ready: waiting for a quorum: of 3 voting members, only m0 is running",
 		},
 		{
-			status.Document{State: "Wait", Recovery: &status.Recovery{State: "Refused", Reason: "the data are another cluster's; look at the store"}},
-			"Recovery: refused, not ready: the data are another cluster's",
+			status.Document{State: "Wait", Recovery: &status.Recovery{State: "Refused", Reason: "the data belongs to another cluster; check the store"}},
+			"Recovery: refused, not ready: the data belongs to another cluster",
 		},
 		{status.Document{State: "Query", Recovery: &status.Recovery{State: "AskStore"}}, "Recovery: reading the store, not ready"},
 		{status.Document{State: "Serving", Ready: true, Recovery: &status.Recovery{State: "Ready"}}, "Serving, ready"},
@@ -135,7 +135,7 @@ func TestEveryStepOfRecoveryIsDescribed(t *testing.T) {
 			continue
 		}
 		headline := status.HeadlineOf(status.Document{State: "Wait", Recovery: &status.Recovery{State: string(row.To)}})
-		assert.Regexp(t, "^Recovery: ", headline.Phase, "%s is missing in RecoverySteps", row.To)
+		assert.Regexp(t, "^Recovery: ", headline.Phase, "add %s to RecoverySteps", row.To)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestConditionsLinkToExistingHeadings(t *testing.T) {
 		for _, line := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
 			headings = append(headings, strings.ReplaceAll(regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(line[1]), ""), " ", "-"))
 		}
-		assert.Contains(t, headings, heading, "%s has no such heading", file)
+		assert.Contains(t, headings, heading, "%s does not contain this heading", file)
 		assert.Regexp(t, "^etcd-wrapper ", c.Command)
 	}
 }
@@ -172,7 +172,7 @@ func TestRefusedWritesAreAFailedCondition(t *testing.T) {
 		"degraded": {State: "Serving", Ready: true, Checks: []status.Check{{Name: "volume", Status: "degraded"}}},
 	} {
 		h := status.HeadlineOf(d)
-		assert.Equal(t, "degraded", h.Health, "the member is ready")
+		assert.Equal(t, "degraded", h.Health, "a ready member is at most degraded")
 		assert.Equal(t, health, h.Conditions[0].Health)
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The client must time out if the process is suspended or starved of CPU, and therefore accepts connections without
-// responding.
+// If the process is suspended or starved of CPU, connections are accepted but get no response, so the client must time
+// out.
 func TestClientTimesOutOnASilentServer(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func TestFetchAllRequestsOtherMembersOnly(t *testing.T) {
 	known := Document{MemberID: "a", Pod: "etcd-main-0", Member: state.Member{Peers: []state.Peer{
 		{ID: "a", Name: "etcd-main-0"},
 		{ID: "b", Name: "etcd-main-1", URLs: []string{"https://127.0.0.1:2380"}},
-		{ID: "c", URLs: []string{"https://nobody.invalid:2380"}},
+		{ID: "c", URLs: []string{"https://unreachable.invalid:2380"}},
 		{ID: "d"},
 	}}}
 	answers := FetchAll(t.Context(), known, uint16(port), &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12})
@@ -62,11 +62,11 @@ func TestFetchAllRequestsOtherMembersOnly(t *testing.T) {
 	assert.Equal(t, "the member has no peer URL", answers[3].Error)
 
 	answers = FetchAll(t.Context(), known, uint16(port), &tls.Config{MinVersion: tls.VersionTLS12})
-	assert.Contains(t, answers[1].Error, "certificate", "the authority is not trusted")
+	assert.Contains(t, answers[1].Error, "certificate", "the server's CA is not trusted")
 }
 
 // A response must be rejected if the address belongs to another member, another pod or another program.
-func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
+func TestResponseFromWrongProcessIsRejected(t *testing.T) {
 	var answer Document
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(answer) }))
 	defer server.Close()
@@ -81,13 +81,13 @@ func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
 		answer Document
 		err    string // empty if the response is accepted
 	}{
-		"the member":                       {Document{MemberID: "b", Ready: true, Member: state.Member{ClusterID: "c1"}}, ""},
-		"the member, whose cluster starts": {Document{MemberID: "b", State: "StartEtcd"}, ""},
-		"a member that is starting":        {Document{State: "Query"}, ""},
-		"this member":                      {Document{MemberID: "a", Pod: "etcd-0", Ready: true, Member: state.Member{ClusterID: "c1"}}, "is from member a of cluster c1 (etcd-0): this member"},
-		"another cluster's":                {Document{MemberID: "b", Ready: true, Member: state.Member{ClusterID: "c2"}}, "of cluster c2"},
-		"another program":                  {Document{}, "has no member ID"},
-		"ready without an ID":              {Document{State: "Serving", Ready: true}, "has no member ID"},
+		"the expected member":                       {Document{MemberID: "b", Ready: true, Member: state.Member{ClusterID: "c1"}}, ""},
+		"the expected member, without a cluster ID": {Document{MemberID: "b", State: "StartEtcd"}, ""},
+		"a member that is starting":                 {Document{State: "Query"}, ""},
+		"this member":                               {Document{MemberID: "a", Pod: "etcd-0", Ready: true, Member: state.Member{ClusterID: "c1"}}, "is from member a of cluster c1 (etcd-0): this member"},
+		"a member of another cluster":               {Document{MemberID: "b", Ready: true, Member: state.Member{ClusterID: "c2"}}, "of cluster c2"},
+		"another program":                           {Document{}, "has no member ID"},
+		"ready without an ID":                       {Document{State: "Serving", Ready: true}, "has no member ID"},
 	} {
 		answer = c.answer
 		got := FetchAll(t.Context(), known, uint16(port), nil)[1]
@@ -100,9 +100,8 @@ func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
 	}
 }
 
-// If a machine is lost, packets to it are silently dropped, so FetchAll must not draw any conclusions about the
-// member.
-func TestFetchAll_claimsNothingAboutAMemberThatCannotBeReached(t *testing.T) {
+// If a machine is lost, packets to it are dropped silently. The error must then not claim that a process is listening.
+func TestFetchAll_unreachableMember(t *testing.T) {
 	expired, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	known := Document{MemberID: "a", Member: state.Member{Peers: []state.Peer{{ID: "b", URLs: []string{"http://127.0.0.1:2380"}}}}}

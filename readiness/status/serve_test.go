@@ -22,38 +22,40 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-const patience = 10 * time.Second
+// waitTimeout is the timeout for each wait in these tests.
+const waitTimeout = 10 * time.Second
 
 // A fakeRun is a Source whose document is set by the test.
 type fakeRun struct {
 	mu      sync.Mutex
-	now     status.Document
+	current status.Document
 	changed chan struct{}
 }
 
 func newFakeRun() *fakeRun {
-	return &fakeRun{now: status.Document{State: "Query"}, changed: make(chan struct{})}
+	return &fakeRun{current: status.Document{State: "Query"}, changed: make(chan struct{})}
 }
 
-func (t *fakeRun) source() status.Source {
+func (r *fakeRun) source() status.Source {
 	return status.Source{
-		Document: func() status.Document { t.mu.Lock(); defer t.mu.Unlock(); return t.now },
-		Changed:  func() <-chan struct{} { t.mu.Lock(); defer t.mu.Unlock(); return t.changed },
+		Document: func() status.Document { r.mu.Lock(); defer r.mu.Unlock(); return r.current },
+		Changed:  func() <-chan struct{} { r.mu.Lock(); defer r.mu.Unlock(); return r.changed },
 	}
 }
 
-func (t *fakeRun) enter(state string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	close(t.changed)
-	t.now.State, t.changed = state, make(chan struct{})
+// enter changes the state and notifies subscribers.
+func (r *fakeRun) enter(state string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.changed)
+	r.current.State, r.changed = state, make(chan struct{})
 }
 
-// check changes a check without notifying subscribers.
-func (t *fakeRun) check(verdict string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.now.Checks = []status.Check{{Name: "quorum", Status: verdict}}
+// check changes the quorum check without notifying subscribers.
+func (r *fakeRun) check(verdict string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.current.Checks = []status.Check{{Name: "quorum", Status: verdict}}
 }
 
 // client opens a new connection for each request, because a reused connection could belong to the server of another
@@ -81,7 +83,7 @@ type events struct {
 }
 
 func watch(t *testing.T, address string) *events {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	t.Cleanup(cancel)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"?watch", nil)
 	require.NoError(t, err)
@@ -92,9 +94,10 @@ func watch(t *testing.T, address string) *events {
 	return &events{t, bufio.NewScanner(reply.Body)}
 }
 
+// next returns the document of the next event, or false at the end of the stream.
 func (e *events) next() (document status.Document, ok bool) {
 	for e.lines.Scan() {
-		if data, is := strings.CutPrefix(e.lines.Text(), "data: "); is {
+		if data, found := strings.CutPrefix(e.lines.Text(), "data: "); found {
 			require.NoError(e.t, json.Unmarshal([]byte(data), &document))
 			return document, true
 		}
@@ -142,25 +145,25 @@ func TestStreamSendsTheLastChangeAndEndsWithTheServer(t *testing.T) {
 // streamFrom opens a stream from a loopback address and returns the HTTP status of the response.
 func streamFrom(t *testing.T, from, address string) int {
 	t.Helper()
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: patience}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: waitTimeout}
 	transport := &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}
 	reply, err := (&http.Client{Transport: transport}).Get(address + "?watch")
 	if err != nil && strings.Contains(err.Error(), "cannot assign requested address") {
-		t.Skip("this system has one address of loopback only")
+		t.Skip("this system has only one loopback address")
 	}
 	require.NoError(t, err)
 	t.Cleanup(func() { reply.Body.Close() })
 	return reply.StatusCode
 }
 
-// A listener is a client that only receives data.
-type listener struct{ httptest.ResponseRecorder }
+// A recorder is a response writer that accepts write deadlines.
+type recorder struct{ httptest.ResponseRecorder }
 
-func (*listener) SetWriteDeadline(time.Time) error { return nil }
+func (*recorder) SetWriteDeadline(time.Time) error { return nil }
 
 func TestStreamHasHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := &listener{*httptest.NewRecorder()}
+		client := &recorder{*httptest.NewRecorder()}
 		request := httptest.NewRequest("GET", "/lifecycle?watch", nil)
 		built := 0
 		source := newFakeRun().source()
@@ -168,23 +171,23 @@ func TestStreamHasHeartbeats(t *testing.T) {
 		source.Document = func() status.Document { built++; return document() }
 		handler := status.Handler(source)
 		time.Sleep(time.Minute)
-		require.Zero(t, built, "nothing is built while no client reads")
+		require.Zero(t, built, "no documents are built without a client")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		handler.ServeHTTP(client, request.WithContext(ctx))
 		require.Equal(t, 1, strings.Count(client.Body.String(), "data: "), "an unchanged document is sent once")
 		beats := strings.Count(client.Body.String(), ": heartbeat\n\n")
-		require.GreaterOrEqual(t, beats, 10, "the page waits 12 s for one")
+		require.GreaterOrEqual(t, beats, 10, "there must be a heartbeat at least every 6 s, because the page times out after 12 s")
 	})
 }
 
-// For a small change, the server must not transmit the whole document to each open page.
-func TestStream_costsLittleMoreThanItsChanges(t *testing.T) {
+// A small change must not make the server send the whole document to each client.
+func TestStream_compressesUnchangedParts(t *testing.T) {
 	run := newFakeRun()
 	for i := range 90 {
-		run.now.Timeline = append(run.now.Timeline, status.TimelineEvent{Kind: "problem", Message: fmt.Sprint("event ", i)})
+		run.current.Timeline = append(run.current.Timeline, status.TimelineEvent{Kind: "problem", Message: fmt.Sprint("event ", i)})
 	}
-	document, err := json.Marshal(run.now)
+	document, err := json.Marshal(run.current)
 	require.NoError(t, err)
 	address, end := serve(t, run)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"?watch", nil)
@@ -205,7 +208,7 @@ func TestStream_costsLittleMoreThanItsChanges(t *testing.T) {
 	next, ok := stream.next()
 	require.True(t, ok)
 	require.Equal(t, "Wait", next.State)
-	require.Less(t, compressed.bytes-first, len(document)/20, "of %d bytes", len(document))
+	require.Less(t, compressed.bytes-first, len(document)/20, "size of the change; the document has %d bytes", len(document))
 	end()
 }
 
@@ -228,17 +231,17 @@ func TestStreamsAreBounded(t *testing.T) {
 			require.Equal(t, http.StatusOK, streamFrom(t, fmt.Sprintf("127.0.0.%d", 2+other), address))
 		}
 		if other == 0 {
-			require.Equal(t, http.StatusServiceUnavailable, streamFrom(t, "127.0.0.2", address), "one client leaves streams to others")
+			require.Equal(t, http.StatusServiceUnavailable, streamFrom(t, "127.0.0.2", address), "one client cannot open all streams")
 		}
 	}
 	require.Equal(t, http.StatusServiceUnavailable, streamFrom(t, "127.0.0.9", address))
 	reply, err := client.Get(address)
 	require.NoError(t, err)
 	defer reply.Body.Close()
-	require.Equal(t, http.StatusOK, reply.StatusCode, "the document itself is always there")
+	require.Equal(t, http.StatusOK, reply.StatusCode, "the limit does not apply to single documents")
 }
 
-func TestEndedStreamMakesRoom(t *testing.T) {
+func TestEndedStreamDoesNotCount(t *testing.T) {
 	address, _ := serve(t, newFakeRun())
 	ctx, end := context.WithCancel(t.Context())
 	for range 8 {
@@ -255,29 +258,29 @@ func TestEndedStreamMakesRoom(t *testing.T) {
 		require.NoError(t, err)
 		defer reply.Body.Close()
 		return reply.StatusCode == http.StatusOK
-	}, patience, 50*time.Millisecond)
+	}, waitTimeout, 50*time.Millisecond)
 }
 
 func TestControlCharactersAreEscaped(t *testing.T) {
 	evil, shown := documentOf("x509: \x1b[2J\u009b31m"), documentOf(`x509: \x1b[2J\u009b31m`)
 	run := newFakeRun()
-	run.now = evil
+	run.current = evil
 	mux := http.NewServeMux()
 	mux.Handle("GET /lifecycle", status.Handler(run.source()))
-	honest := httptest.NewServer(mux)
-	defer honest.Close()
-	dishonest := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(run.now)
+	escaping := httptest.NewServer(mux)
+	defer escaping.Close()
+	raw := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(run.current)
 	}))
-	defer dishonest.Close()
-	for _, server := range []*httptest.Server{honest, dishonest} {
+	defer raw.Close()
+	for _, server := range []*httptest.Server{escaping, raw} {
 		document, err := status.NewClient(portOf(server)).Fetch(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, shown, document)
 	}
-	require.Equal(t, documentOf("x509: \x1b[2J\u009b31m"), evil, "the source's own is left alone")
+	require.Equal(t, documentOf("x509: \x1b[2J\u009b31m"), evil, "the document of the source is not modified")
 	for path, kind := range map[string]string{"/lifecycle": "application/json", "/lifecycle?watch": "text/event-stream"} {
-		reply, err := client.Get(honest.URL + path)
+		reply, err := client.Get(escaping.URL + path)
 		require.NoError(t, err)
 		defer reply.Body.Close()
 		require.Equal(t, kind, reply.Header.Get("Content-Type"))

@@ -115,13 +115,13 @@ func (b *Tab) Run(actions ...chromedp.Action) {
 func (b *Tab) WaitFor(expression string, parts ...any) {
 	b.t.Helper()
 	expression = fmt.Sprintf(expression, parts...)
-	holds := func() (yes bool) {
+	isTrue := func() (yes bool) {
 		return chromedp.Run(b.ctx, chromedp.Evaluate(expression, &yes)) == nil && yes
 	}
-	if !assert.Eventually(b.t, holds, Timeout, 20*time.Millisecond) {
+	if !assert.Eventually(b.t, isTrue, Timeout, 20*time.Millisecond) {
 		var shown string
 		b.Run(chromedp.Evaluate(`document.body.innerText`, &shown))
-		require.Fail(b.t, "does not hold", "%s\non the page: %s", expression, strings.Join(strings.Fields(shown), " "))
+		require.Fail(b.t, "the condition is not true", "%s\ntext of the page: %s", expression, strings.Join(strings.Fields(shown), " "))
 	}
 }
 

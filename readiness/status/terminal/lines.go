@@ -294,7 +294,7 @@ func (l *lines) addRecovery(d status.Document) {
 	l.addList("recovery", texts)
 }
 
-// addMaintenance adds lines about defragmentations and about who is reading the whole database.
+// addMaintenance adds lines about defragmentations and about the readers of the whole database.
 func (l *lines) addMaintenance(u *state.Maintenance) {
 	if u == nil {
 		return

@@ -13,6 +13,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
+// printed returns the verbose output for a document with the given backups, with wrapped lines joined.
 func printed(t *testing.T, b *facts.Backups) string {
 	d := document()
 	d.Backup = b
@@ -36,7 +37,7 @@ func TestBackupsWithoutProblems(t *testing.T) {
 		assert.Regexp(t, "(?m)"+line, out)
 	}
 	assert.NotContains(t, out, "backups fail")
-	assert.NotContains(t, out, "spool", "nothing is queued")
+	assert.NotContains(t, out, "spool", "the spool is empty")
 }
 
 func TestNoBackupsWithoutAStore(t *testing.T) {
@@ -54,19 +55,19 @@ func TestRestorePointsOfAllGenerations(t *testing.T) {
 }
 
 func TestFailingBackups(t *testing.T) {
-	assert.Contains(t, printed(t, &facts.Backups{Problem: &facts.Problem{Since: now, Count: 1, Message: "away"}}), "0s ago, once\n")
+	assert.Contains(t, printed(t, &facts.Backups{Problem: &facts.Problem{Since: now, Count: 1, Message: "unreachable"}}), "0s ago, once\n")
 	out := printed(t, &facts.Backups{Store: "file:///b", LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: now.Add(time.Hour), Bytes: 622}})
 	assert.Regexp(t, `(?m)^last restore test +never$`, out)
 	assert.Regexp(t, `(?m)^last full snapshot +revision 80, 622 bytes, .*, 1h0m0s ahead of this machine's clock`, out)
 	out = printed(t, &facts.Backups{
 		Store: "s3://b/main", Role: "waiting", Revision: 90, LagRevisions: 5, LagSeconds: 61, SpoolBytes: 2 << 20, SpoolLimit: 1 << 30,
-		LastVerification: &facts.Verification{Revision: 80, At: now.Add(-time.Hour), Reason: "the hash is another one"},
-		Problem:          &facts.Problem{Since: now.Add(-time.Minute), Count: 4, Message: "the store is away", NextRetry: now.Add(30 * time.Second)},
+		LastVerification: &facts.Verification{Revision: 80, At: now.Add(-time.Hour), Reason: "the hash differs"},
+		Problem:          &facts.Problem{Since: now.Add(-time.Minute), Count: 4, Message: "the store is unreachable", NextRetry: now.Add(30 * time.Second)},
 	})
 	for _, line := range []string{
 		`^backups fail +since ` + at + `, 1m0s ago, 4 times, next retry within 30s$`,
 		`^in the store +revisions up to 90; 5 behind for 1m1s$`, `^spool +2.0 MiB of 1.0 GiB queued on the volume$`,
-		`^last restore test +FAILED at revision 80, ` + at + `, 1h0m0s ago: the hash is another one$`,
+		`^last restore test +FAILED at revision 80, ` + at + `, 1h0m0s ago: the hash differs$`,
 	} {
 		assert.Regexp(t, "(?m)"+line, out)
 	}
@@ -80,19 +81,19 @@ func TestRunningFullSnapshot(t *testing.T) {
 }
 
 func TestRecoveryStepAndRemainingTime(t *testing.T) {
-	is := status.Document{Recovery: &status.Recovery{
+	restoring := status.Document{Recovery: &status.Recovery{
 		State: "Build", Reason: "there is room", Loss: "3 revisions are lost", RestoredBytes: 1 << 20, TotalBytes: 3 << 20, BytesPerSecond: 1 << 20, RemainingSeconds: 2,
 	}}
 	assert.Equal(t, []line{
 		{"recovery", "restoring: there is room"}, {"", "3 revisions are lost"}, {"", "1.0 MiB of 3.0 MiB, 1.0 MiB/s, 2s left"},
-	}, recoveryLines(is))
+	}, recoveryLines(restoring))
 	assert.Empty(t, recoveryLines(status.Document{}))
 
-	waits := status.Document{
-		Reason:   "recovery has been reading the store since noon: it is away; the next try is within 3s",
-		Recovery: &status.Recovery{State: "AskStore", Reason: "it is away"},
+	waiting := status.Document{
+		Reason:   "recovery has been reading the store since noon: the store is unreachable; next retry within 3s",
+		Recovery: &status.Recovery{State: "AskStore", Reason: "the store is unreachable"},
 	}
-	assert.Equal(t, []line{{"recovery", "reading the store"}}, recoveryLines(waits))
+	assert.Equal(t, []line{{"recovery", "reading the store"}}, recoveryLines(waiting))
 }
 
 func recoveryLines(d status.Document) []line {
@@ -111,18 +112,18 @@ func withMaintenance(t *testing.T, u *state.Maintenance) string {
 }
 
 func TestRunningAndLastDefragmentation(t *testing.T) {
-	out := withMaintenance(t, &state.Maintenance{Phase: "running", Reason: "etcd copies", Progress: 0.42})
-	assert.Regexp(t, `(?m)^defragmentation +running \(42%\): etcd copies$`, out)
+	out := withMaintenance(t, &state.Maintenance{Phase: "running", Reason: "copying the data", Progress: 0.42})
+	assert.Regexp(t, `(?m)^defragmentation +running \(42%\): copying the data$`, out)
 	assert.NotContains(t, out, "last defragmentation")
 
 	out = withMaintenance(t, &state.Maintenance{
 		Phase:               "waiting",
-		Reason:              "512 MiB of its 1.0 GiB free, but somebody reads it",
+		Reason:              "512 MiB of 1.0 GiB free, but the database is being read",
 		LastDefragmentation: &state.Defragmentation{At: now.Add(-time.Minute), Seconds: 2.4, Origin: "threshold", BytesBefore: 1 << 30, BytesAfter: 5 << 20},
 		Readers:             []state.DatabaseReader{{Name: "the snapshot for 10.0.0.7:4031", Since: now.Add(-time.Hour)}},
 	})
 	for _, line := range []string{
-		`^defragmentation +waiting: 512 MiB of its 1.0 GiB free, but somebody reads it$`,
+		`^defragmentation +waiting: 512 MiB of 1.0 GiB free, but the database is being read$`,
 		`^last defragmentation +by threshold in 2s: 1.0 GiB → 5.0 MiB, ` + at + `, 1m0s ago$`,
 		`^readers +the snapshot for 10.0.0.7:4031 since ` + at + `, 1h0m0s ago$`,
 	} {
@@ -131,7 +132,7 @@ func TestRunningAndLastDefragmentation(t *testing.T) {
 
 	out = withMaintenance(t, &state.Maintenance{Phase: "idle", LastDefragmentation: &state.Defragmentation{At: now, Origin: "client", Error: "no space left on device"}})
 	assert.Regexp(t, `(?m)^last defragmentation +failed, by client: no space left on device, `, out)
-	assert.NotContains(t, out, "\ndefragmentation", "nothing is running")
+	assert.NotContains(t, out, "\ndefragmentation", "no defragmentation is running")
 	assert.NotContains(t, withMaintenance(t, nil), "defragment")
 }
 

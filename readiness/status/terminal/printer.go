@@ -41,18 +41,18 @@ type Printer struct {
 	to     io.Writer
 	now    func() time.Time
 	colour bool
-	until  map[bool]time.Time // times of the last printed transition and readiness change, by isOfReadiness
-	known  map[eventKey]bool  // events that have already been printed
-	ready  bool
-	live   bool   // the output is a terminal on which lines can be overwritten
-	below  string // last lines of output, which redraw overwrites
-	width  int    // terminal width in columns
+	until  map[bool]time.Time // time of the last printed transition: readiness changes (true) and all others (false)
+	known  map[eventKey]bool  // timeline events that have already been printed
+	ready  bool               // readiness that was printed last
+	live   bool               // whether the output is a terminal, on which lines can be overwritten
+	below  string             // headline, progress bars and trends, which redraw overwrites
+	width  int                // terminal width in columns
 
 	// Verbose makes Print print the whole document.
 	Verbose bool
 }
 
-// eventKey identifies an event on the timeline.
+// eventKey identifies a timeline event.
 type eventKey struct {
 	at            int64
 	kind, message string
@@ -64,13 +64,13 @@ func NewPrinter(to io.Writer) *Printer {
 	return &Printer{to: to, now: time.Now, colour: HasColour(to), live: ok && isatty.IsTerminal(file.Fd()), until: map[bool]time.Time{}, known: map[eventKey]bool{}, width: columnsOf(file)}
 }
 
-// ofReadiness is the kind of timeline event for changes of readiness.
-const ofReadiness = "readiness"
+// kindReadiness is the kind of the timeline events for readiness changes.
+const kindReadiness = "readiness"
 
 const (
 	lastEvents  = 10  // maximum number of transitions and timeline events
 	briefEvents = 4   // maximum number of timeline events without Verbose
-	longReason  = 100 // reasons longer than this, in bytes, are not repeated
+	longReason  = 100 // a reason longer than this, in bytes, is printed only once
 )
 
 // brief lists the lines that are printed without Verbose.
@@ -120,7 +120,7 @@ func (p *Printer) Print(d status.Document) error {
 		b.WriteString("\ntimeline\n")
 	}
 	for _, event := range d.Timeline[max(0, len(d.Timeline)-events):] {
-		if p.Verbose || event.Kind != "restore" { // already part of the line about the recovery
+		if p.Verbose || event.Kind != "restore" { // the line about the recovery already contains it
 			b.WriteString(p.event("  ", event))
 		}
 	}
@@ -145,7 +145,7 @@ func (p *Printer) headline(d status.Document) string {
 	return p.inColour(bold, h.Phase) + p.inColour(healthColours[h.Health], strings.TrimPrefix(h.Summary, h.Phase))
 }
 
-// name returns the name of the pod as a prefix.
+// name returns the name of the pod, if known, as a prefix of the headline.
 func name(d status.Document) string {
 	if d.Pod == "" {
 		return ""
@@ -168,30 +168,30 @@ func (p *Printer) checks(all []status.Check) string {
 	return p.table(rows...)
 }
 
-// A change is a line that reports a change.
+// A change is a printed line about an event, a transition or a readiness change.
 type change struct {
 	at   time.Time
 	line string
 }
 
-// PrintChanges prints, in chronological order, the events, transitions and changes of readiness that are new in the
-// document. On a terminal, the headline, progress bars and trends are kept below the changes. PrintChanges returns
-// write errors.
+// PrintChanges prints the events, transitions and readiness changes in the document that have not been printed yet, in
+// chronological order. On a terminal, PrintChanges keeps the headline, progress bars and trends below the changes. It
+// returns write errors.
 func (p *Printer) PrintChanges(d status.Document) error {
 	var changes []change
 	for _, step := range d.Transitions {
-		if kind := isOfReadiness(step); step.At.After(p.until[kind]) {
+		if kind := isReadinessChange(step); step.At.After(p.until[kind]) {
 			changes = append(changes, change{step.At, p.step("", step)})
 			p.until[kind] = step.At
 		}
 	}
-	for _, is := range d.Timeline {
-		if is.Kind == ofReadiness && is.Health == status.HealthOK {
-			continue // printed below; the timeline only adds why the member became not ready
+	for _, event := range d.Timeline {
+		if event.Kind == kindReadiness && event.Health == status.HealthOK {
+			continue // printed below, like all readiness changes; only the reason of a lost readiness is added here
 		}
-		if key := (eventKey{is.At.UnixNano(), is.Kind, is.Message}); !p.known[key] {
+		if key := (eventKey{event.At.UnixNano(), event.Kind, event.Message}); !p.known[key] {
 			p.known[key] = true
-			changes = append(changes, change{is.At, p.event("", is)})
+			changes = append(changes, change{event.At, p.event("", event)})
 		}
 	}
 	if d.Ready != p.ready {
@@ -239,14 +239,14 @@ func (p *Printer) event(indent string, e status.TimelineEvent) string {
 	return p.wrapped(indent+FormatTime(e.At)+"  ", text) + "\n"
 }
 
-// isOfReadiness reports whether a transition is a change of readiness.
-func isOfReadiness(step status.Transition) bool {
+// isReadinessChange reports whether a transition is a readiness change instead of a transition of the lifecycle.
+func isReadinessChange(step status.Transition) bool {
 	return step.Event == "ready" || step.Event == "not ready"
 }
 
 func (p *Printer) step(indent string, step status.Transition) string {
 	line := FormatStep(string(step.From), string(step.To))
-	if isOfReadiness(step) {
+	if isReadinessChange(step) {
 		line = string(step.From) + ": " + string(step.Event)
 	}
 	if step.Count > 1 {
@@ -288,13 +288,13 @@ func (p *Printer) trends(t *status.Trends) string {
 		points status.Points
 		text   func(float64) string
 	}{
-		{"writes", t.Write, ofSeconds},
-		{"reads", t.Read, ofSeconds},
-		{"log fsync p99", t.Fsync, ofSeconds},
-		{"database", t.DBSize, ofBytes},
-		{"in use", t.DBInUse, ofBytes},
-		{"backup lag", t.BackupLag, ofSeconds},
-		{"revisions", t.Revisions, perSecond},
+		{"writes", t.Write, formatSeconds},
+		{"reads", t.Read, formatSeconds},
+		{"log fsync p99", t.Fsync, formatSeconds},
+		{"database", t.DBSize, formatBytes},
+		{"in use", t.DBInUse, formatBytes},
+		{"backup lag", t.BackupLag, formatSeconds},
+		{"revisions", t.Revisions, formatRate},
 	} {
 		measured := slices.DeleteFunc(slices.Clone(series.points), isMissing)
 		if len(measured) > 0 {
@@ -330,11 +330,11 @@ func sparkline(points status.Points) string {
 	return b.String()
 }
 
-// ofBytes formats a number of bytes. It rounds to KiB, because points have only four significant digits.
-func ofBytes(v float64) string { return Size(int64(math.Round(v/1024)) * 1024) }
+// formatBytes formats a number of bytes. It rounds to KiB, because points have only four significant digits.
+func formatBytes(v float64) string { return Size(int64(math.Round(v/1024)) * 1024) }
 
-// ofSeconds formats a number of seconds with three significant digits.
-func ofSeconds(v float64) string {
+// formatSeconds formats a number of seconds with three significant digits.
+func formatSeconds(v float64) string {
 	d := time.Duration(v * float64(time.Second))
 	for unit := time.Microsecond; unit <= time.Second; unit *= 10 {
 		if d < 1000*unit {
@@ -344,7 +344,7 @@ func ofSeconds(v float64) string {
 	return Round(d).String()
 }
 
-func perSecond(v float64) string {
+func formatRate(v float64) string {
 	if v >= 100 {
 		return fmt.Sprintf("%.0f/s", v)
 	}

@@ -19,7 +19,7 @@ import (
 // now is the current time in these tests, fixed so that ages are deterministic.
 var now = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 
-// printerTo returns a printer that uses now as the current time.
+// printerTo returns a verbose Printer that uses now as the current time.
 func printerTo(out *bytes.Buffer) *Printer {
 	p := NewPrinter(out)
 	p.now, p.Verbose = func() time.Time { return now }, true
@@ -48,7 +48,7 @@ func document() status.Document {
 			{Name: "etcd_peer", Path: "/b", NotAfter: now.Add(time.Hour)},
 			{Name: "sidecar_ca", Path: "/c", NotAfter: now.Add(1000 * time.Hour)},
 		},
-		ConfigWarnings: []string{"quota is no key that etcd knows; it is ignored"},
+		ConfigWarnings: []string{"quota is not an etcd setting; it is ignored"},
 		Transitions: []status.Transition{
 			{At: now.Add(-time.Second), From: "Query", To: "Wait", Reason: "it validates", Count: 1, AfterSeconds: 0.0042},
 			{At: now, From: "Query", To: "Query", Reason: "again", Count: 7, AfterSeconds: 61},
@@ -56,10 +56,10 @@ func document() status.Document {
 	}
 }
 
-// continued matches the start of a continuation line.
+// continued matches the line break and the indentation of a continuation line.
 var continued = regexp.MustCompile(`\n {12,}`)
 
-// unwrapped checks that the output fits the terminal's width, and joins wrapped lines.
+// unwrapped checks that no line of the output is longer than 80 columns, and joins wrapped lines.
 func unwrapped(t *testing.T, out *bytes.Buffer) string {
 	t.Helper()
 	for line := range strings.Lines(out.String()) {
@@ -82,15 +82,15 @@ func TestPrintShowsTheWholeDocument(t *testing.T) {
 		`^database +1.5 GiB, 5.0 MiB in use, 75% of the quota of 2.0 GiB$`,
 		`^data version +3.5 wanted, kept: the cluster is at version 3.5$`, `^peers +active   main-0 \(abc\) active   main-1 \(91bc\), leader missing  http://main-2:2380 \(fd42\), learner$`,
 		`^certificate +etcd_server has expired, ` + at + `, 1h0m0s ago: /a$`, `^certificate +etcd_peer expires in (1h0m0s|59m59s), ` + at + `: /b$`,
-		`^configuration +quota is no key that etcd knows; it is ignored$`,
+		`^configuration +quota is not an etcd setting; it is ignored$`,
 		`^process started +` + at + `, 2h0m0s ago$`,
 		`^versions +wrapper v1, etcd 3.6, go1$`, `^  failed    quorum  no leader$`, `^  ok        space$`,
 		`^  ` + at + `  Query → Wait after 4ms: it validates$`, `^  ` + at + `  Query stays ×7 after 1m1s: again$`,
 	} {
 		assert.Regexp(t, "(?m)"+line, unwrapped(t, &out))
 	}
-	assert.NotContains(t, out.String(), "/c", "a certificate that is good for long is not worth a line")
-	assert.NotContains(t, out.String(), "\x1b", "no colour but on a terminal")
+	assert.NotContains(t, out.String(), "/c", "certificates that do not expire soon are not printed")
+	assert.NotContains(t, out.String(), "\x1b", "output that is not a terminal has no colours")
 }
 
 func TestPrintShowsAResolvedErrorAndOneReasonOfAllChecks(t *testing.T) {
@@ -108,7 +108,7 @@ func TestPrintShowsAResolvedErrorAndOneReasonOfAllChecks(t *testing.T) {
 	assert.Contains(t, out.String(), "  failed    etcd is not running\n")
 }
 
-func TestStepShowsAChangeOfReadiness(t *testing.T) {
+func TestStepShowsAReadinessChange(t *testing.T) {
 	line := printerTo(&bytes.Buffer{}).step("", status.Transition{From: "Serving", To: "Serving", Event: "ready", Count: 1, AfterSeconds: 2})
 	assert.Regexp(t, `^`+at+`  Serving: ready after 2s\n$`, line)
 	line = printerTo(&bytes.Buffer{}).step("", status.Transition{From: "Serving", To: "Serving", Event: "not ready", Reason: "quorum: no leader", Count: 1, AfterSeconds: 60})
@@ -121,7 +121,7 @@ func TestChangesArePrintedOnce(t *testing.T) {
 	require.NoError(t, printer.PrintChanges(d))
 	require.NoError(t, printer.PrintChanges(d))
 	d.Ready = true
-	d.Timeline = append(d.Timeline, status.TimelineEvent{At: now, Kind: ofReadiness, Health: status.HealthOK, Message: "ready"})
+	d.Timeline = append(d.Timeline, status.TimelineEvent{At: now, Kind: kindReadiness, Health: status.HealthOK, Message: "ready"})
 	d.Transitions = append(d.Transitions, status.Transition{At: now.Add(time.Second), From: "Wait", To: "Query"})
 	require.NoError(t, printer.PrintChanges(d))
 	require.NoError(t, printer.PrintChanges(d))
@@ -130,7 +130,7 @@ func TestChangesArePrintedOnce(t *testing.T) {
 	}
 }
 
-func TestLateChangeOfReadinessIsPrinted(t *testing.T) {
+func TestLateReadinessChangeIsPrinted(t *testing.T) {
 	var out bytes.Buffer
 	printer, d := printerTo(&out), document()
 	d.Transitions = []status.Transition{{At: now, From: "Serving", To: "Terminating"}}
@@ -146,7 +146,7 @@ func TestLateChangeOfReadinessIsPrinted(t *testing.T) {
 func TestLongReasonIsPrintedOnce(t *testing.T) {
 	var out bytes.Buffer
 	d := document()
-	d.Reason = strings.Repeat("a way out in many words; ", 10)
+	d.Reason = strings.Repeat("advice in many words; ", 10)
 	d.Transitions = []status.Transition{{Reason: "a"}, {Reason: d.Reason}}
 	require.NoError(t, printerTo(&out).Print(d))
 	assert.Equal(t, 10, strings.Count(out.String(), "words;"), out.String())
@@ -164,7 +164,7 @@ func TestReadinessHasTheTimeOfItsChange(t *testing.T) {
 	d.Ready, d.ReadySince = true, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	require.NoError(t, printerTo(&out).PrintChanges(d))
 	first, _, _ := strings.Cut(out.String(), "\n")
-	assert.Equal(t, d.ReadySince.Local().Format("2006-01-02 15:04:05 MST")+"  ready", first, "before what happened later")
+	assert.Equal(t, d.ReadySince.Local().Format("2006-01-02 15:04:05 MST")+"  ready", first, "the readiness change is printed before later changes")
 }
 
 func TestColoursOnlyAtTerminals(t *testing.T) {
@@ -183,7 +183,7 @@ func TestColoursOnlyAtTerminals(t *testing.T) {
 	d.State, d.Ready = "Serving", true
 	d.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are rejected"}}
 	require.NoError(t, printer.Print(d))
-	assert.Contains(t, out.String(), "\x1b[33m, degraded: no space: writes are rejected\x1b[0m", "not green")
+	assert.Contains(t, out.String(), "\x1b[33m, degraded: no space: writes are rejected\x1b[0m", "a degraded headline is yellow")
 }
 
 func TestPrintFitsOneScreenUnlessVerbose(t *testing.T) {
@@ -208,7 +208,7 @@ func TestPrintFitsOneScreenUnlessVerbose(t *testing.T) {
 	d.Timeline[len(d.Timeline)-1] = status.TimelineEvent{At: now, Kind: "restore", Health: "ok", Message: loss}
 	short, count = lines(false)
 	assert.LessOrEqual(t, count, 24, short)
-	assert.Equal(t, 1, strings.Count(short, "the volume is empty"), "once")
+	assert.Equal(t, 1, strings.Count(short, "the volume is empty"), "the loss is printed only once")
 	for _, want := range []string{"degraded: no space", "no space: see etcd-wrapper defrag, docs/", "database", "last exit"} {
 		assert.Contains(t, short, want)
 	}
@@ -241,16 +241,16 @@ func TestPrintChangesShowsAProgressBar(t *testing.T) {
 	d.Recovery.RestoredBytes = 2 << 20
 	require.NoError(t, p.PrintChanges(d))
 	assert.Contains(t, out.String(), "100% of 2.0 MiB")
-	assert.Contains(t, out.String(), "\x1b[J", "the bar is overwritten")
+	assert.Contains(t, out.String(), "\x1b[J", "the previous progress bar is overwritten")
 }
 
 var missing = float32(math.NaN())
 
-func TestBarsOfASeries(t *testing.T) {
+func TestSparkline(t *testing.T) {
 	assert.Equal(t, "▁▃ ▅█", sparkline(status.Points{0, 3, missing, 5, 7.5}))
 	assert.Equal(t, "▁▁", sparkline(status.Points{0, 0}), "a series of zeros")
 	for i := range 1000 {
-		assert.Equal(t, "█", sparkline(status.Points{float32(i+1) / 1e6}), "the highest bar")
+		assert.Equal(t, "█", sparkline(status.Points{float32(i+1) / 1e6}), "the maximum has the highest bar")
 	}
 	many := make(status.Points, 119)
 	many[118] = 1
@@ -272,7 +272,7 @@ func TestTrendsAreALineEach(t *testing.T) {
 	} {
 		assert.Contains(t, strings.Split(unwrapped(t, &out), "\n"), line)
 	}
-	assert.NotContains(t, out.String(), "reads", "nothing was measured")
+	assert.NotContains(t, out.String(), "reads", "a series without points is not printed")
 }
 
 func TestTimelineIsPrinted(t *testing.T) {
@@ -303,12 +303,12 @@ func TestHeadlineAndTrendsStayBelowTheChanges(t *testing.T) {
 	d.Trends = &status.Trends{Interval: 5, Write: status.Points{.001}, Read: none, Fsync: none, DBSize: none, DBInUse: none, BackupLag: none, Revisions: none}
 	out.Reset()
 	require.NoError(t, printer.PrintChanges(d))
-	hours := "\nthe last 5s\n  writes  █  1ms, max 1ms\n"
-	assert.Equal(t, "\x1b[2A\x1b[J\netcd-main-0: Wait, not ready: no answer\n"+hours, out.String())
+	trends := "\nthe last 5s\n  writes  █  1ms, max 1ms\n"
+	assert.Equal(t, "\x1b[2A\x1b[J\netcd-main-0: Wait, not ready: no answer\n"+trends, out.String())
 	out.Reset()
 	require.NoError(t, printer.PrintChanges(d))
-	assert.Empty(t, out.String(), "nothing has changed")
+	assert.Empty(t, out.String(), "nothing is printed without a change")
 	d.State, d.Ready, d.Checks = "Serving", true, nil
 	require.NoError(t, printer.PrintChanges(d))
-	assert.Regexp(t, `^\x1b\[5A\x1b\[J`+at+`  ready\n\netcd-main-0: Serving, ready\n`+hours+"$", out.String())
+	assert.Regexp(t, `^\x1b\[5A\x1b\[J`+at+`  ready\n\netcd-main-0: Serving, ready\n`+trends+"$", out.String())
 }

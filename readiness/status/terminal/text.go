@@ -27,7 +27,8 @@ func Round(d time.Duration) time.Duration {
 	return d.Round(time.Second)
 }
 
-// FormatAge formats the age of a time. The time may be in the future if it comes from another machine's clock.
+// FormatAge formats the age of a time. If the time is in the future, because it comes from another machine's clock,
+// FormatAge formats how far it is ahead.
 func FormatAge(at, now time.Time) string {
 	if ahead := at.Sub(now); ahead >= time.Second {
 		return fmt.Sprintf("%v ahead of this machine's clock", Round(ahead))
@@ -78,14 +79,14 @@ func wrapped(lead, text string, columns int) string {
 	b.WriteString(lead)
 	at, last := indent, 0
 	for _, word := range words.FindAllStringIndex(text, -1) {
-		blanks, is := strings.Repeat(" ", word[0]-last), text[word[0]:word[1]]
-		if at > indent && at+len(blanks)+width(is) > columns {
+		blanks, token := strings.Repeat(" ", word[0]-last), text[word[0]:word[1]]
+		if at > indent && at+len(blanks)+width(token) > columns {
 			blanks, at = "\n"+strings.Repeat(" ", indent), indent
 		} else {
 			at += len(blanks)
 		}
-		b.WriteString(blanks + is)
-		at, last = at+width(is), word[1]
+		b.WriteString(blanks + token)
+		at, last = at+width(token), word[1]
 	}
 	return b.String()
 }

@@ -10,14 +10,14 @@ import (
 func TestWrappedBreaksAtBlanksAndIndents(t *testing.T) {
 	text := strings.Repeat("word ", 14) + "2026-11-23 16:14:09 UTC, and more"
 	assert.Equal(t, "name  "+strings.Repeat("word ", 13)+"word\n      2026-11-23 16:14:09 UTC, and more", Wrapped("name  ", text))
-	assert.Equal(t, "name  a   b", Wrapped("name  ", "a   b"), "blanks within a line stay")
+	assert.Equal(t, "name  a   b", Wrapped("name  ", "a   b"), "blanks within a line are kept")
 }
 
 func TestWrappedNeverBreaksAWord(t *testing.T) {
 	path := "/" + strings.Repeat("x", 100)
-	assert.Equal(t, "at  it lies in\n    "+path+"\n    for good", Wrapped("at  ", "it lies in "+path+" for good"))
+	assert.Equal(t, "at  stored in\n    "+path+"\n    permanently", Wrapped("at  ", "stored in "+path+" permanently"))
 	assert.Equal(t, "at  "+path, Wrapped("at  ", path))
-	assert.Equal(t, strings.Repeat("x", 70)+"one two three", Wrapped(strings.Repeat("x", 70), "one two three"), "no room after the lead")
+	assert.Equal(t, strings.Repeat("x", 70)+"one two three", Wrapped(strings.Repeat("x", 70), "one two three"), "text is not wrapped after a wide lead")
 }
 
 func TestColoursHaveNoWidth(t *testing.T) {
