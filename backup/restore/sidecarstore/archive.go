@@ -83,7 +83,7 @@ type Object struct {
 
 var namePattern = regexp.MustCompile(`^(?:v[12]/)?(?:Backup-\d+/)?(Full|Incr)-(\d+)-(\d+)-(\d+)((?:\.[A-Za-z0-9]+)*)$`)
 
-// parse returns false for an object that the sidecar did not create.
+// parse returns the object that a name describes, and false if the sidecar did not create the object.
 func parse(stored store.Object) (object Object, ours bool) {
 	words := namePattern.FindStringSubmatch(stored.Name)
 	if words == nil {
@@ -161,7 +161,8 @@ func List(ctx context.Context, s store.Store) (*Archive, error) {
 	return listed, nil
 }
 
-// find lists only the prefixes that the sidecar uses, because the store may contain many other objects.
+// find lists the sidecar's objects. It lists only the prefixes that the sidecar uses, because the store may contain
+// many other objects.
 func find(ctx context.Context, s store.Store) (objects []Object, err error) {
 	for _, prefix := range []string{"Backup-", "Full-", "Incr-", "v1/", "v2/"} {
 		for stored, err := range s.List(ctx, prefix, "") {
@@ -197,7 +198,7 @@ func (a *Archive) FullSnapshots(to archive.Target) (fulls []Object, err error) {
 	}
 }
 
-// isBefore reports whether a full snapshot is no newer than the target, judging by the object name.
+// isBefore reports whether a full snapshot is at or before the target, judging by the object name.
 func (o Object) isBefore(to archive.Target) bool {
 	switch {
 	case to.Revision > 0:
@@ -225,8 +226,8 @@ func byFirst(deltas []Object) []Object {
 // Errors about unusable backups. Functions also return restore.ErrDamaged, archive.ErrNotKept, and errors from the
 // store and the context.
 var (
-	// ErrNewer means that a full snapshot contains later revisions than the target, contrary to its name, so an older
-	// full snapshot is needed.
+	// ErrNewer means that a full snapshot contains later revisions than the target, even though its name contains an
+	// earlier revision, so an older full snapshot is needed.
 	ErrNewer = errors.New("full snapshot is newer than the target")
 	// ErrConflict means that two objects contain different changes for the same revision, because they belong to two
 	// clusters or the cluster was rolled back.
@@ -241,7 +242,7 @@ func (a *Archive) Snapshot(ctx context.Context, full Object) (io.ReadCloser, err
 	return a.open(ctx, full)
 }
 
-// content is the decompressed content of an object.
+// content reads the decompressed content of an object.
 type content struct {
 	io.Reader
 	object Object
@@ -286,16 +287,16 @@ func (c *content) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close may be called at any time.
+// Close closes the stored object, even if the content was not read to the end.
 func (c *content) Close() error { return c.stored.Close() }
 
-// classify distinguishes store errors from damaged objects.
+// classify returns an error from the store unchanged. Any other error means that the object is damaged.
 func (c *content) classify(err error) error {
 	switch {
 	case errors.Is(err, errRead):
 		return err
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return c.damage(errors.New("it is truncated"))
+		return c.damage(errors.New("the object is truncated"))
 	default:
 		return c.damage(err)
 	}
@@ -305,7 +306,7 @@ func (c *content) damage(cause error) error {
 	return fmt.Errorf("%w: %s: %w", restore.ErrDamaged, c.object.Name, cause)
 }
 
-// errRead is the prefix of store errors.
+// errRead marks errors from the store, as opposed to errors from decoding the content.
 var errRead = errors.New("cannot read")
 
 // storedReader wraps errors from the store with errRead.
@@ -322,9 +323,9 @@ func (s storedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// maxEvent limits the JSON of an event in bytes, and therefore the memory that a delta needs. This leaves room for a
-// value of up to 12 MB. etcd accepts requests of 1.5 MB by default, and its documentation advises against more than
-// 10 MB.
+// maxEvent limits the JSON of an event in bytes, and therefore the memory that a delta needs. The limit leaves room
+// for a value of up to 12 MB. etcd accepts requests of 1.5 MB by default, and its documentation advises against more
+// than 10 MB.
 const maxEvent = 16 << 20
 
 // event is an event in the sidecar's JSON format.
@@ -333,7 +334,7 @@ type event struct {
 	Time      time.Time     `json:"time"`
 }
 
-// delta reads the rows of a delta one by one.
+// delta reads the rows of a delta one at a time.
 type delta struct {
 	content *content
 	budget  *budget
@@ -341,8 +342,8 @@ type delta struct {
 
 	row      format.Row // current row
 	received time.Time  // according to the sidecar's clock
-	revision int64
-	position int64 // position within the revision
+	revision int64      // revision of the current row
+	position int64      // position of the current row within the revision
 }
 
 // openDelta opens a delta and advances to the first row. ended is true if the delta does not contain any rows.
@@ -381,7 +382,7 @@ func (d *delta) next() (ended bool, err error) {
 	return false, d.setRow(next)
 }
 
-// end checks that the array ends and no data follows.
+// end returns an error unless the array ends and no data except the digest follows.
 func (d *delta) end() error {
 	if _, err := d.decoder.Token(); err != nil {
 		return d.classify(err)
@@ -392,7 +393,7 @@ func (d *delta) end() error {
 	return nil
 }
 
-// verify reads the rest of the delta to verify the digest.
+// verify reads the rest of the delta and returns an error if the digest does not match.
 func (d *delta) verify() error {
 	_, err := io.Copy(io.Discard, d.content)
 	return err
@@ -400,7 +401,8 @@ func (d *delta) verify() error {
 
 func (d *delta) close() { _ = d.content.Close() }
 
-// classify never includes the decoder's message, which quotes the backup.
+// classify returns an error from the store unchanged, and reports any other error as damage. The message never
+// includes the decoder's message, which quotes the backup.
 func (d *delta) classify(err error) error {
 	switch {
 	case errors.Is(err, errRead), errors.Is(err, restore.ErrDamaged):
@@ -412,8 +414,8 @@ func (d *delta) classify(err error) error {
 	}
 }
 
-// rejectContent reports cause if the digest matches. A wrong digest means that the sidecar did not write this
-// content.
+// rejectContent reports cause as damage if the digest matches. Otherwise, it returns the digest error, because the
+// sidecar did not write this content.
 func (d *delta) rejectContent(cause error) error {
 	if err := d.verify(); err != nil {
 		return err

@@ -116,7 +116,7 @@ func snapshot(t *testing.T, kept *sidecarstore.Archive) ([]byte, error) {
 	return io.ReadAll(restore.NewDigestReader(t.Context(), reader))
 }
 
-// noon is the initial time of the sidecars' clocks.
+// noon is the initial time of the simulated sidecars' clocks.
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // put returns a put event.
@@ -156,7 +156,8 @@ func list(t testing.TB, s *memory.Store) *sidecarstore.Archive {
 	return kept
 }
 
-// collectRows returns the rows between the newest suitable full snapshot and the target.
+// collectRows returns the rows to add to the best full snapshot, whose last revision is base, in order to reach the
+// target.
 func collectRows(t testing.TB, kept *sidecarstore.Archive, base int64, to archive.Target) (rows []format.Row, err error) {
 	fulls, err := kept.FullSnapshots(to)
 	require.NoError(t, err)
@@ -175,7 +176,7 @@ func collect(t testing.TB, kept *sidecarstore.Archive, full sidecarstore.Object,
 	return rows, nil
 }
 
-// keysOf formats the keys of the rows.
+// keysOf returns the key in the value of each row.
 func keysOf(t testing.TB, rows []format.Row) (keys []string) {
 	for _, row := range rows {
 		var kv mvccpb.KeyValue

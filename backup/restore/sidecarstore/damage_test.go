@@ -101,7 +101,7 @@ func TestSnapshot_needsItsDigest(t *testing.T) {
 			altered[len(altered)/2] ^= 1
 			for what, content := range map[string][]byte{
 				"empty": nil, "cut off": whole[:len(whole)-1], "only a digest": sidecarstoretest.Compress(t, suffix, make([]byte, 32)), "altered": altered,
-				"cut off before": sidecarstoretest.Compress(t, suffix, sidecarstoretest.WithDigest(database)[:len(database)]),
+				"digest cut off": sidecarstoretest.Compress(t, suffix, sidecarstoretest.WithDigest(database)[:len(database)]),
 			} {
 				s.SetContent(name, content)
 				_, err := snapshot(t, list(t, s))
@@ -117,36 +117,36 @@ func TestSnapshot_needsItsDigest(t *testing.T) {
 func TestDelta_errorMessages(t *testing.T) {
 	secret := put(11, "key", "secret")
 	secret.EtcdEvent.Kv.Version = 0
-	unborn := put(11, "key", "secret")
-	unborn.EtcdEvent.Kv.CreateRevision = 12
+	createdLater := put(11, "key", "secret")
+	createdLater.EtcdEvent.Kv.CreateRevision = 12
 	for name, c := range map[string]struct {
 		suffix  string
 		content []byte
 		want    string
 	}{
-		"cut off":              {".gz", sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Delta(t, puts(11, 13)...))[:40], ".gz: it is truncated"},
-		"no gzip":              {".gz", []byte("no backup, but long enough to be one"), ".gz: gzip: invalid header"},
-		"another compression":  {".zst", nil, ".zst: unknown compression suffix"},
-		"another content":      {"", sidecarstoretest.WithDigest([]byte(`{"etcdEvent":null}`)), ": invalid event array at byte 1"},
-		"an altered content":   {"", append(sidecarstoretest.Delta(t, put(11, "a", "")), 'x'), ": SHA-256 mismatch: the snapshot is truncated or was modified"},
-		"more than an array":   {"", sidecarstoretest.WithDigest([]byte("[] []")), ": invalid event array at byte 4"},
-		"an unknown field":     {"", sidecarstoretest.WithDigest([]byte(`[{"secret":1}]`)), "invalid event array at byte "},
-		"an unreadable time":   {"", sidecarstoretest.WithDigest([]byte(`[{"time":"secret"}]`)), "invalid event array at byte "},
-		"an unknown type":      {"", sidecarstoretest.WithDigest([]byte(`[{"etcdEvent":{"type":7,"kv":{"key":"YQ==","mod_revision":11}}}]`)), ": event at revision 11 has unknown type 7"},
+		"cut off":              {".gz", sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Delta(t, puts(11, 13)...))[:40], ".gz: the object is truncated"},
+		"not gzip":             {".gz", []byte("no backup, but long enough to be one"), ".gz: gzip: invalid header"},
+		"unknown suffix":       {".zst", nil, ".zst: unknown compression suffix"},
+		"not an array":         {"", sidecarstoretest.WithDigest([]byte(`{"etcdEvent":null}`)), ": invalid event array at byte 1"},
+		"altered content":      {"", append(sidecarstoretest.Delta(t, put(11, "a", "")), 'x'), ": SHA-256 mismatch: the snapshot is truncated or was modified"},
+		"data after the array": {"", sidecarstoretest.WithDigest([]byte("[] []")), ": invalid event array at byte 4"},
+		"unknown field":        {"", sidecarstoretest.WithDigest([]byte(`[{"secret":1}]`)), "invalid event array at byte "},
+		"invalid time":         {"", sidecarstoretest.WithDigest([]byte(`[{"time":"secret"}]`)), "invalid event array at byte "},
+		"unknown type":         {"", sidecarstoretest.WithDigest([]byte(`[{"etcdEvent":{"type":7,"kv":{"key":"YQ==","mod_revision":11}}}]`)), ": event at revision 11 has unknown type 7"},
 		"no key":               {"", sidecarstoretest.WithDigest([]byte(`[{"etcdEvent":{"kv":{"mod_revision":11}}}]`)), ": event has no key"},
 		"no event":             {"", sidecarstoretest.WithDigest([]byte(`[null]`)), ": event has no key"},
-		"an impossible put":    {"", sidecarstoretest.Delta(t, secret), ": put at revision 11 has an invalid version (0) or create revision (11)"},
-		"an impossible birth":  {"", sidecarstoretest.Delta(t, unborn), ": put at revision 11 has an invalid version (1) or create revision (12)"},
-		"revisions backwards":  {"", sidecarstoretest.Delta(t, put(11, "a", ""), put(12, "b", ""), put(11, "c", "")), ": found revision 11, expected 12 or later"},
-		"before its own name":  {"", sidecarstoretest.Delta(t, put(10, "a", "")), ": found revision 10, expected 11 or later"},
-		"a digest and no more": {"", sidecarstoretest.WithDigest(nil), ": invalid event array at byte 0"},
+		"put with version 0":   {"", sidecarstoretest.Delta(t, secret), ": put at revision 11 has an invalid version (0) or create revision (11)"},
+		"created too late":     {"", sidecarstoretest.Delta(t, createdLater), ": put at revision 11 has an invalid version (1) or create revision (12)"},
+		"decreasing revision":  {"", sidecarstoretest.Delta(t, put(11, "a", ""), put(12, "b", ""), put(11, "c", "")), ": found revision 11, expected 12 or later"},
+		"less than its name":   {"", sidecarstoretest.Delta(t, put(10, "a", "")), ": found revision 10, expected 11 or later"},
+		"only a digest":        {"", sidecarstoretest.WithDigest(nil), ": invalid event array at byte 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := readDelta(t, c.suffix, c.content)
 			require.ErrorIs(t, err, restore.ErrDamaged)
 			assert.ErrorContains(t, err, "v2/Incr-00000011-00000013-1001")
 			assert.ErrorContains(t, err, c.want)
-			assert.NotContains(t, err.Error(), "secret", "an error does not repeat a backup's content")
+			assert.NotContains(t, err.Error(), "secret", "an error must not repeat the content of a backup")
 		})
 	}
 }
@@ -164,9 +164,9 @@ func TestDelta_damageAfterTheTargetIsFound(t *testing.T) {
 
 func TestAnErrorOfTheStoreIsNotDamage(t *testing.T) {
 	for what, faults := range map[string][]memory.Fault{
-		"nothing can be read":       {{Op: memory.Get, Err: memory.ErrServerError}},
-		"nothing more can be read":  {{Op: memory.Get, Cut: 10, Times: 1}, {Op: memory.Get, Err: store.ErrUnavailable}},
-		"nothing may be read again": {{Op: memory.Get, Cut: 10, Times: 1}, {Op: memory.Get, Err: store.ErrDenied}},
+		"first read fails":   {{Op: memory.Get, Err: memory.ErrServerError}},
+		"second read fails":  {{Op: memory.Get, Cut: 10, Times: 1}, {Op: memory.Get, Err: store.ErrUnavailable}},
+		"second read denied": {{Op: memory.Get, Cut: 10, Times: 1}, {Op: memory.Get, Err: store.ErrDenied}},
 	} {
 		synctest.Test(t, func(t *testing.T) { // reads are retried for minutes
 			s := memory.New()
@@ -198,11 +198,11 @@ func TestDelta_limitsMemory(t *testing.T) {
 		{"between events", "[", " "},
 		{"within an event", `[{"etcdEvent":`, " "},
 		{"in a value", `[{"etcdEvent":{"kv":{"value":"`, "A"},
-		{"in what was never a delta", "", "["},
+		{"outside an array", "", "["},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			const size, most = 48 << 20, 96 << 20
-			bomb := inflating(t, c.before, c.fill, size)
+			bomb := decompressionBomb(t, c.before, c.fill, size)
 			require.Less(t, len(bomb), 1<<20)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
@@ -214,8 +214,8 @@ func TestDelta_limitsMemory(t *testing.T) {
 	}
 }
 
-// inflating returns a small object that decompresses to large content.
-func inflating(t *testing.T, before, fill string, size int) []byte {
+// decompressionBomb returns a small object that decompresses to large content.
+func decompressionBomb(t *testing.T, before, fill string, size int) []byte {
 	var compressed bytes.Buffer
 	writer, err := gzip.NewWriterLevel(&compressed, gzip.BestSpeed)
 	require.NoError(t, err)
@@ -271,15 +271,15 @@ func TestOverlap_differencesAreRejected(t *testing.T) {
 	}
 	const first, second = "v2/Incr-00000011-00000015-1001", "v2/Incr-00000012-00000015-1002"
 	for name, laid := range map[string]deltas{
-		"another value":          {first: puts(11, 15), second: {put(12, "key-12", "other"), put(13, "key-13", "value"), put(14, "key-14", "value")}},
-		"one change more":        {first: puts(11, 15), second: {put(12, "key-12", "value"), put(12, "more", ""), put(13, "key-13", "value"), put(14, "key-14", "value")}},
+		"different value":        {first: puts(11, 15), second: {put(12, "key-12", "other"), put(13, "key-13", "value"), put(14, "key-14", "value")}},
+		"additional change":      {first: puts(11, 15), second: {put(12, "key-12", "value"), put(12, "more", ""), put(13, "key-13", "value"), put(14, "key-14", "value")}},
 		"a deletion":             {first: puts(11, 15), second: {deletion(12, "key-12")}},
-		"one change more at end": {first: puts(11, 15), second: append(puts(12, 15), put(15, "more", ""))},
-		"with a later delta": {
+		"additional last change": {first: puts(11, 15), second: append(puts(12, 15), put(15, "more", ""))},
+		"overlap with two deltas": {
 			"v2/Incr-00000011-00000012-1001": puts(11, 12), "v2/Incr-00000014-00000015-1001": puts(14, 15),
 			"v2/Incr-00000011-00000020-1002": append([]sidecarstoretest.Event{put(11, "key-11", "other")}, puts(12, 20)...),
 		},
-		"another division into transactions": {
+		"different transaction boundaries": {
 			"v2/Incr-00000011-00000012-1001": {deletion(11, "a"), deletion(11, "b")},
 			"v2/Incr-00000011-00000012-1002": {deletion(11, "a"), deletion(12, "b")},
 		},

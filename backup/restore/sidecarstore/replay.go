@@ -78,14 +78,14 @@ func (r *replay) run() error {
 		return err
 	}
 	for _, d := range r.open {
-		if broken := d.verify(); broken != nil {
-			return broken // damage may have caused err
+		if damaged := d.verify(); damaged != nil {
+			return damaged // damage may have caused err
 		}
 	}
 	return err
 }
 
-// advance processes revisions until the target is reached.
+// advance reads and yields revisions until the target is reached.
 func (r *replay) advance() error {
 	for r.to.Revision == 0 || r.last < r.to.Revision {
 		if err := r.findNext(); err != nil {
@@ -115,7 +115,7 @@ func (r *replay) advance() error {
 // overlap.
 const maxOverlap = 8
 
-// findNext finds the next revision and the deltas that contain it. After the last row, same is empty.
+// findNext finds the next revision and the deltas that contain it. If there are no more rows, r.same is empty.
 func (r *replay) findNext() error {
 	for {
 		r.revision = 0
@@ -152,7 +152,8 @@ func (r *replay) checkGap(next int64, object string) error {
 		archive.ErrNotKept, r.last+1, next-1, r.source, object)
 }
 
-// isPastTarget reports whether every sidecar received the next revision after the target time.
+// isPastTarget reports whether the next revision is after the target time, according to every sidecar that received
+// it.
 func (r *replay) isPastTarget() bool {
 	return !r.to.Time.IsZero() && !slices.ContainsFunc(r.same, func(d *delta) bool { return !d.received.After(r.to.Time) })
 }
@@ -190,7 +191,8 @@ func (r *replay) readRevision() error {
 	return nil
 }
 
-// compare compares a row with the row in the base.
+// compare returns ErrConflict if the base contains a different row with the same revision and position. A row that
+// the base does not contain is not a conflict, because a compaction may have deleted the row.
 func (r *replay) compare(row format.Row, name string) error {
 	if r.base.Row == nil {
 		return nil
@@ -206,7 +208,7 @@ func (r *replay) conflict(one, another string) error {
 	return fmt.Errorf("%w: revision %d differs between %s and %s", ErrConflict, r.revision, one, another)
 }
 
-// next advances a delta to its next row. A delta without more rows gets revision 0.
+// next advances a delta to its next row. At the end of the delta, next sets the revision to 0 and closes the delta.
 func (r *replay) next(d *delta) error {
 	ended, err := d.next()
 	if err == nil && ended {
@@ -217,8 +219,8 @@ func (r *replay) next(d *delta) error {
 	return err
 }
 
-// checkEnd is called if no deltas are left before the target is reached. A later full snapshot proves that revisions
-// are missing.
+// checkEnd is called if no deltas are left before the target is reached. It returns archive.ErrNotKept if the target
+// is a revision, or if a later full snapshot proves that revisions are missing.
 func (r *replay) checkEnd() error {
 	next := Object{Last: math.MaxInt64}
 	for _, chain := range r.listed.Chains {

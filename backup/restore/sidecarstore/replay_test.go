@@ -41,13 +41,13 @@ func TestRows_followTheRevisionOfTheDatabase(t *testing.T) {
 	for _, base := range []int64{10, 12, 15, 18, 20} {
 		rows, err := collectRows(t, kept, base, archive.Target{})
 		require.NoError(t, err)
-		assert.Equal(t, upTo(base+1, 20), revisionsOf(rows), "the database holds %d", base)
+		assert.Equal(t, upTo(base+1, 20), revisionsOf(rows), "base at revision %d", base)
 	}
-	rows, err := collect(t, kept, sidecarstore.Object{Name: "less than its name says", Last: 17}, sidecarstore.Base{Revision: 13}, archive.Target{})
+	rows, err := collect(t, kept, sidecarstore.Object{Name: "older than its name", Last: 17}, sidecarstore.Base{Revision: 13}, archive.Target{})
 	require.NoError(t, err)
 	assert.Equal(t, upTo(14, 20), revisionsOf(rows))
 	rows, err = collectRows(t, kept, 25, archive.Target{})
-	require.NoError(t, err, "the database holds more than all deltas")
+	require.NoError(t, err, "the base may be newer than all deltas")
 	assert.Empty(t, rows)
 }
 
@@ -93,7 +93,7 @@ func TestRows_nameMissingRevisions(t *testing.T) {
 		want string
 	}{
 		{
-			"behind the full",
+			"after the full snapshot",
 			[]string{full, "v2/Incr-00000012-00000015-1001"},
 			archive.Target{},
 			11,
@@ -107,21 +107,21 @@ func TestRows_nameMissingRevisions(t *testing.T) {
 			"revisions 16 to 19 are missing between v2/Incr-00000011-00000015-1001 and v2/Incr-00000020-00000022-1001",
 		},
 		{
-			"before the next full",
+			"before the next full snapshot",
 			[]string{full, "v2/Incr-00000011-00000015-1001", next, "v2/Full-00000000-00000040-1004"},
 			archive.Target{Revision: 20},
 			16,
 			"revisions 16 to 30 are missing between v2/Incr-00000011-00000015-1001 and " + next,
 		},
 		{
-			"before the next full, beyond which the target is",
+			"before the next full snapshot, with a later target",
 			[]string{full, next, "v2/Incr-00000031-00000035-1004"},
 			archive.Target{},
 			11,
 			"revisions 11 to 30 are missing between " + full + " and v2/Incr-00000031-00000035-1004",
 		},
 		{
-			"at an unknown time",
+			"before the next full snapshot, with a target time",
 			[]string{full, "v2/Incr-00000011-00000015-1001", next},
 			archive.Target{Time: noon.Add(time.Minute)},
 			16,
@@ -134,7 +134,7 @@ func TestRows_nameMissingRevisions(t *testing.T) {
 			require.ErrorIs(t, err, archive.ErrNotKept)
 			require.EqualError(t, err, "not available: "+c.want)
 			rows, err := collect(t, kept, kept.Chains[0].Full, sidecarstore.Base{Revision: 10}, archive.Target{Revision: c.from - 1})
-			require.NoError(t, err, "what is before the gap can be reached")
+			require.NoError(t, err, "revisions before the gap must be available")
 			assert.Equal(t, upTo(11, c.from-1), revisionsOf(rows))
 		})
 	}
@@ -181,7 +181,8 @@ func TestRows_mayStopEarly(t *testing.T) {
 	}
 }
 
-// FuzzDelta searches for content that makes the reader panic or accept rows that etcd cannot have.
+// FuzzDelta searches for content that makes the reader panic, or for which the reader returns rows that etcd cannot
+// have written.
 func FuzzDelta(f *testing.F) {
 	for i, suffix := range sidecarstoretest.Suffixes {
 		plain := sidecarstoretest.Delta(f, append(puts(11, 13), put(13, "more", "value"))...)
@@ -201,7 +202,7 @@ func FuzzDelta(f *testing.F) {
 		}
 		for i, row := range rows {
 			require.Equal(t, len(row.Key) == 18, len(row.Key) != 17 && row.Key[17] == 't')
-			require.True(t, i == 0 || bytes.Compare(rows[i-1].Key, row.Key) < 0, "rows are in sequence")
+			require.True(t, i == 0 || bytes.Compare(rows[i-1].Key, row.Key) < 0, "rows must be in order")
 			var kv mvccpb.KeyValue
 			require.NoError(t, kv.Unmarshal(row.Value))
 			require.NotEmpty(t, kv.Key)
@@ -214,7 +215,7 @@ func TestRows_equalEtcdsAfterRandomHistories(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, seed)
+			w := newFixture(t, seed)
 			w.write(40)
 			_, err := w.client.Compact(t.Context(), w.revision()-5)
 			require.NoError(t, err)
@@ -232,7 +233,7 @@ func TestRows_equalEtcdsAfterRandomHistories(t *testing.T) {
 			require.Len(t, kept.Chains, 1)
 			full := kept.Chains[0].Full
 			base := w.base(kept, full)
-			require.Greater(t, base.Revision, full.Last, "the full's name is to lie")
+			require.Greater(t, base.Revision, full.Last, "the snapshot must be newer than its name")
 			got, err := collect(t, kept, full, base, archive.Target{})
 			require.NoError(t, err)
 			require.NotEmpty(t, got)

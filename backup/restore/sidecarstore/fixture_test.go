@@ -24,8 +24,8 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// world runs etcd and simulates a sidecar.
-type world struct {
+// fixture runs etcd and simulates a sidecar.
+type fixture struct {
 	*testing.T
 	random *rand.Rand
 	dir    string
@@ -37,8 +37,8 @@ type world struct {
 	suffix string
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), store: memory.New(), clock: noon, suffix: sidecarstoretest.Suffixes[seed%4]}
+func newFixture(t *testing.T, seed uint64) *fixture {
+	w := &fixture{T: t, random: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), store: memory.New(), clock: noon, suffix: sidecarstoretest.Suffixes[seed%4]}
 	server, err := datadirtest.Start(w.dir)
 	require.NoError(t, err)
 	w.client, err = clientv3.New(clientv3.Config{ // use gRPC, like the sidecar's client
@@ -53,7 +53,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-func (w *world) revision() int64 {
+func (w *fixture) revision() int64 {
 	answer, err := w.client.Get(w.Context(), "\x00", clientv3.WithLastRev()...)
 	require.NoError(w, err)
 	return answer.Header.Revision
@@ -61,7 +61,7 @@ func (w *world) revision() int64 {
 
 // full takes a full snapshot as the sidecar does: it reads the revision for the name, and takes the snapshot after
 // other clients have written more. It returns the revision after the one in the name.
-func (w *world) full(meanwhile int) (first int64) {
+func (w *fixture) full(meanwhile int) (first int64) {
 	last := w.revision()
 	w.write(meanwhile)
 	snapshot, err := w.client.Snapshot(w.Context())
@@ -75,17 +75,17 @@ func (w *world) full(meanwhile int) (first int64) {
 
 // watch starts a watch at a revision, as the sidecar does. The returned function collects the events and stores them
 // in the given number of deltas.
-func (w *world) watch(first int64) (keep func(deltas int)) {
+func (w *fixture) watch(first int64) (keep func(deltas int)) {
 	watch := w.client.Watch(w.Context(), "", clientv3.WithPrefix(), clientv3.WithRev(first))
 	return func(deltas int) {
-		w.deltas(first, sidecarstoretest.UpTo(w, watch, w.revision()), deltas)
+		w.keepDeltas(first, sidecarstoretest.UpTo(w, watch, w.revision()), deltas)
 	}
 }
 
-func (w *world) deltas(first int64, events []sidecarstoretest.Event, many int) {
-	for ; len(events) > 0; many-- {
+func (w *fixture) keepDeltas(first int64, events []sidecarstoretest.Event, count int) {
+	for ; len(events) > 0; count-- {
 		size := len(events)
-		if many > 1 {
+		if count > 1 {
 			size = 1 + w.random.IntN(size)
 		}
 		for size < len(events) && events[size].EtcdEvent.Kv.ModRevision == events[size-1].EtcdEvent.Kv.ModRevision {
@@ -97,17 +97,17 @@ func (w *world) deltas(first int64, events []sidecarstoretest.Event, many int) {
 	}
 }
 
-func (w *world) keep(name string, content []byte) {
+func (w *fixture) keep(name string, content []byte) {
 	w.store.SetContent("v2/"+name, sidecarstoretest.Compress(w, w.suffix, content))
 }
 
-func (w *world) tick() time.Time {
+func (w *fixture) tick() time.Time {
 	w.clock = w.clock.Add(time.Second)
 	return w.clock
 }
 
 // write sends random requests.
-func (w *world) write(requests int) {
+func (w *fixture) write(requests int) {
 	for range requests {
 		_, err := w.client.Do(w.Context(), w.request())
 		require.NoError(w, err)
@@ -117,7 +117,7 @@ func (w *world) write(requests int) {
 	}
 }
 
-func (w *world) request() clientv3.Op {
+func (w *fixture) request() clientv3.Op {
 	switch w.random.IntN(6) {
 	case 0:
 		return clientv3.OpDelete(key(w.random.IntN(50)))
@@ -131,7 +131,7 @@ func (w *world) request() clientv3.Op {
 }
 
 // transaction returns a transaction that changes multiple keys once each and may contain a nested transaction.
-func (w *world) transaction() clientv3.Op {
+func (w *fixture) transaction() clientv3.Op {
 	var outer, inner []clientv3.Op
 	for _, number := range w.random.Perm(30)[:1+w.random.IntN(8)] {
 		op := w.put(number)
@@ -150,7 +150,7 @@ func (w *world) transaction() clientv3.Op {
 	return clientv3.OpTxn(nil, outer, nil)
 }
 
-func (w *world) put(number int) clientv3.Op {
+func (w *fixture) put(number int) clientv3.Op {
 	value := make([]byte, w.random.IntN(40))
 	for i := range value {
 		value[i] = byte(w.random.Uint32())
@@ -170,7 +170,7 @@ func deleteBlock(number int) clientv3.Op {
 	return clientv3.OpDelete(block(number), clientv3.WithPrefix())
 }
 
-func (w *world) lease() clientv3.LeaseID {
+func (w *fixture) lease() clientv3.LeaseID {
 	if len(w.leases) < 3 {
 		lease, err := w.client.Grant(w.Context(), 3600)
 		require.NoError(w, err)
@@ -179,8 +179,8 @@ func (w *world) lease() clientv3.LeaseID {
 	return w.leases[w.random.IntN(len(w.leases))]
 }
 
-// revoke deletes all keys of a lease in a single transaction, as an expiry does.
-func (w *world) revoke() {
+// revoke revokes a lease, which deletes its keys in a single transaction, as the expiry of a lease does.
+func (w *fixture) revoke() {
 	_, err := w.client.Revoke(w.Context(), w.lease())
 	require.NoError(w, err)
 	w.leases = nil // the keys attached to other leases remain
@@ -201,7 +201,7 @@ func rows(t *testing.T, file string) (rows []format.Row) {
 }
 
 // base writes a full snapshot to a file, opens the file, and returns its Base.
-func (w *world) base(kept *sidecarstore.Archive, full sidecarstore.Object) sidecarstore.Base {
+func (w *fixture) base(kept *sidecarstore.Archive, full sidecarstore.Object) sidecarstore.Base {
 	snapshot, err := kept.Snapshot(w.Context(), full)
 	require.NoError(w, err)
 	defer snapshot.Close()
