@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// remoteStore is this member's view of the store.
+// A remoteStore reads the store for this member, and creates, adopts and ends generations in it.
 type remoteStore struct {
 	*session
 	volume      *localVolume
@@ -68,8 +68,8 @@ func (b *remoteStore) readCluster(ctx context.Context) (seen contents, err error
 	return seen, nil
 }
 
-// observe reads everything in the store except the backups and compares it with the volume. In a multi-member
-// cluster, a member with valid data rejoins the other members rather than adopting its own store.
+// observe reads everything in the store except the backups and compares it with the volume. In a multi-member cluster,
+// --adopt has no effect on a store that the member can use without an adoption, so that the member rejoins the others.
 func (b *remoteStore) observe(ctx context.Context) (seen contents, err error) {
 	if seen, err = b.readCluster(ctx); err != nil {
 		return seen, err
@@ -357,7 +357,7 @@ func (b *remoteStore) checkWriter(ctx context.Context, seen contents) (why, err 
 	}
 	if beat.ahead == nil {
 		clock, err := store.Clock(ctx, b.options.Archive.Store())
-		if clock.IsZero() { // an object that cannot be deleted is left behind
+		if clock.IsZero() { // an error with a valid time only means that the object used for reading it remains
 			return nil, cmp.Or(err, errors.New("the store does not report object creation times"))
 		}
 		beat.ahead = new(clock.Sub(b.now()))
@@ -475,12 +475,12 @@ func (b *remoteStore) findEnd() (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// storeWayOut returns the way out of an error from the store. If the store reported no specific problem,
-// storeWayOut returns otherwise.
-func storeWayOut(err error, otherwise string) string {
+// storeWayOut returns what the user can do about an error from the store. The result is fallback if the store reported
+// no specific problem, and "" if the error already contains the advice.
+func storeWayOut(err error, fallback string) string {
 	switch failure := store.FailureOf(err); {
 	case failure == "" || failure == store.ErrUnavailable:
-		return otherwise
+		return fallback
 	case strings.Contains(err.Error(), failure.NextStep()):
 		return ""
 	default:
@@ -556,10 +556,10 @@ func (b *remoteStore) adopt() (Event, Facts, error) {
 	return Taken, Facts{}, nil
 }
 
-// endGeneration ends a generation in favor of the next one, so that nothing can be added after the position that
-// was read. If another process has started to end the generation, endGeneration finishes the job. If nothing was
-// read and the head cannot be verified, there is no need to end the generation, because writers cannot extend it
-// either.
+// endGeneration ends the generation last in favor of the generation next, so that nothing can be added to it anymore.
+// If the generation was read, read is the position of its end at that time, and objects that were added since are an
+// error. If another process has started to end the generation, endGeneration finishes the job. If the generation was
+// not read and its head cannot be verified, there is no need to end it, because writers cannot extend it either.
 func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Generation, read format.Position) error {
 	head, err := b.options.Archive.Head(ctx, last.Number)
 	switch {

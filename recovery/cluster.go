@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// peerGroup is this member's cluster, as reported by the other members.
+// A peerGroup queries the other members of the cluster and compares the volume with their responses.
 type peerGroup struct {
 	*session
 	volume    *localVolume
@@ -164,7 +164,7 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 // peers. However, a quorum has acknowledged everything in the store, so a quorum must not form without that data.
 // If the volume is older than the store, the member waits for a running member that has the data.
 func (c *peerGroup) compareStore(s *peers.Survey) error {
-	position, reported := c.volume.position, c.newer != nil // values reported to the peers in the last query
+	position, reported := c.volume.position, c.newer != nil // reported: the last query told the peers that the volume is older
 	alone := position.IsOnlyVoter()
 	if alone && s.Voters > 1 {
 		return fmt.Errorf("the data is outdated: it lists one voting member, but another member lists %d", s.Voters)
@@ -340,7 +340,7 @@ func (c *peerGroup) changed(err error, message string) (Event, Facts, error) {
 	return Changed, Facts{}, nil
 }
 
-// errNotAllHere reports that a member did not respond to the survey.
+// errNotAllHere reports that, according to the last query, a member did not respond or may have data.
 var errNotAllHere = errors.New("some members have not confirmed that they have no usable data")
 
 // confirmPeers queries the peers again before the generation is ended. A peer with data may have started during the

@@ -25,7 +25,7 @@ type Decision struct {
 	WayOut string
 }
 
-// A rule is a row of the decision table. An empty list matches every value.
+// A rule is a row of the decision table. Each list contains the values that match. An empty list matches every value.
 type rule struct {
 	volumes  []VolumeState
 	peers    []PeerState
@@ -89,10 +89,10 @@ var rules = []rule{
 	// Store states that take precedence over everything else.
 	{nil, nil, []StoreState{relation.OtherCluster}, nil, reject("backups of another cluster are never restored to this member", relation.OtherCluster.WayOut())},
 	{nil, nil, []StoreState{relation.OtherOwner}, nil, reject("backups of another owner are not restored to a volume that is empty or missing revisions", relation.OtherOwner.WayOut())},
-	{nil, nil, []StoreState{relation.Unclaimed}, nil, reject("the store belongs to a cluster, but the data does not record which cluster it belongs to, as with plain etcd or etcdutl snapshot restore", relation.Unclaimed.WayOut())},
+	{nil, nil, []StoreState{relation.Unclaimed}, nil, reject("the store belongs to a cluster, but the data does not record which cluster it belongs to, as with plain etcd or after \"etcdutl snapshot restore\"", relation.Unclaimed.WayOut())},
 	{nil, nil, []StoreState{relation.Adopted}, nil, Decision{AdoptStore, "--adopt names the cluster of the store, which will continue with the data on this volume", ""}},
 	{nil, nil, []StoreState{StoreDamaged}, nil, reject("nothing was restored or moved because a metadata object in the store is damaged",
-		"restore the object, for example from an earlier version in the bucket; or build a data directory from a full snapshot manually with age -d, zstd -d and etcd-wrapper restore --snapshot; or, to create a new cluster, start with an empty volume and a different --backup-store")},
+		"restore the object, for example from an earlier version in the bucket; or build a data directory from a full snapshot manually with \"age -d\", \"zstd -d\" and \"etcd-wrapper restore --snapshot\"; or, to create a new cluster, start with an empty volume and a different --backup-store")},
 	{nil, nil, []StoreState{StoreLocked}, nil, reject("nothing was moved and no older backup was restored because the backups are signed or encrypted with keys that are not configured",
 		"add the key to the --backup-trusted-keys file or to --backup-identities; or, if the signer is unknown, delete the objects; or choose a revision to restore with --restore-to and --restore-id")},
 
@@ -105,7 +105,7 @@ var rules = []rule{
 	{nil, namelessPeers, nil, restoreAsked, rejectRequest("a member can only be restored together with the others, but the configuration does not list them",
 		"remove --restore-to or list all members in initial-cluster; if the others are gone for good, move the data directory aside")},
 	{nil, nil, []StoreState{StoreNone, relation.Empty, relation.Founded, StoreBare, StoreUnverified}, restoreAsked, rejectRequest("nothing was moved because the requested target cannot be restored",
-		"choose a target from the output of etcd-wrapper backup list, or remove --restore-to")},
+		"choose a target from the output of \"etcd-wrapper backup list\", or remove --restore-to")},
 	{nil, nil, []StoreState{StoreUnasked}, restoreAsked, Decision{ConsultStore, "checking in the store whether the target can be restored and whether the restore has already been done", ""}},
 	{nil, unaskedPeers, []StoreState{StoreInUse}, restoreAsked, Decision{ConsultPeers, "the other members may still be writing the backups", ""}},
 	{nil, []PeerState{PeersNotAgreed}, nil, restoreAsked, Decision{Wait, "waiting until every member has stopped and requests the same restore", ""}},
@@ -173,7 +173,7 @@ type Facts struct {
 	Heard    bool // whether the peers have answered since the last request to the store
 	Uploaded bool // whether this member has uploaded as much as possible of the data that only its volume had
 
-	Err error // error to show to the user; only used in payloads
+	Err error // error to show to the user; only set in the payload of an event
 }
 
 // VolumeFacts describes the volume and the configuration. The Examined event sets these facts.
@@ -190,18 +190,18 @@ type VolumeFacts struct {
 
 // PeerFacts describes what the other members reported. The PeersTold event sets these facts.
 type PeerFacts struct {
-	Listing     PeerState
-	Outdated    bool // whether this member once had newer data than the volume has now
-	Free        bool // whether this member can be replaced or added now
-	AllUploaded bool // whether the other members have uploaded all data that only their volumes had
-	Settled     bool // whether no member has had usable data for so long that a late mount is ruled out
+	Listing     PeerState // how the other members list this member
+	Outdated    bool      // whether this member once had newer data than the volume has now
+	Free        bool      // whether this member can be replaced or added now
+	AllUploaded bool      // whether the other members have uploaded all data that only their volumes had
+	Settled     bool      // whether no member has had usable data for so long that a late mount is ruled out
 }
 
 // StoreFacts describes what the store reported. The Answered event sets these facts.
 type StoreFacts struct {
 	Answer      StoreState // empty if the store was not queried
 	Behind      bool       // whether the store has data that the volume lacks
-	RestoreDone bool       // whether the requested restore was already done, which clears Asked; only used in payloads
+	RestoreDone bool       // whether the requested restore was already done, which clears Asked; only set in the payload of an event
 }
 
 // Learn implements statemachine.Facts.
@@ -297,7 +297,7 @@ func (f Facts) volumeState() VolumeState {
 }
 
 func (f Facts) peerState() PeerState {
-	confirmed := f.isLost() && f.Heard && isKnown(f.Answer) && f.Listing != peers.Partial // the peers answered last
+	confirmed := f.isLost() && f.Heard && isKnown(f.Answer) && f.Listing != peers.Partial // the peers were queried after the store
 	switch {
 	case f.Alone && f.Joins && f.Volume == VolumeEmpty:
 		return PeersItself

@@ -221,7 +221,7 @@ func (j *job) verify() (Event, Facts, error) {
 	}
 	revision, err := datadir.Divergence(j.member.DataDir, j.volume.restoredDir())
 	if revision != 0 {
-		changes, changed := j.volume.checkRows() // an error proves nothing
+		changes, changed := j.volume.checkRows() // if the log cannot be read, changes is empty
 		if revision, err = datadir.Divergence(j.member.DataDir, j.volume.restoredDir(), changes...); revision == 0 && err == nil {
 			j.options.Log.Warn().Err(changed).Msg("recovery: the volume differs from its backups because it is damaged")
 		}
@@ -414,7 +414,7 @@ func (j *job) describeTarget() string {
 	path := j.backups.last.path
 	text := fmt.Sprintf("revision %d", path.Revision)
 	if !path.Time.IsZero() {
-		text += " of " + path.Time.UTC().Format(time.RFC3339)
+		text += " (" + path.Time.UTC().Format(time.RFC3339) + ")"
 	}
 	return text
 }

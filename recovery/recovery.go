@@ -383,8 +383,8 @@ func (r *runner) do(actions []Action) (Event, Facts, error) {
 // because members that start together find each other soon.
 const quickRetries = 10
 
-// pause waits before a request is retried. Peers that have responded are queried again soon, because they update
-// their member lists one by one.
+// pause waits before a request is retried. The pauses for the store get longer with every attempt. The pauses for the
+// peers remain short, because the peers learn of a membership change one after the other.
 func (r *runner) pause(action Action) {
 	times := r.retries + r.searches + 1
 	if action == PacePeers {
@@ -400,7 +400,8 @@ func (r *runner) pause(action Action) {
 	r.retries++
 }
 
-// report logs a step and records the reason for a refusal.
+// report logs a step and updates the progress. If the step leads to Refused, report also sets the error that process
+// returns.
 func (r *runner) report(from State, event Event, facts Facts, decision statemachine.Decision) {
 	row, reason := r.rules.Row(decision.Row), decision.Why
 	switch {
@@ -435,7 +436,7 @@ func (r *runner) report(from State, event Event, facts Facts, decision statemach
 	line.Str("from", string(from)).Str("event", string(event)).Str("to", string(decision.To)).Msg("recovery: " + reason)
 }
 
-// Ways out for stores with unusable metadata.
+// Ways out if metadata in the store cannot be used.
 const (
 	restoreObject = "restore the object, for example from an earlier version in the bucket; or, if the backups in its folder are unwanted or of unknown origin, " +
 		"move the whole folder elsewhere to continue from the previous generation"
@@ -445,25 +446,25 @@ const (
 // waysOut lists the ways out of refusals that are not decisions. For other events, the error contains the way out.
 var waysOut = map[Event]string{
 	RoomLacking: "enlarge the volume or delete files that are not needed",
-	Unbuildable: "choose an earlier target with --restore-to and --restore-id; etcd-wrapper backup list shows the targets",
+	Unbuildable: "choose an earlier target with --restore-to and --restore-id; \"etcd-wrapper backup list\" shows the targets",
 	Grown:       "list all members in initial-cluster or, if the others are gone for good, start with --restore-to=latest and a --restore-id",
 	Diverged: "if the disk corrupted the data, move the data directory aside to restore it from the store; if the data is a copy that you want to keep, " +
 		"point --backup-store at another location or start once with --adopt and the ID of the store's cluster",
 	Unproved: "choose an earlier target with --restore-to and --restore-id",
 }
 
-// wayOut returns the way out after a step, or "".
+// wayOut returns what the user can do after a step, or "" if there is nothing to do or the error already says it.
 func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	switch {
 	case errors.Is(err, archive.ErrNameless):
 		return restoreObject
 	case errors.Is(err, archive.ErrUnsigned):
-		return "set the flag, or create the data directory with etcd-wrapper restore and use a separate --backup-store for the new cluster"
+		return "set the flag, or create the data directory with \"etcd-wrapper restore\" and use a separate --backup-store for the new cluster"
 	case errors.Is(err, syscall.EROFS):
 		return "mount the volume read-write"
 	case row.From != Decide:
 		return waysOut[row.On]
-	case r.facts.Answer == StoreLocked && r.backups.last.Cluster.Cluster == "": // no revision can be reported here
+	case r.facts.Answer == StoreLocked && r.backups.last.Cluster.Cluster == "": // the rule suggests choosing a revision, but none can be listed
 		return trustKey
 	}
 	way := storeWayOut(err, r.decision.WayOut)

@@ -373,7 +373,7 @@ func TestBuiltDirectoryIsLockedUntilInstalled(t *testing.T) {
 func TestDataInUseIsNotMoved(t *testing.T) {
 	for message, test := range map[string]struct{ lose, happens func(*fixture) }{
 		"data appeared in the": {(*fixture).lose, func(f *fixture) { require.NoError(t, os.MkdirAll(filepath.Dir(f.database()), 0o700)) }},
-		"a running etcd has ":  {(*fixture).damage, func(f *fixture) { lock(t, f.database()) }},
+		"an etcd process has ": {(*fixture).damage, func(f *fixture) { lock(t, f.database()) }},
 	} {
 		f := newFilledFixture(t)
 		test.lose(f)

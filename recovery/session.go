@@ -43,10 +43,11 @@ type Options struct {
 	// Inspect checks a fetched database before it is opened for writing; see restore.Options. Inspect may be nil.
 	Inspect func(ctx context.Context, path string) error
 	// Flush uploads the part of a closed database that the store lacks. Flush is nil if nothing can be uploaded.
-	Flush func(ctx context.Context, dataDir string, stands datadir.Position) error
-	// FlushSpool uploads the segments queued on the volume and may be repeated. Segments that the data already
-	// includes are skipped: those with the same identity up to revision reach. An empty identity means that there
-	// is no data. FlushSpool is nil if no store is configured.
+	Flush func(ctx context.Context, dataDir string, position datadir.Position) error
+	// FlushSpool uploads the segments queued on the volume and may be repeated. data and reach are the identity and
+	// the highest revision of the valid data on the volume; without valid data, the identity is empty. FlushSpool
+	// skips segments that end at or before reach, and segments of another cluster or generation. FlushSpool is nil if
+	// no store is configured.
 	FlushSpool func(ctx context.Context, data archive.Identity, reach int64) error
 	SpoolDir   string // queue of segments; empty if there is none
 	// Died returns the reason why etcd crashed at the last start, or "" if it did not. Died may be nil.
@@ -76,7 +77,7 @@ type Member struct {
 	Peers    Peers         // the other members; nil if the configuration lists none
 }
 
-// Peers are the other members of the cluster. Package peers queries them over the network.
+// Peers queries the other members of the cluster and changes their member list. Package peers implements it.
 type Peers interface {
 	// Query asks the other members how they list this member.
 	Query(ctx context.Context, self peers.Self) peers.Survey
@@ -128,13 +129,14 @@ const (
 
 	firstPause    = 1500 * time.Millisecond
 	longestPause  = 23 * time.Second
-	answeredPause = 300 * time.Millisecond // pause before retrying a request that was answered
+	answeredPause = 300 * time.Millisecond // pause between the first requests to the peers
 
 	compareTimeout = 10 * time.Second // how long valid data waits to be compared with the store
 	mountTimeout   = 10 * time.Second // how long a cluster of empty volumes waits for late mounts
 )
 
-// longestWait returns the longest pause of backOff in whole seconds. The pause grows by half with each attempt.
+// longestWait returns the maximum pause of backOff, rounded to a second. The maximum grows by half with each failed
+// attempt.
 func longestWait(times int) time.Duration {
 	pause := firstPause
 	for range min(times, 20) {
@@ -240,8 +242,8 @@ type mismatch struct {
 	DataDir string    `json:"data_dir"`
 	Why     string    `json:"why"`
 	At      time.Time `json:"at"`
-	First   int64     `json:"first,omitempty"` // first revision that was compared, if rows differ
-	Last    int64     `json:"last,omitempty"`  // last revision that was compared
+	First   int64     `json:"first,omitempty"` // first compared revision if the rows differ from those in the store; otherwise 0
+	Last    int64     `json:"last,omitempty"`  // last compared revision if the rows differ; otherwise 0
 }
 
 // RecordMismatch records on the volume that the data in a directory does not match the store, for example because the
@@ -274,7 +276,8 @@ func (e *environment) readRecord() (r journal, err error) {
 	return r, nil
 }
 
-// updateRecord writes the record only if it has changed, so that built data can be removed from a full volume.
+// updateRecord applies a change to the record on the volume. An unchanged record is not written, because a failed
+// write on a full volume would keep recovery from removing the data that it has built there.
 func (e *environment) updateRecord(change func(*journal)) error {
 	before, err := e.readRecord()
 	r := before
@@ -292,7 +295,7 @@ func (e *environment) updateRecord(change func(*journal)) error {
 	return nil
 }
 
-// errClaimLost reports that the restored data is outdated.
+// errClaimLost reports that the built data must not be installed, because the store or the peers have changed since.
 var errClaimLost = errors.New("the claim is lost")
 
 func lostClaim(format string, args ...any) error {

@@ -15,10 +15,11 @@ var Table = statemachine.Expand(written)
 
 const always = statemachine.Always
 
-// workStates is the group of states in which work can fail because of the volume or a bug.
+// workStates contains the states whose actions can fail because of the volume or a bug.
 var workStates = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Adopt, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
 
-// readingStates is the group of states in which a listed object may turn out to be missing from the store.
+// readingStates contains the states that read objects from the store, which may have disappeared since they were
+// listed.
 var readingStates = statemachine.Group{Flush, MakeRoom, Build}
 
 // Actions used by more than one row.
@@ -221,20 +222,20 @@ const (
 	ReadPosition    Action = "read position"
 	DropUnfinished  Action = "drop unfinished"  // remove data that was built but not claimed
 	ForgetClaim     Action = "forget claim"     // drop a claim that is no longer useful or belongs to another restore
-	ValidateVolume  Action = "validate volume"  //
+	ValidateVolume  Action = "validate volume"  // validate the data directory and read its cluster and revision
 	DecideNow       Action = "decide"           // apply the decision rules
-	AskThePeers     Action = "ask the peers"    //
+	AskThePeers     Action = "ask the peers"    // query the other members
 	TellReturn      Action = "tell return"      // log which members provide the data
 	RemoveMember    Action = "remove member"    // remove this member's old identity from the cluster
 	AddMember       Action = "add member"       // add this member to the cluster
 	AdoptCluster    Action = "adopt cluster"    // start in the existing cluster with the members that the peers list
 	TakeStore       Action = "take store"       // end the newest generation and create one for the data on the volume
-	AskTheStore     Action = "ask the store"    //
+	AskTheStore     Action = "ask the store"    // read the cluster and contents of the store
 	TellLoss        Action = "tell loss"        // log the number of lost revisions
 	FlushSpool      Action = "flush spool"      // upload the segments queued on the volume
 	FlushVolume     Action = "flush volume"     // upload data that exists only on the volume
 	FindEnd         Action = "find end"         // reread the end of the backups after volumes have uploaded data
-	MeasureRoom     Action = "measure room"     //
+	MeasureRoom     Action = "measure room"     // check the free space on the volume
 	EndAdopted      Action = "end adopted"      // end the generation that the user named before restoring it
 	BuildData       Action = "build data"       // build the restored data next to the data directory
 	ProveData       Action = "prove data"       // validate the restored data
@@ -253,14 +254,14 @@ type VolumeState string
 
 // States of a volume.
 const (
-	VolumeEmpty   VolumeState = "empty"            // no data, or an etcd that has not stored anything yet
+	VolumeEmpty   VolumeState = "empty"            // no data, or only the directories of an etcd that has not stored anything yet
 	VolumeLost    VolumeState = "lost"             // empty, even though an earlier run served data from it
 	VolumeCorrupt VolumeState = "corrupt"          // etcd cannot open or fully read the data
 	VolumeValid   VolumeState = "valid"            // no data is known to be missing
 	VolumeBehind  VolumeState = "behind"           // valid, but the store or the other members have newer data
 	VolumeStored  VolumeState = "stored"           // valid, and uploaded to the store as far as possible
 	VolumeRefused VolumeState = "refused before"   // valid, but the last comparison rejected it
-	VolumeUnnamed VolumeState = "names no cluster" // valid data of a plain etcd; the store has not been queried yet
+	VolumeUnnamed VolumeState = "names no cluster" // valid, but does not record its cluster, like the data of plain etcd; the store has not been queried yet
 )
 
 // A PeerState describes how the other members list this member. Its values are those of peers.Membership and the
@@ -274,7 +275,7 @@ const (
 	PeersItself    PeerState = "none, joins"        // a single-member cluster that joins, with an empty volume
 	PeersUnnamed   PeerState = "not named"          // the configuration creates a cluster and names no other member
 	PeersExisting  PeerState = "not named, joins"   // the configuration joins a cluster and names no other member
-	PeersUnasked   PeerState = "not asked"          //
+	PeersUnasked   PeerState = "not asked"          // the other members have not been queried, or not since the store was
 	PeersNotAgreed PeerState = "not all ask"        // not all members request the same restore
 	PeersJustLost  PeerState = "all lost, just now" // all members have been without data for less than 10s
 	PeersStillLost PeerState = "all lost, still"    // all members are still without data after the store was queried
@@ -289,12 +290,12 @@ type StoreState = relation.Relation
 // States of a store.
 const (
 	StoreNone       StoreState = "none"                // --backup-store is not set
-	StoreUnasked    StoreState = "not asked"           //
+	StoreUnasked    StoreState = "not asked"           // the store has not been queried yet
 	StoreAway       StoreState = "unreachable"         // unreachable, access denied, or wrong URL
 	StoreLongAway   StoreState = "unreachable for 10s" // no response for 10s
 	StoreInUse      StoreState = "in use"              // another process has written to the store recently and may continue
-	StoreBare       StoreState = "ours, no backup"     // belongs to this cluster but lacks the requested backup
-	StoreUnverified StoreState = "not verified"        // damaged, but the object names reveal no missing data
+	StoreBare       StoreState = "ours, no backup"     // belongs to this cluster, but has no backup that can be restored
+	StoreUnverified StoreState = "not verified"        // damaged, but no object name suggests a revision that the volume lacks
 	StoreDamaged    StoreState = "damaged"             // the store's metadata is damaged
 	StoreLocked     StoreState = "keys lacking"        // signed or encrypted with keys that are not configured
 )
@@ -318,8 +319,8 @@ const (
 const (
 	StartEtcd    Event = "start"         // etcd opens the volume as it is
 	FoundCluster Event = "found"         // etcd creates a new cluster
-	ConsultPeers Event = "ask the peers" //
-	ConsultStore Event = "ask the store" //
+	ConsultPeers Event = "ask the peers" // query the other members
+	ConsultStore Event = "ask the store" // upload the queued segments, then query the store
 	Wait         Event = "wait"          // wait, then query the peers again if they have responded, otherwise the store
 	FlushFirst   Event = "flush"         // upload the volume's data before it is replaced
 	RestoreData  Event = "restore"       // restore from the store

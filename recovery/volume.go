@@ -55,7 +55,7 @@ func hasMember(dir string) (bool, error) {
 	return err == nil, err
 }
 
-// validate examines the data directory.
+// validate validates the data directory and reads the position and the identity of the data.
 func (v *localVolume) validate() (Event, Facts, error) {
 	if exists, err := hasMember(v.member.DataDir); (exists || err != nil) && v.member.Peers != nil {
 		v.member.Peers.Publish(peers.Self{Volume: peers.Data}) // publish first, because validation can take a while
@@ -119,7 +119,7 @@ func (v *localVolume) checkRows() (revisions []int64, err error) {
 // damaged or returns an error, so that it is not mistaken for older data.
 func (v *localVolume) readPosition(exists bool) (err error) {
 	v.position = datadir.Position{}
-	if exists && (v.options.Archive != nil || v.member.Peers != nil) { // there is nothing to compare the position with
+	if exists && (v.options.Archive != nil || v.member.Peers != nil) { // otherwise, there is nothing to compare the position with
 		v.position, err = datadir.ReadPosition(v.member.DataDir)
 	}
 	switch {
@@ -162,7 +162,7 @@ func (v *localVolume) removeUnfinished() (Event, Facts, error) {
 		if errors.Is(err, seed.ErrInUse) {
 			return "", Facts{}, err
 		}
-		_ = held.Close() // it may not exist
+		_ = held.Close() // fails if the directory does not exist
 		if err := os.RemoveAll(path); err != nil {
 			return "", Facts{}, fmt.Errorf("cannot remove files from an earlier attempt: %w", err)
 		}
@@ -202,7 +202,7 @@ func moveData(dir, name string) error {
 		return nil
 	case err != nil:
 		return err
-	case len(entries) == 1 && entries[0].Name() == archive.IdentityFile: // no cluster was created
+	case len(entries) == 1 && entries[0].Name() == archive.IdentityFile: // etcd has not started since the ID was recorded
 		if err := os.Remove(filepath.Join(dir, archive.IdentityFile)); err != nil {
 			return err
 		}
@@ -231,7 +231,7 @@ func (v *localVolume) checkUnchanged() error {
 		return errors.Join(err, errors.New("data appeared in the directory after the volume was examined"))
 	}
 	if bootstrap.LockModeOf(v.dbPath()) == bootstrap.Writing {
-		return fmt.Errorf("%w: a running etcd has %s open; stop that etcd", seed.ErrInUse, v.dbPath())
+		return fmt.Errorf("%w: an etcd process has %s open; stop that process", seed.ErrInUse, v.dbPath())
 	}
 	return nil
 }
@@ -287,8 +287,8 @@ func (v *localVolume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 	})
 }
 
-// roomTimeout is the timeout of the request to the store if nothing is restored. If the store does not respond in
-// time, the newest copies are kept.
+// roomTimeout is the timeout for requesting the verified backups from the store if nothing is restored. If the store
+// does not respond in time, the newest copies are kept.
 const roomTimeout = 5 * time.Second
 
 // prepareStart frees space before etcd starts with valid data if a second copy of the database would not fit on the

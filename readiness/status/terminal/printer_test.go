@@ -202,7 +202,7 @@ func TestPrintFitsOneScreenUnlessVerbose(t *testing.T) {
 	}
 	short, count := lines(false)
 	assert.LessOrEqual(t, count, 24, short)
-	loss := "the volume is empty; the cluster is restored to revision 1000000002 of 2026-11-27T06:47:58Z of generation 2 from " +
+	loss := "the volume is empty; the cluster is restored to revision 1000000002 (2026-11-27T06:47:58Z) of generation 2 from " +
 		"file:///srv/backups/of/the/cluster, whose backups end at revision 1000000002 of generation 2; nothing is known to be lost"
 	d.Recovery = &status.Recovery{State: "Ready", Reason: "the restored data is installed", Loss: loss}
 	d.Timeline[len(d.Timeline)-1] = status.TimelineEvent{At: now, Kind: "restore", Health: "ok", Message: loss}
