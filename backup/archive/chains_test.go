@@ -15,10 +15,10 @@ import (
 
 // The first chain must continue past another member's full snapshot if no segment continues from that snapshot.
 func TestHistory_chainCrossesAnUnusedFull(t *testing.T) {
-	for where, revision := range map[string]int64{"within a segment": 25, "between two": 30} {
+	for where, revision := range map[string]int64{"within a segment": 25, "between two segments": 30} {
 		t.Run(where, func(t *testing.T) {
-			w := begin(t, NewKeys(t).Load(t), 20, 30)
-			w.again().gap(revision)
+			w := newTestWriter(t, NewKeys(t).Load(t), 20, 30)
+			w.clone().fullAfterGap(revision)
 			check := func(to int64) {
 				assert.Equal(t, w.next, w.head().Start)
 				history := w.history()
@@ -40,27 +40,28 @@ func TestHistory_chainCrossesAnUnusedFull(t *testing.T) {
 			check(50)
 			w.full()
 			w.segment(60)
-			assert.Equal(t, []window{{10, 60, 2, 2}}, windows(w.history()))
+			assert.Equal(t, []summary{{10, 60, 2, 2}}, summaries(w.history()))
 		})
 	}
 }
 
 func TestFallback_usesACrossedFull(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t), 30)
-	w.again().gap(25)
+	w := newTestWriter(t, NewKeys(t).Load(t), 30)
+	w.clone().fullAfterGap(25)
 	w.segment(40)
 	defer w.damage(archive.DataName(1, w.history().Newest().Fulls[0].Name()), 999)()
-	result, path, err := w.instead(archive.Target{Revision: 25})
+	result, path, err := w.restoreAny(archive.Target{Revision: 25})
 	require.NoError(t, err)
 	assert.EqualValues(t, 25, path.Revision)
 	assert.EqualValues(t, 25, result.full)
 }
 
-// A chain must end at an unreadable segment, because the segment may extend past the next full snapshot.
+// The first chain must end at a segment that cannot be read, even if the segment may extend past the next full
+// snapshot. The latest revision is then the one of that full snapshot.
 func TestFind_damagedSegmentCrossesNothing(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
+	w := newTestWriter(t, NewKeys(t).Load(t))
 	crossing := w.segment(30)
-	w.again().gap(25)
+	w.clone().fullAfterGap(25)
 	defer w.damage(archive.SegmentName(1, crossing.Position), 999)()
 	path := w.find(archive.Target{})
 	assert.EqualValues(t, 25, path.Revision)
@@ -68,22 +69,22 @@ func TestFind_damagedSegmentCrossesNothing(t *testing.T) {
 
 // Find must find segments that are missing from a listing, because their names are known in advance.
 func TestFind_unlistedSegment(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
+	w := newTestWriter(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 	name := archive.SegmentName(1, w.full().Next)
 	w.segments(steps(22, 30, 2)...)
 	w.store.Inject(memory.Fault{Op: memory.List, Hides: func(n string) bool { return n == name }})
 	for _, target := range []archive.Target{{}, {Revision: 21}, {Revision: 25}, {Revision: 30}, {Time: TimeAt(25)}, {Time: TimeAt(30)}} {
 		path := w.find(target)
 		assert.NoError(t, path.PastEnd)
-		result, err := w.follow(path)
+		result, err := w.restorePath(path)
 		require.NoError(t, err, target)
 		assert.Equal(t, path.Revision, result.Revision, target)
 	}
 	assert.EqualValues(t, 30, w.find(archive.Target{}).Revision)
 }
 
-// stranger stores a segment that belongs to another cluster.
-func (w *world) stranger(first, last int64, at time.Time) {
+// foreignSegment stores a segment that belongs to another cluster.
+func (w *testWriter) foreignSegment(first, last int64, at time.Time) {
 	w.t.Helper()
 	start := format.Start{Cluster: "beef", Generation: 1, Position: format.After(first - 1), Before: format.Seed("beef", 1, first-1)}
 	w.putSegment(w.rows(start, last, at))
@@ -92,28 +93,28 @@ func (w *world) stranger(first, last int64, at time.Time) {
 // Find must skip the segments of a cluster that kept writing after its store was emptied and initialized by another
 // cluster.
 func TestFind_skipsSegmentsOfAnotherCluster(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	w.stranger(5, 8, TimeAt(9))
+	w := newTestWriter(t, NewKeys(t).Load(t))
+	w.foreignSegment(5, 8, TimeAt(9))
 	for last := int64(14); last <= 30; last += 4 {
 		w.segment(last)
-		w.stranger(last-1, last+20, TimeAt(last-1).Add(100*time.Millisecond))
+		w.foreignSegment(last-1, last+20, TimeAt(last-1).Add(100*time.Millisecond))
 	}
-	w.stranger(500, 520, TimeAt(29))
-	w.stranger(521, 530, TimeAt(29))
+	w.foreignSegment(500, 520, TimeAt(29))
+	w.foreignSegment(521, 530, TimeAt(29))
 
 	assert.Equal(t, revisions(11, 30), w.restore(archive.Target{}).revisions)
 	for revision := int64(11); revision <= 30; revision++ {
 		assert.Equal(t, revisions(11, revision), w.restore(archive.Target{Revision: revision}).revisions)
 		if revision < 30 {
 			path := w.find(archive.Target{Time: TimeAt(revision).Add(500 * time.Millisecond)})
-			assert.Equal(t, revision, path.Revision, "at the time of %d", revision)
+			assert.Equal(t, revision, path.Revision, "at the time of revision %d", revision)
 		}
 	}
 	chains := w.history().Newest().Chains
 	require.Len(t, chains, 1)
 	assert.Equal(t, []int64{10, 30}, []int64{chains[0].From, chains[0].To})
 	assert.NoError(t, chains[0].PastEnd)
-	assert.ErrorIs(t, w.history().Newest().Ignored, archive.ErrForeign, "it is reported")
+	assert.ErrorIs(t, w.history().Newest().Ignored, archive.ErrForeign, "the skipped segments are reported")
 	_, err := w.Find(w.ctx, archive.Target{Revision: 505})
 	require.ErrorIs(t, err, archive.ErrNotKept)
 }
@@ -121,8 +122,8 @@ func TestFind_skipsSegmentsOfAnotherCluster(t *testing.T) {
 // Merge must refuse segments of another cluster, because segments that start within the merged object would be
 // deleted.
 func TestMerge_refusesSegmentsOfAnotherCluster(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	w.stranger(20, 30, TimeAt(9))
+	w := newTestWriter(t, NewKeys(t).Load(t))
+	w.foreignSegment(20, 30, TimeAt(9))
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	require.ErrorIs(t, err, archive.ErrHole)
 	assert.Empty(t, w.objects(archive.Minute))
@@ -130,54 +131,54 @@ func TestMerge_refusesSegmentsOfAnotherCluster(t *testing.T) {
 
 // A full snapshot after a gap must start a chain even if a stray segment spans the snapshot's revision.
 func TestHistory_fullStartsAChainAfterAHole(t *testing.T) {
-	for what, crosses := range map[string]func(w *world){
-		"another cluster's": func(w *world) { w.stranger(20, 30, TimeAt(9)) },
-		"behind a hole": func(w *world) {
+	for what, crosses := range map[string]func(w *testWriter){
+		"segment of another cluster": func(w *testWriter) { w.foreignSegment(20, 30, TimeAt(9)) },
+		"segment after a gap": func(w *testWriter) {
 			lost := w.segment(19)
 			w.segment(30)
 			require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, lost.Position)))
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := begin(t, NewKeys(t).Load(t), 12)
+			w := newTestWriter(t, NewKeys(t).Load(t), 12)
 			crosses(w)
-			w.again().gap(25)
-			_, path, err := w.instead(archive.Target{})
+			w.clone().fullAfterGap(25)
+			_, path, err := w.restoreAny(archive.Target{})
 			require.NoError(t, err)
 			assert.EqualValues(t, 25, path.Revision)
-			assert.Equal(t, []window{{10, 12, 1, 1}, {25, 25, 1, 0}}, windows(w.history()))
+			assert.Equal(t, []summary{{10, 12, 1, 1}, {25, 25, 1, 0}}, summaries(w.history()))
 		})
 	}
 }
 
 func TestHead_ignoresACrossingSegmentOfAnotherCluster(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	w.stranger(20, 30, TimeAt(9))
-	w.gap(25)
+	w := newTestWriter(t, NewKeys(t).Load(t))
+	w.foreignSegment(20, 30, TimeAt(9))
+	w.fullAfterGap(25)
 	assert.Equal(t, w.next, w.head().Start)
 }
 
 // A damaged merged object at the start of another chain must not extend the previous chain.
 func TestHistory_damagedMergedObjectWhereAnotherChainStarts(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t), 20, 30)
+	w := newTestWriter(t, NewKeys(t).Load(t), 20, 30)
 	before := w.merge(archive.Minute, w.objects(archive.Segment)...)
-	w.gap(30)
+	w.fullAfterGap(30)
 	w.segments(40, 50)
 	after := w.merge(archive.Minute, w.objects(archive.Segment)...)
 	w.segment(60)
 
 	repair := w.damage(before.Name(), 999)
-	assert.Equal(t, []window{{10, 10, 1, 0}, {30, 60, 1, 2}}, windows(w.history()))
+	assert.Equal(t, []summary{{10, 10, 1, 0}, {30, 60, 1, 2}}, summaries(w.history()))
 	repair()
 	defer w.damage(after.Name(), 999)()
 	history := w.history()
-	assert.Equal(t, []window{{10, 30, 1, 1}, {30, 30, 1, 0}}, windows(history))
+	assert.Equal(t, []summary{{10, 30, 1, 1}, {30, 30, 1, 0}}, summaries(history))
 	assert.ErrorIs(t, history.Newest().Chains[1].PastEnd, format.ErrDamaged)
 }
 
 // Find must return a path even if the second full snapshot appears to start a chain because no rows precede it.
 func TestFind_mergedObjectsOverlapAtAFull(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t), 10)
+	w := newTestWriter(t, NewKeys(t).Load(t), 10)
 	w.full()
 	w.segment(10)
 	hour, err := w.Merge(w.ctx, archive.Hour, w.objects(archive.Segment))
@@ -196,10 +197,10 @@ func TestFind_mergedObjectsOverlapAtAFull(t *testing.T) {
 
 // A full snapshot within a segment must not start a chain, because the previous chain continues past the snapshot.
 func TestFind_fullWithinASegment(t *testing.T) {
-	for name, merged := range map[string]bool{"as it was stored": false, "merged": true} {
+	for name, merged := range map[string]bool{"segment": false, "merged object": true} {
 		t.Run(name, func(t *testing.T) {
-			w := begin(t, NewKeys(t).Load(t), 14)
-			within := w.again().build(17).Start()
+			w := newTestWriter(t, NewKeys(t).Load(t), 14)
+			within := w.clone().build(17).Start()
 			w.segment(20)
 			w.put(archive.Full{Revision: 17, Next: within.Position, Chain: within.Before, Last: within.Last})
 			if merged {
@@ -208,11 +209,11 @@ func TestFind_fullWithinASegment(t *testing.T) {
 			w.segment(24)
 
 			for revision := int64(11); revision <= 24; revision++ {
-				restored, _, err := w.instead(archive.Target{Revision: revision})
+				restored, _, err := w.restoreAny(archive.Target{Revision: revision})
 				require.NoError(t, err)
 				assert.Equal(t, revision, restored.Revision)
 			}
-			restored, path, err := w.instead(archive.Target{})
+			restored, path, err := w.restoreAny(archive.Target{})
 			require.NoError(t, err)
 			assert.EqualValues(t, 24, restored.Revision)
 			assert.NoError(t, path.PastEnd)

@@ -84,7 +84,7 @@ func TestPutSealedData_mayBeRepeated(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, snapshotOf("database"), snapshot)
 	}
-	_, err = a.PutSealedData(t.Context(), full, strings.NewReader("another"))
+	_, err = a.PutSealedData(t.Context(), full, strings.NewReader("other data"))
 	assert.ErrorIs(t, err, store.ErrExists)
 }
 
@@ -94,12 +94,12 @@ func TestHistory_fullWithoutAManifest(t *testing.T) {
 		lost     string // name prefix of objects that cannot be stored
 		database io.Reader
 	}{
-		"a database that cannot be read":        {"none", io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken))},
-		"a store that is lost for the data":     {"gen/000001/full/", strings.NewReader("database")},
-		"a store that is lost for the manifest": {archive.ManifestName(1, fullOf(20).Name()), strings.NewReader("database")},
+		"database cannot be read":   {"none", io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken))},
+		"data cannot be stored":     {"gen/000001/full/", strings.NewReader("database")},
+		"manifest cannot be stored": {archive.ManifestName(1, fullOf(20).Name()), strings.NewReader("database")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := begin(t, &format.Keys{})
+			w := newTestWriter(t, &format.Keys{})
 			w.store.Inject(memory.Fault{Op: memory.Put, Prefix: c.lost, Err: broken})
 			_, err := archivetest.PutFull(w.ctx, w.Archive, fullOf(20), c.database)
 			assert.ErrorIs(t, err, broken)
@@ -115,7 +115,7 @@ func TestHistory_fullWithoutAManifest(t *testing.T) {
 func TestOpenFull_reportsDamage(t *testing.T) {
 	for sealing, keys := range map[string]*format.Keys{"plain": {}, "sealed": NewKeys(t).Load(t)} {
 		t.Run(sealing, func(t *testing.T) {
-			w := begin(t, keys)
+			w := newTestWriter(t, keys)
 			full := *w.head().Full
 			name := archive.DataName(1, full.Name())
 			content, _ := w.store.Content(name)
@@ -142,14 +142,14 @@ func TestOpenFull_reportsDamage(t *testing.T) {
 }
 
 func TestOpenFull_comparesTheDatabase(t *testing.T) {
-	w := begin(t, &format.Keys{})
+	w := newTestWriter(t, &format.Keys{})
 	var spooled bytes.Buffer
 	body, err := w.SealSnapshot(&spooled, strings.NewReader("database").WriteTo)
 	require.NoError(t, err)
 	for name, change := range map[string]func(*format.Body){
-		"another digest": func(b *format.Body) { b.SHA256[0]++ },
-		"shorter":        func(b *format.Body) { b.Bytes-- },
-		"longer":         func(b *format.Body) { b.Bytes++ },
+		"wrong digest": func(b *format.Body) { b.SHA256[0]++ },
+		"shorter":      func(b *format.Body) { b.Bytes-- },
+		"longer":       func(b *format.Body) { b.Bytes++ },
 	} {
 		full := fullOf(int64(20 + len(name)))
 		full.Database = body
@@ -162,7 +162,7 @@ func TestOpenFull_comparesTheDatabase(t *testing.T) {
 }
 
 func TestFull_rejectsContradictoryManifests(t *testing.T) {
-	w := begin(t, &format.Keys{})
+	w := newTestWriter(t, &format.Keys{})
 	full := *w.head().Full
 	manifest, _ := w.store.Content(archive.ManifestName(1, full.Name()))
 	other := archive.FullName(99, TimeAt(99))
@@ -172,31 +172,31 @@ func TestFull_rejectsContradictoryManifests(t *testing.T) {
 	assert.EqualValues(t, 10, w.head().Full.Revision)
 
 	for name, change := range map[string]func(*archive.Full){
-		"no cluster":     func(f *archive.Full) { f.Cluster = "" },
-		"no revision":    func(f *archive.Full) { f.Revision = 0 },
-		"a later start":  func(f *archive.Full) { f.Next = format.After(100) },
-		"no generation":  func(f *archive.Full) { f.Generation = 0 },
-		"no next at all": func(f *archive.Full) { f.Next = format.Position{Part: 1} },
+		"no cluster":             func(f *archive.Full) { f.Cluster = "" },
+		"no revision":            func(f *archive.Full) { f.Revision = 0 },
+		"next position too high": func(f *archive.Full) { f.Next = format.After(100) },
+		"no generation":          func(f *archive.Full) { f.Generation = 0 },
+		"invalid next position":  func(f *archive.Full) { f.Next = format.Position{Part: 1} },
 	} {
 		full := fullOf(20)
 		change(&full)
 		_, err := archivetest.PutFull(w.ctx, w.Archive, full, strings.NewReader("database"))
 		assert.Error(t, err, name)
 	}
-	absurd := fullOf(20)
-	absurd.Data.Bytes, absurd.Database.Bytes, absurd.Next = 1<<20, 1<<50, format.After(20)
-	assert.Error(t, w.Commit(w.ctx, absurd), "more than a megabyte can hold")
+	implausible := fullOf(20)
+	implausible.Data.Bytes, implausible.Database.Bytes, implausible.Next = 1<<20, 1<<50, format.After(20)
+	assert.Error(t, w.Commit(w.ctx, implausible), "no compression reduces a petabyte to a megabyte")
 	_, err = archivetest.PutFull(w.ctx, w.Archive, fullOf(20), strings.NewReader(""))
 	assert.Error(t, err, "an empty database")
 }
 
 func TestHistory_newestResultCounts(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
+	w := newTestWriter(t, NewKeys(t).Load(t))
 	full := *w.head().Full
 	assert.Nil(t, w.history().Newest().Fulls[0].Result)
 	w.result(w.Archive, full, archive.Failed, 20, false)
 	assert.False(t, w.history().Newest().Fulls[0].Usable())
-	_, err := w.try(archive.Target{})
+	_, err := w.tryRestore(archive.Target{})
 	assert.ErrorIs(t, err, archive.ErrNotKept)
 	w.result(w.Archive, full, archive.Verified, 30, false)
 	kept := w.history().Newest().Fulls[0]
@@ -212,12 +212,12 @@ func TestHistory_newestResultCounts(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, tests, 1)
 	assert.Equal(t, archive.Failed, tests[0].Outcome)
-	assert.True(t, w.history().Newest().Fulls[0].Usable(), "a restore test says nothing of the full alone")
+	assert.True(t, w.history().Newest().Fulls[0].Usable(), "tests with segments do not count")
 }
 
 // PutResult must be able to store two results for the same full snapshot in the same second.
 func TestPutResult_sameSecond(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
+	w := newTestWriter(t, NewKeys(t).Load(t))
 	full := *w.head().Full
 	for _, test := range []bool{false, true} {
 		for _, outcome := range []archive.Outcome{archive.Verified, archive.Verified, archive.Failed} {
@@ -225,7 +225,7 @@ func TestPutResult_sameSecond(t *testing.T) {
 		}
 	}
 	assert.Len(t, w.names("gen/000001/verified/"), 3)
-	assert.Equal(t, archive.Failed, w.history().Newest().Fulls[0].Result.Outcome, "the last one counts")
+	assert.Equal(t, archive.Failed, w.history().Newest().Fulls[0].Result.Outcome, "the last result is used")
 	tests, err := w.RestoreTests(w.ctx, 1, TimeAt(20))
 	require.NoError(t, err)
 	assert.Len(t, tests, 3)
@@ -234,7 +234,7 @@ func TestPutResult_sameSecond(t *testing.T) {
 // An invalid result whose name sorts last must not hide valid results, because pruning relies on them.
 func TestHistory_takesTheNewestResultThatVerifies(t *testing.T) {
 	keys := NewKeys(t).Load(t)
-	w := begin(t, keys)
+	w := newTestWriter(t, keys)
 	full := *w.head().Full
 	w.result(w.Archive, full, archive.Verified, 1, false)
 	w.result(w.Archive, full, archive.Failed, 2, false)
@@ -244,13 +244,13 @@ func TestHistory_takesTheNewestResultThatVerifies(t *testing.T) {
 	}
 	kept := w.history().Newest().Fulls[0]
 	require.NotNil(t, kept.Result)
-	assert.Equal(t, archive.Failed, kept.Result.Outcome, "the newest that verifies")
+	assert.Equal(t, archive.Failed, kept.Result.Outcome, "the newest verifiable result is used")
 	assert.False(t, kept.Usable())
-	assert.Empty(t, w.history().Newest().Chains, "no chain begins with what could not be restored")
+	assert.Empty(t, w.history().Newest().Chains, "no chain starts with a full snapshot whose test failed")
 }
 
 func TestHistory_ignoresResultsOfOtherFulls(t *testing.T) {
-	w := begin(t, &format.Keys{}, 12)
+	w := newTestWriter(t, &format.Keys{}, 12)
 	first, second := *w.head().Full, w.full()
 	w.result(w.Archive, first, archive.Verified, 60, false)
 	result := w.names("gen/000001/verified/")[0]
@@ -263,7 +263,7 @@ func TestHistory_ignoresResultsOfOtherFulls(t *testing.T) {
 
 // A damaged result must not prevent listing, testing and deleting other backups.
 func TestRestoreTests_ignoresUnverifiable(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
+	w := newTestWriter(t, NewKeys(t).Load(t))
 	full := *w.head().Full
 	w.result(w.Archive, full, archive.Verified, 20, true)
 	w.result(w.Archive, full, archive.Verified, 30, true)

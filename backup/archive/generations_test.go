@@ -32,9 +32,9 @@ func TestCreate_concurrentMembers(t *testing.T) {
 	}
 	group.Wait()
 	a := archive.New(s, &format.Keys{})
-	certificate, err := a.Cluster(t.Context())
+	manifest, err := a.Cluster(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, cluster, certificate.Cluster)
+	assert.Equal(t, cluster, manifest.Cluster)
 }
 
 func TestCreate_refusesAStoreOfAnotherCluster(t *testing.T) {
@@ -54,13 +54,13 @@ func TestCreate_refusesAStoreOfAnotherCluster(t *testing.T) {
 		require.NoError(t, err)
 		assert.Len(t, all, generations)
 		generation, err := a.Create(t.Context(), archive.Cluster{Cluster: cluster, Created: TimeAt(100)}, 1)
-		require.NoError(t, err, "it is finished")
+		require.NoError(t, err, "Create completes an interrupted initialization")
 		assert.Equal(t, 1, generation.Number)
 	}
 }
 
 func TestGenerations_createdDuringTheListing(t *testing.T) {
-	w := begin(t, &format.Keys{})
+	w := newTestWriter(t, &format.Keys{})
 	// Create the second generation while the generations are being listed.
 	w.store.Inject(memory.Fault{Op: memory.List, After: 1, Times: 1, Then: func() {
 		require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 10}))
@@ -72,14 +72,14 @@ func TestGenerations_createdDuringTheListing(t *testing.T) {
 
 func TestCreate_unlistedGeneration(t *testing.T) {
 	s := memory.New()
-	s.Inject(blind)
+	s.Inject(emptyListings)
 	generation, err := archive.New(s, &format.Keys{}).Create(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 3)
 	require.NoError(t, err)
 	assert.Equal(t, 3, generation.Number)
 }
 
 func TestCreate_afterARestore(t *testing.T) {
-	w := begin(t, &format.Keys{})
+	w := newTestWriter(t, &format.Keys{})
 	const renewed = "7e27652122e8b2ae"
 	second := archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10, Created: TimeAt(50)}
 	require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, second))
@@ -96,12 +96,12 @@ func TestCreate_afterARestore(t *testing.T) {
 	require.NoError(t, w.store.Delete(w.ctx, "gen/000001/generation.json"))
 	all, err := w.Generations(w.ctx)
 	require.NoError(t, err)
-	require.Len(t, all, 1, "generations may go, the oldest first")
+	require.Len(t, all, 1, "the oldest generation may be deleted")
 	assert.Equal(t, renewed, all[0].Cluster)
 }
 
 func TestReserved_highestCounts(t *testing.T) {
-	w := begin(t, &format.Keys{})
+	w := newTestWriter(t, &format.Keys{})
 	_, err := w.Reserved(w.ctx)
 	assert.ErrorIs(t, err, store.ErrNotFound)
 	for _, revision := range []int64{1000, 900, 20_000} {
@@ -118,13 +118,13 @@ func TestReserved_highestCounts(t *testing.T) {
 }
 
 func TestStatements_underAnotherNameAreDamaged(t *testing.T) {
-	w := begin(t, &format.Keys{})
+	w := newTestWriter(t, &format.Keys{})
 	require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Revision: 1000}))
 	moved, _ := w.store.Content("reservation/0000000000000001000")
 	w.store.SetContent("reservation/0000000000000002000", moved)
 	w.store.SetContent("reservation/0000000900000000000", []byte("x"))
 	reserved, err := w.Reserved(w.ctx)
-	require.NoError(t, err, "a name reserves nothing")
+	require.NoError(t, err, "an object name alone reserves nothing")
 	assert.EqualValues(t, 1000, reserved.Revision)
 
 	generation, _ := w.store.Content("gen/000001/generation.json")
@@ -151,39 +151,39 @@ func TestCreate_untrustedCluster(t *testing.T) {
 }
 
 func TestSafeRevision(t *testing.T) {
-	assert.EqualValues(t, 100+archive.Margin, archive.SafeRevision(0, 100), "there is none")
+	assert.EqualValues(t, 100+archive.Margin, archive.SafeRevision(0, 100), "without a reservation")
 	assert.EqualValues(t, 100+archive.Renewal, archive.SafeRevision(100+archive.Renewal, 100))
-	assert.EqualValues(t, 100+archive.Margin, archive.SafeRevision(101, 100), "nobody has kept it ahead")
+	assert.EqualValues(t, 100+archive.Margin, archive.SafeRevision(101, 100), "no member has renewed the reservation")
 }
 
 func TestCreate_withoutAClusterManifest(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	const renewed, stranger = "7e27652122e8b2ae", "beef"
+	w := newTestWriter(t, &format.Keys{})
+	const renewed, foreign = "7e27652122e8b2ae", "beef"
 	require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10}))
 	require.NoError(t, w.store.Delete(w.ctx, "cluster.json"))
 	before := w.names("")
-	_, err := w.Create(w.ctx, archive.Cluster{Cluster: stranger, Created: Noon}, 1)
+	_, err := w.Create(w.ctx, archive.Cluster{Cluster: foreign, Created: Noon}, 1)
 	assert.ErrorIs(t, err, archive.ErrForeign)
 	assert.ErrorContains(t, err, renewed)
-	assert.ErrorContains(t, err, stranger)
+	assert.ErrorContains(t, err, foreign)
 	assert.Equal(t, before, w.names(""), "nothing was written")
 
 	generation, err := w.Create(w.ctx, archive.Cluster{Cluster: renewed, Created: Noon}, 1)
 	require.NoError(t, err)
 	assert.Equal(t, 2, generation.Number)
-	certificate, err := w.Cluster(w.ctx)
+	manifest, err := w.Cluster(w.ctx)
 	require.NoError(t, err)
-	assert.Equal(t, cluster, certificate.Cluster, "it is the first one's birth")
+	assert.Equal(t, cluster, manifest.Cluster, "the manifest names the cluster of the oldest generation")
 }
 
-// blind is a fault that makes all listings empty.
-var blind = memory.Fault{Op: memory.List, Hides: func(string) bool { return true }}
+// emptyListings is a fault that makes all listings empty.
+var emptyListings = memory.Fault{Op: memory.List, Hides: func(string) bool { return true }}
 
 func TestCheckExists(t *testing.T) {
-	w := begin(t, &format.Keys{})
+	w := newTestWriter(t, &format.Keys{})
 	generation, err := w.Create(w.ctx, archive.Cluster{Cluster: cluster}, 1)
 	require.NoError(t, err)
-	w.store.Inject(blind)
+	w.store.Inject(emptyListings)
 	require.NoError(t, w.CheckExists(w.ctx, generation))
 
 	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
@@ -206,23 +206,23 @@ func TestCheckExists(t *testing.T) {
 // Generations must return an error if only the newest generation.json is missing, because continuing from the
 // previous generation would lose backups.
 func TestGenerations_newestWithoutAStatement(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	second := archive.Generation{Number: 2, Cluster: "another"}
+	w := newTestWriter(t, &format.Keys{})
+	second := archive.Generation{Number: 2, Cluster: "beef"}
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.Archive, second))
 	require.NoError(t, w.store.Delete(t.Context(), "gen/000001/generation.json"))
 	generations, err := w.Generations(t.Context())
-	require.NoError(t, err, "the first one was let go")
+	require.NoError(t, err, "the oldest generation may be deleted")
 	assert.Len(t, generations, 1)
 
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 1, Cluster: cluster}))
-	w.put(archive.Full{Cluster: "another", Generation: 2, Revision: 20, Chain: format.Seed("another", 2, 20)})
+	w.put(archive.Full{Cluster: "beef", Generation: 2, Revision: 20, Chain: format.Seed("beef", 2, 20)})
 	require.NoError(t, w.store.Delete(t.Context(), "gen/000002/generation.json"))
 	_, err = w.Generations(t.Context())
 	require.ErrorIs(t, err, archive.ErrNameless)
 	require.ErrorContains(t, err, "gen/000002/generation.json")
 	assert.True(t, archive.NotVerified(err))
 
-	require.NoError(t, w.BeginGeneration(t.Context(), second), "it was put back")
+	require.NoError(t, w.BeginGeneration(t.Context(), second), "store generation.json again")
 	generations, err = w.Generations(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, generations, 2)
@@ -230,22 +230,22 @@ func TestGenerations_newestWithoutAStatement(t *testing.T) {
 
 // Lineage must ignore a generation.json that was created before the previous generation ended.
 func TestLineage_ignoresStrays(t *testing.T) {
-	w := begin(t, &format.Keys{}, 12)
+	w := newTestWriter(t, &format.Keys{}, 12)
 	statement := archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 11}
-	for name, lay := range map[string]func(number int){
-		"a statement":      func(n int) { g := statement; g.Number = n; require.NoError(t, w.BeginGeneration(t.Context(), g)) },
-		"one byte":         func(n int) { w.store.SetContent(fmt.Sprintf("gen/%06d/generation.json", n), []byte("x")) },
-		"names of backups": func(n int) { w.store.SetContent(fmt.Sprintf("gen/%06d/full/x", n), []byte("x")) },
+	for name, put := range map[string]func(number int){
+		"a statement":                        func(n int) { g := statement; g.Number = n; require.NoError(t, w.BeginGeneration(t.Context(), g)) },
+		"an invalid statement":               func(n int) { w.store.SetContent(fmt.Sprintf("gen/%06d/generation.json", n), []byte("x")) },
+		"an object name without a statement": func(n int) { w.store.SetContent(fmt.Sprintf("gen/%06d/full/x", n), []byte("x")) },
 	} {
 		for _, number := range []int{2, 777} {
-			lay(number)
+			put(number)
 			w.restart()
 			lineage, err := w.Lineage(t.Context())
 			require.NoError(t, err, name)
 			require.Len(t, lineage.Generations, 1, name)
 			require.Len(t, lineage.Strays, 1, name)
 			assert.ErrorContains(t, lineage.Strays[0], fmt.Sprintf("ignoring gen/%06d/ in memory://test/: generation 1 has not ended", number))
-			assert.Equal(t, map[int]int{2: 3, 777: 2}[number], lineage.Next, "a number that is free")
+			assert.Equal(t, map[int]int{2: 3, 777: 2}[number], lineage.Next, "the first number without objects")
 			assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 			for _, object := range w.names(fmt.Sprintf("gen/%06d/", number)) {
 				require.NoError(t, w.store.Delete(t.Context(), object))
@@ -260,13 +260,13 @@ func TestLineage_ignoresStrays(t *testing.T) {
 	assert.Len(t, all, 2)
 	require.NoError(t, w.store.Delete(t.Context(), "gen/000001/segment/0000000000000000013.000000000"))
 	all, err = w.Generations(t.Context())
-	require.NoError(t, err, "a process that has seen the end remembers it")
+	require.NoError(t, err, "a process that has read the end marker caches it")
 	assert.Len(t, all, 2)
 }
 
 // Generations must return an error if generation 2 has backups but the end marker of generation 1 is missing.
 func TestLineage_strayWithBackups(t *testing.T) {
-	w := begin(t, &format.Keys{}, 12)
+	w := newTestWriter(t, &format.Keys{}, 12)
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 12}))
 	w.put(archive.Full{Generation: 2, Revision: 20, Chain: format.Seed(cluster, 2, 20)})
 	_, err := w.Generations(t.Context())
@@ -278,8 +278,8 @@ func TestLineage_strayWithBackups(t *testing.T) {
 // Generations must return an error if a listing is incomplete; otherwise, a new cluster would be created despite the
 // existing backups.
 func TestGenerations_unlisted(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.store.Inject(blind)
+	w := newTestWriter(t, &format.Keys{})
+	w.store.Inject(emptyListings)
 	_, err := w.Generations(t.Context())
 	require.ErrorIs(t, err, store.ErrUnavailable)
 	require.ErrorContains(t, err, "gen/000001/generation.json: object exists but is not listed")
@@ -294,7 +294,7 @@ func TestGenerations_contradictoryStatements(t *testing.T) {
 		"a revision without a parent": {ParentRevision: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := begin(t, &format.Keys{})
+			w := newTestWriter(t, &format.Keys{})
 			g.Number, g.Cluster = 2, cluster
 			require.NoError(t, archivetest.BeginGeneration(t.Context(), w.Archive, g))
 			_, err := w.Generations(t.Context())
@@ -305,7 +305,7 @@ func TestGenerations_contradictoryStatements(t *testing.T) {
 }
 
 func TestGenerations_ignoresImpossibleNumbers(t *testing.T) {
-	w := begin(t, &format.Keys{})
+	w := newTestWriter(t, &format.Keys{})
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: math.MaxInt, Cluster: cluster}))
 	all, err := w.Generations(t.Context())
 	require.NoError(t, err)
@@ -313,14 +313,14 @@ func TestGenerations_ignoresImpossibleNumbers(t *testing.T) {
 }
 
 func TestMayAdd(t *testing.T) {
-	in, made := memory.New(), NewKeys(t)
-	signs, none := archive.New(in, LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey})), archive.New(in, &format.Keys{})
-	_, err := signs.Create(t.Context(), archive.Cluster{Cluster: "beef", Created: TimeAt(1)}, 1)
+	s, files := memory.New(), NewKeys(t)
+	signing, unsigning := archive.New(s, LoadKeys(t, format.KeyFiles{SigningKey: files.SigningKey})), archive.New(s, &format.Keys{})
+	_, err := signing.Create(t.Context(), archive.Cluster{Cluster: "beef", Created: TimeAt(1)}, 1)
 	require.NoError(t, err)
-	signed, err := none.Create(t.Context(), archive.Cluster{Cluster: "beef"}, 1)
-	require.NoError(t, err, "anybody may read it")
-	assert.NoError(t, signs.MayAdd(signed))
-	assert.ErrorIs(t, none.MayAdd(signed), archive.ErrUnsigned)
+	signed, err := unsigning.Create(t.Context(), archive.Cluster{Cluster: "beef"}, 1)
+	require.NoError(t, err, "a process without keys may read signed statements")
+	assert.NoError(t, signing.MayAdd(signed))
+	assert.ErrorIs(t, unsigning.MayAdd(signed), archive.ErrUnsigned)
 
 	open := archive.New(memory.New(), &format.Keys{})
 	unsigned, err := open.Create(t.Context(), archive.Cluster{Cluster: "beef", Created: TimeAt(1)}, 1)
@@ -329,26 +329,26 @@ func TestMayAdd(t *testing.T) {
 }
 
 func TestLastNamed(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	told := func() int64 {
+	w := newTestWriter(t, &format.Keys{})
+	named := func() int64 {
 		t.Helper()
 		revision, err := w.LastNamed(t.Context())
 		require.NoError(t, err)
 		return revision
 	}
-	assert.EqualValues(t, 10, told(), "the first full's")
+	assert.EqualValues(t, 10, named(), "the revision of the first full snapshot")
 	w.segments(14, 20)
-	assert.EqualValues(t, 14, told(), "the last segment's name does not tell its end")
+	assert.EqualValues(t, 14, named(), "the name of the last segment does not contain its end")
 	w.merge(archive.Minute, w.objects(archive.Segment)...)
-	assert.EqualValues(t, 20, told())
+	assert.EqualValues(t, 20, named())
 	require.NoError(t, w.Reserve(t.Context(), archive.Reservation{Cluster: "next", Generation: 2, Revision: 7 * archive.Margin, Created: Noon}))
-	assert.EqualValues(t, 20, told(), "a restore that was not granted has reserved something, too")
+	assert.EqualValues(t, 20, named(), "a restore without a generation does not count")
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.Archive, archive.Generation{Number: 2, Cluster: "next", Parent: 1, ParentRevision: 20, Created: Noon}))
-	assert.EqualValues(t, 6*archive.Margin, told())
+	assert.EqualValues(t, 6*archive.Margin, named())
 }
 
 func TestCreate_firstGenerationWithoutAStatement(t *testing.T) {
-	w := begin(t, &format.Keys{}, 20)
+	w := newTestWriter(t, &format.Keys{}, 20)
 	require.NoError(t, w.store.Delete(w.ctx, "gen/000001/generation.json"))
 	_, err := w.Generations(w.ctx)
 	require.ErrorIs(t, err, archive.ErrNameless)
@@ -357,9 +357,9 @@ func TestCreate_firstGenerationWithoutAStatement(t *testing.T) {
 	require.ErrorIs(t, err, archive.ErrNameless)
 
 	_, err = w.Create(w.ctx, archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon}, 1)
-	require.ErrorIs(t, err, archive.ErrNameless, "another cluster leaves it alone")
+	require.ErrorIs(t, err, archive.ErrNameless, "another cluster must not take over the backups")
 	generation, err := w.Create(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon}, 1)
-	require.NoError(t, err, "the cluster that cluster.json names states it again")
+	require.NoError(t, err, "the cluster in cluster.json stores generation.json again")
 	assert.Equal(t, 1, generation.Number)
 	assert.Equal(t, revisions(11, 20), w.restore(archive.Target{}).revisions)
 }

@@ -17,8 +17,8 @@ import (
 
 func TestPutStored_lateUpload(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := begin(t, &format.Keys{})
-		slow := w.again()
+		w := newTestWriter(t, &format.Keys{})
+		slow := w.clone()
 		mine := slow.build(13)
 		w.segments(12, 14)
 		w.merge(archive.Minute, w.objects(archive.Segment)...)
@@ -28,12 +28,12 @@ func TestPutStored_lateUpload(t *testing.T) {
 
 		late := w.build(15)
 		w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Delay: archive.Grace})
-		assert.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, late), "nobody else was there")
+		assert.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, late), "no other segment is at this position")
 	})
 }
 
 func TestHead_laggingListing(t *testing.T) {
-	w := begin(t, &format.Keys{}, steps(11, 15, 1)...)
+	w := newTestWriter(t, &format.Keys{}, steps(11, 15, 1)...)
 	for _, hidden := range []int64{15, 13, 11} {
 		w.store.Inject(memory.Fault{Op: memory.List, Prefix: "gen/000001/segment/", Hides: func(name string) bool {
 			return name >= archive.SegmentName(1, format.After(hidden-1))
@@ -45,7 +45,7 @@ func TestHead_laggingListing(t *testing.T) {
 
 func TestHead_mergedDuringTheListing(t *testing.T) {
 	for listing := 1; listing <= 4; listing++ {
-		w := begin(t, &format.Keys{}, steps(11, 15, 1)...)
+		w := newTestWriter(t, &format.Keys{}, steps(11, 15, 1)...)
 		merged := false
 		w.store.Inject(memory.Fault{Op: memory.List, After: listing - 1, Times: 1, Then: func() {
 			w.merge(archive.Minute, w.objects(archive.Segment)...)
@@ -57,7 +57,7 @@ func TestHead_mergedDuringTheListing(t *testing.T) {
 }
 
 func TestAdvance_needsNoListing(t *testing.T) {
-	w := begin(t, &format.Keys{})
+	w := newTestWriter(t, &format.Keys{})
 	head := w.head()
 	w.segments(12, 15)
 	others := func() int { return w.store.CountCalls(memory.Any, "") - w.store.CountCalls(memory.Get, "") }
@@ -74,10 +74,10 @@ func TestAdvance_needsNoListing(t *testing.T) {
 }
 
 func TestAdvance_checksTheDigest(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	stranger := w.next
-	stranger.Before = format.Seed(cluster, 1, 9)
-	require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, Build(t, w.Keys(), stranger, Rows(11, 12))))
+	w := newTestWriter(t, &format.Keys{})
+	foreign := w.next
+	foreign.Before = format.Seed(cluster, 1, 9)
+	require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, Build(t, w.Keys(), foreign, Rows(11, 12))))
 	known := archive.Head{Start: w.next}
 	_, err := w.Advance(w.ctx, known)
 	assert.ErrorIs(t, err, archive.ErrHole)
@@ -87,7 +87,7 @@ func TestAdvance_checksTheDigest(t *testing.T) {
 }
 
 func TestHead_needsFewRequests(t *testing.T) {
-	w := begin(t, &format.Keys{})
+	w := newTestWriter(t, &format.Keys{})
 	for hour := range int64(24) {
 		for second := range int64(30) {
 			w.segment(10 + hour*3600 + (second+1)*120)
@@ -103,7 +103,7 @@ func TestHead_needsFewRequests(t *testing.T) {
 }
 
 func TestReader_deniedIsNotEmpty(t *testing.T) {
-	w := begin(t, &format.Keys{}, 12)
+	w := newTestWriter(t, &format.Keys{}, 12)
 	for _, op := range []memory.Op{memory.List, memory.Get} {
 		w.store.Inject(memory.Fault{Op: op, Err: memory.ErrDenied})
 		_, err := w.Head(w.ctx, 1)
@@ -117,7 +117,7 @@ func TestReader_deniedIsNotEmpty(t *testing.T) {
 }
 
 func TestHead_segmentUnderAnotherName(t *testing.T) {
-	w := begin(t, &format.Keys{})
+	w := newTestWriter(t, &format.Keys{})
 	object := w.segment(12)
 	content, _ := w.store.Content(archive.SegmentName(1, object.Position))
 	w.store.SetContent(archive.SegmentName(1, format.After(12)), content)
@@ -125,12 +125,12 @@ func TestHead_segmentUnderAnotherName(t *testing.T) {
 	assert.ErrorIs(t, err, format.ErrDamaged)
 	assert.ErrorContains(t, err, archive.SegmentName(1, format.After(12))+" in memory://test/")
 	head := w.head()
-	assert.ErrorIs(t, head.Damaged, format.ErrDamaged, "or a writer would go on from there")
+	assert.ErrorIs(t, head.Damaged, format.ErrDamaged, "a writer must not continue from the misnamed object")
 	assert.Equal(t, w.next, head.Start)
 }
 
 func TestHead_newestFullThatVerifies(t *testing.T) {
-	w := begin(t, &format.Keys{}, 12)
+	w := newTestWriter(t, &format.Keys{}, 12)
 	newest := w.full()
 	w.segment(14)
 	defer w.damage(archive.ManifestName(1, newest.Name()), 1000)()
@@ -139,49 +139,49 @@ func TestHead_newestFullThatVerifies(t *testing.T) {
 	assert.EqualValues(t, 10, head.Full.Revision)
 	assert.ErrorIs(t, head.Newer, format.ErrDamaged)
 	assert.ErrorContains(t, head.Newer, newest.Name())
-	assert.NoError(t, head.Damaged, "segments go on all the same")
+	assert.NoError(t, head.Damaged, "the segments continue past the damaged full snapshot")
 
 	defer w.damage(archive.ManifestName(1, head.Full.Name()), 1000)()
 	_, err := w.Head(w.ctx, 1)
-	assert.ErrorIs(t, err, format.ErrDamaged, "it is not taken for a store that has nothing")
+	assert.ErrorIs(t, err, format.ErrDamaged, "Head must not return an empty head")
 	assert.ErrorContains(t, err, archive.ManifestName(1, newest.Name()))
 	w.store.SetContent("gen/000001/segment/0000009000000000000.000000000", []byte("x"))
 	past, err := w.PastAll(w.ctx, 1, 14)
 	require.NoError(t, err)
-	assert.Equal(t, format.Position{Revision: 13, Part: 1}, past, "after the last segment that can be of this history, wherever that ends")
+	assert.Equal(t, format.Position{Revision: 13, Part: 1}, past, "after the last segment that may belong to this history")
 }
 
 func TestHead_newChainAfterADamagedSegment(t *testing.T) {
-	w := begin(t, &format.Keys{}, 12)
+	w := newTestWriter(t, &format.Keys{}, 12)
 	last := w.segment(12, Bucket("lease", "1", "2"))
-	heal := w.damage(archive.SegmentName(1, last.Position), 100)
+	repair := w.damage(archive.SegmentName(1, last.Position), 100)
 	head := w.head()
 	assert.ErrorIs(t, head.Damaged, format.ErrDamaged)
 	assert.Equal(t, last.Position, head.Position)
 	assert.Equal(t, last.Next(), head.PastEnd)
 
-	begun := w.put(archive.Full{Revision: 12, Next: head.PastEnd, Chain: format.Seed(cluster, 1, 12)})
+	opening := w.put(archive.Full{Revision: 12, Next: head.PastEnd, Chain: format.Seed(cluster, 1, 12)})
 	head = w.head()
-	assert.Equal(t, begun.Start(), head.Start)
-	assert.NoError(t, head.Damaged, "it lies before the new chain")
+	assert.Equal(t, opening.Start(), head.Start)
+	assert.NoError(t, head.Damaged, "the damaged segment is before the new chain")
 	w.next = head.Start
 	w.segment(14)
 	assert.Equal(t, w.next, w.head().Start)
 	assert.Equal(t, revisions(13, 14), w.restore(archive.Target{}).revisions)
-	heal()
+	repair()
 	assert.Equal(t, w.next, w.head().Start)
 	assert.Equal(t, revisions(13, 14), w.restore(archive.Target{}).revisions)
 }
 
 func TestHead_segmentOfAnotherCluster(t *testing.T) {
-	w := begin(t, &format.Keys{}, 12)
-	lay := func(position format.Position) func() {
-		stranger := format.Start{Cluster: "beef", Generation: 1, Position: position, Before: w.next.Before}
-		object := Build(t, w.Keys(), stranger, Rows(position.Revision, position.Revision+1))
+	w := newTestWriter(t, &format.Keys{}, 12)
+	put := func(position format.Position) func() {
+		foreign := format.Start{Cluster: "beef", Generation: 1, Position: position, Before: w.next.Before}
+		object := Build(t, w.Keys(), foreign, Rows(position.Revision, position.Revision+1))
 		require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
 		return func() { require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, position))) }
 	}
-	remove := lay(w.next.Position)
+	remove := put(w.next.Position)
 	head := w.head()
 	assert.Equal(t, w.next, head.Start)
 	assert.ErrorIs(t, head.Damaged, archive.ErrForeign)
@@ -189,16 +189,16 @@ func TestHead_segmentOfAnotherCluster(t *testing.T) {
 	assert.Equal(t, format.Position{Revision: 13, Part: 1}, head.PastEnd)
 	remove()
 
-	lay(format.After(500))
+	put(format.After(500))
 	head = w.head()
 	assert.Equal(t, w.next, head.Start)
-	assert.NoError(t, head.Damaged, "what lies farther on than the next position is not of this history")
+	assert.NoError(t, head.Damaged, "segments after the next position belong to another history")
 }
 
 // Head must ignore objects whose names are far ahead of the next position, because anyone with write access to the
 // store can create them.
 func TestHead_ignoresNamesFarAhead(t *testing.T) {
-	w := begin(t, &format.Keys{}, 12, 14, 16)
+	w := newTestWriter(t, &format.Keys{}, 12, 14, 16)
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment)[:2])
 	require.NoError(t, err)
 	for position := format.After(16); position.Revision < 500; position.Revision++ {
@@ -215,9 +215,9 @@ func TestHead_ignoresNamesFarAhead(t *testing.T) {
 	assert.Equal(t, w.next, head.Start)
 	assert.NoError(t, head.Damaged)
 	assert.True(t, head.PastEnd.IsZero())
-	assert.Less(t, len(w.store.Calls())-before, 40, "whatever their number")
+	assert.Less(t, len(w.store.Calls())-before, 40, "the number of requests does not depend on the number of names")
 
-	assert.Equal(t, []window{{10, 16, 1, 2}}, windows(w.history()))
+	assert.Equal(t, []summary{{10, 16, 1, 2}}, summaries(w.history()))
 	w.segment(18)
 	assert.Equal(t, w.next, w.head().Start)
 	assert.Equal(t, revisions(11, 18), w.restore(archive.Target{}).revisions)
@@ -225,8 +225,8 @@ func TestHead_ignoresNamesFarAhead(t *testing.T) {
 
 // An invalid object after a full snapshot must not hide the segment that spans the snapshot.
 func TestHead_garbageAfterAFullSnapshotThatWasPassed(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t), 20, 30)
-	w.again().gap(25)
+	w := newTestWriter(t, NewKeys(t).Load(t), 20, 30)
+	w.clone().fullAfterGap(25)
 	for count := int64(0); count < 12; count++ {
 		assert.Equal(t, w.next, w.head().Start, "%d objects", count)
 		w.store.SetContent(archive.SegmentName(1, format.After(100+count)), []byte("x"))
@@ -235,12 +235,12 @@ func TestHead_garbageAfterAFullSnapshotThatWasPassed(t *testing.T) {
 
 var first = archive.Generation{Number: 1, Cluster: cluster}
 
-// ending returns an ending with generation 2 as the successor.
+// ending returns an end marker that names generation 2 as the successor.
 func ending(nonce string) format.Ending { return format.Ending{Successor: 2, Nonce: nonce, At: Noon} }
 
 func TestEnd_blocksLaterSegments(t *testing.T) {
-	w := begin(t, &format.Keys{}, 12)
-	late := w.again()
+	w := newTestWriter(t, &format.Keys{}, 12)
+	late := w.clone()
 	require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending("a")))
 	require.NotNil(t, w.head().Ending())
 	assert.Equal(t, "a", w.head().Ending().Nonce)
@@ -249,11 +249,11 @@ func TestEnd_blocksLaterSegments(t *testing.T) {
 	object := Segment(t, w.Keys(), late.next, format.Source{Member: "late"})
 	require.ErrorIs(t, archivetest.PutSegment(t.Context(), w.Archive, object), store.ErrExists)
 
-	assert.EqualValues(t, 12, w.restore(archive.Target{}).Revision, "readers of rows pass over it")
+	assert.EqualValues(t, 12, w.restore(archive.Target{}).Revision, "the end marker does not affect a restore")
 }
 
 func TestEnd_onlyAtTheHeadThatWasRead(t *testing.T) {
-	w := begin(t, &format.Keys{})
+	w := newTestWriter(t, &format.Keys{})
 	read := w.head()
 	w.segment(12)
 	require.ErrorIs(t, w.End(t.Context(), first, read, "a", ending("a")), archive.ErrMoved)
@@ -261,15 +261,15 @@ func TestEnd_onlyAtTheHeadThatWasRead(t *testing.T) {
 
 	read = w.head()
 	w.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable, ReplyLost: true, Times: 1})
-	require.NoError(t, w.End(t.Context(), first, read, "a", ending("a")), "a reply that is lost is read back")
-	require.NoError(t, w.End(t.Context(), first, read, "a", ending("a")), "it may be repeated")
+	require.NoError(t, w.End(t.Context(), first, read, "a", ending("a")), "lost reply")
+	require.NoError(t, w.End(t.Context(), first, read, "a", ending("a")), "End may be repeated")
 	require.ErrorIs(t, w.End(t.Context(), first, read, "b", ending("b")), archive.ErrEnded)
 	require.ErrorIs(t, w.End(t.Context(), first, w.head(), "b", ending("b")), archive.ErrEnded)
 	assert.Equal(t, "a", w.head().Ending().Nonce)
 }
 
-// behind stores a full snapshot of revision 20 that starts a chain after a gap.
-func (w *world) behind() archive.Full {
+// linkedFull stores a full snapshot at revision 20 that starts a chain after a gap. Its link is not stored yet.
+func (w *testWriter) linkedFull() archive.Full {
 	const revision = 20
 	w.t.Helper()
 	next := w.head().Next(first)
@@ -277,11 +277,11 @@ func (w *world) behind() archive.Full {
 }
 
 func TestOpen_takesThePositionOfTheEnd(t *testing.T) {
-	w := begin(t, &format.Keys{}, 12)
-	read, full := w.head(), w.behind()
+	w := newTestWriter(t, &format.Keys{}, 12)
+	read, full := w.head(), w.linkedFull()
 	require.NotNil(t, w.head().Unlinked)
 	require.NoError(t, w.Open(t.Context(), first, full, "writer"))
-	require.NoError(t, w.Open(t.Context(), first, full, "another"), "whoever completes it says the same")
+	require.NoError(t, w.Open(t.Context(), first, full, "another"), "any process may store the link")
 	assert.Nil(t, w.head().Unlinked)
 	require.ErrorIs(t, w.End(t.Context(), first, read, "a", ending("a")), archive.ErrMoved)
 	require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending("a")))
@@ -291,20 +291,20 @@ func TestOpen_takesThePositionOfTheEnd(t *testing.T) {
 
 func TestOpen_positionIsTaken(t *testing.T) {
 	for name, c := range map[string]struct {
-		taken func(w *world, read archive.Head) error
+		taken func(w *testWriter, read archive.Head) error
 		why   error
 	}{
-		"by the end":                        {func(w *world, read archive.Head) error { return w.End(w.ctx, first, read, "a", ending("a")) }, archive.ErrEnded},
-		"by the end of one who has read it": {func(w *world, _ archive.Head) error { return w.End(w.ctx, first, w.head(), "a", ending("a")) }, archive.ErrEnded},
-		"by another writer":                 {func(w *world, _ archive.Head) error { w.segment(13); return nil }, archive.ErrMoved},
+		"by the end marker":                          {func(w *testWriter, read archive.Head) error { return w.End(w.ctx, first, read, "a", ending("a")) }, archive.ErrEnded},
+		"by the end marker, after the link was seen": {func(w *testWriter, _ archive.Head) error { return w.End(w.ctx, first, w.head(), "a", ending("a")) }, archive.ErrEnded},
+		"by another writer":                          {func(w *testWriter, _ archive.Head) error { w.segment(13); return nil }, archive.ErrMoved},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := begin(t, &format.Keys{}, 12)
-			read, full := w.head(), w.behind()
+			w := newTestWriter(t, &format.Keys{}, 12)
+			read, full := w.head(), w.linkedFull()
 			require.NoError(t, c.taken(w, read))
 			require.ErrorIs(t, w.Open(t.Context(), first, full, "writer"), c.why)
 			if errors.Is(c.why, archive.ErrEnded) {
-				require.NotNil(t, w.head().Ending(), "the full is there, and counts for nobody")
+				require.NotNil(t, w.head().Ending(), "the full snapshot exists, but is ignored")
 			} else {
 				require.EqualValues(t, 10, w.head().Full.Revision)
 			}
@@ -313,7 +313,7 @@ func TestOpen_positionIsTaken(t *testing.T) {
 }
 
 func TestEnd_generationWithoutAFull(t *testing.T) {
-	w := begin(t, &format.Keys{})
+	w := newTestWriter(t, &format.Keys{})
 	second := archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: 10, Session: "a", Created: Noon}
 	require.NoError(t, w.BeginGeneration(t.Context(), second))
 	head, err := w.Head(t.Context(), 2)

@@ -33,12 +33,12 @@ func TestRead_randomHistories(t *testing.T) {
 		if rapid.Bool().Draw(rt, "sealed") {
 			keys = sealed
 		}
-		first := begin(rt, keys)
-		writers := []*world{first, first.again()}
+		first := newTestWriter(rt, keys)
+		writers := []*testWriter{first, first.clone()}
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			i := rapid.IntRange(0, 1).Draw(rt, "writer")
 			w, other := writers[i], writers[1-i]
-			switch rapid.IntRange(0, 6).Draw(rt, "what") {
+			switch rapid.IntRange(0, 6).Draw(rt, "action") {
 			case 0:
 				mergeSome(rt, w, other, archive.Minute, archive.Segment)
 			case 1:
@@ -48,8 +48,8 @@ func TestRead_randomHistories(t *testing.T) {
 				w.full()
 			case 3: // full snapshot taken by a member that splits rows at different revisions
 				if last := w.head().Revision(); last > 10 {
-					other := w.again()
-					other.next = unbroken(rt, keys, rapid.Int64Range(11, last).Draw(rt, "full")).Start()
+					other := w.clone()
+					other.next = singleSegment(rt, keys, rapid.Int64Range(11, last).Draw(rt, "full")).Start()
 					other.full()
 				}
 			default:
@@ -57,25 +57,25 @@ func TestRead_randomHistories(t *testing.T) {
 			}
 		}
 		head := first.head()
-		require.Equal(rt, unbroken(rt, keys, head.Revision()).After, head.Before, "the digest of a history that was never cut")
+		require.Equal(rt, singleSegment(rt, keys, head.Revision()).After, head.Before, "the digest ignores segment boundaries")
 		target := archive.Target{Revision: rapid.Int64Range(10, head.Revision()).Draw(rt, "target")}
-		result, _, err := first.instead(target)
+		result, _, err := first.restoreAny(target)
 		require.NoError(rt, err)
 		require.Equal(rt, revisions(result.full+1, target.Revision), result.revisions)
-		result, _, err = first.instead(archive.Target{})
+		result, _, err = first.restoreAny(archive.Target{})
 		require.NoError(rt, err)
 		require.Equal(rt, head.Before, result.Chain)
 	})
 }
 
-// unbroken returns a single segment with all rows after the first full snapshot.
-func unbroken(t T, keys *format.Keys, last int64) format.Object {
+// singleSegment returns one segment with all rows after the first full snapshot.
+func singleSegment(t T, keys *format.Keys, last int64) format.Object {
 	start := format.Start{Cluster: cluster, Generation: 1, Position: format.After(10), Before: format.Seed(cluster, 1, 10)}
 	return Build(t, keys, start, Rows(11, last))
 }
 
 // write stores the next segment. If the other writer has already stored that segment, write advances past it.
-func write(rt *rapid.T, w *world) {
+func write(rt *rapid.T, w *testWriter) {
 	var buckets []*format.Bucket
 	if rapid.Bool().Draw(rt, "bucket") {
 		buckets = append(buckets, Bucket("lease", "of", fmt.Sprint(w.next.Position)))
@@ -92,7 +92,7 @@ func write(rt *rapid.T, w *world) {
 }
 
 // mergeSome merges neighboring objects of a level and deletes sources that have been merged.
-func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
+func mergeSome(rt *rapid.T, w, other *testWriter, into, from archive.Level) {
 	objects := w.objects(from)
 	if len(objects) == 0 {
 		return
@@ -114,13 +114,13 @@ func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 
 // deleteMerged deletes the sources of merged objects except the newest segment, even while the sources are being
 // read.
-func (w *world) deleteMerged() {
+func (w *testWriter) deleteMerged() {
 	segments, minutes, hours := w.objects(archive.Segment), w.objects(archive.Minute), w.objects(archive.Hour)
-	w.deleteHeld(segments[:max(0, len(segments)-1)], slices.Concat(minutes, hours))
-	w.deleteHeld(minutes, hours)
+	w.deleteCovered(segments[:max(0, len(segments)-1)], slices.Concat(minutes, hours))
+	w.deleteCovered(minutes, hours)
 }
 
-func (w *world) deleteHeld(objects, merged []archive.Object) {
+func (w *testWriter) deleteCovered(objects, merged []archive.Object) {
 	for _, one := range merged {
 		for _, object := range retention.Covered(objects, one) {
 			require.NoError(w.t, w.store.Delete(w.ctx, object.Name()))
@@ -129,19 +129,19 @@ func (w *world) deleteHeld(objects, merged []archive.Object) {
 }
 
 // overlapped reports whether another segment or merged object overlaps the range of the given segments.
-func overlapped(w *world, these []archive.Object) bool {
-	from := these[0].Start
-	last, err := w.Manifest(w.ctx, 1, these[len(these)-1].Start)
+func overlapped(w *testWriter, sources []archive.Object) bool {
+	from := sources[0].Start
+	last, err := w.Manifest(w.ctx, 1, sources[len(sources)-1].Start)
 	require.NoError(w.t, err)
 	all := slices.Concat(w.objects(archive.Segment), w.objects(archive.Minute), w.objects(archive.Hour))
 	return slices.ContainsFunc(all, func(other archive.Object) bool {
 		within := other.Start.Compare(from) > 0 || other.Next.Compare(from) > 0
-		return within && other.Start.Compare(last.Next()) < 0 && !slices.Contains(these, other)
+		return within && other.Start.Compare(last.Next()) < 0 && !slices.Contains(sources, other)
 	})
 }
 
 // contiguous reports whether each object starts where the previous one ends.
-func contiguous(w *world, objects []archive.Object) bool {
+func contiguous(w *testWriter, objects []archive.Object) bool {
 	for i, object := range objects[1:] {
 		next := objects[i].Next
 		if next.IsZero() {
@@ -159,13 +159,13 @@ func contiguous(w *world, objects []archive.Object) bool {
 func TestRead_flippedBits(t *testing.T) {
 	for name, keys := range map[string]*format.Keys{"plain": {}, "sealed": NewKeys(t).Load(t)} {
 		t.Run(name, func(t *testing.T) {
-			w := begin(t, keys)
+			w := newTestWriter(t, keys)
 			w.segment(14, Bucket("lease", "a", "1"))
 			w.full()
 			w.segments(18, 20)
 			w.merge(archive.Minute, w.objects(archive.Segment)[:2]...)
 			right := w.restore(archive.Target{})
-			noticed := 0
+			detected := 0
 			for _, object := range w.names("") {
 				content, _ := w.store.Content(object)
 				for bit := range 8 * len(content) {
@@ -178,24 +178,24 @@ func TestRead_flippedBits(t *testing.T) {
 					path, err := w.Find(w.ctx, archive.Target{})
 					var result restored
 					if err == nil {
-						result, err = w.follow(path)
+						result, err = w.restorePath(path)
 					}
 					repair()
 					if err != nil || path.PastEnd != nil {
-						noticed++
+						detected++
 						continue
 					}
 					assert.Equal(t, right.Revision, result.Revision, "%s bit %d", object, bit)
 					assert.Equal(t, revisions(result.full+1, 20), result.revisions)
 				}
 			}
-			assert.Positive(t, noticed)
+			assert.Positive(t, detected)
 		})
 	}
 }
 
-// statementsOf lists the objects that consist of a single statement.
-var statementsOf = []string{
+// singleStatements lists the objects that consist of a single statement.
+var singleStatements = []string{
 	"cluster.json", "gen/000001/generation.json", "reservation/0000000000000000100",
 	"gen/000001/full/0000000000000000010-20261122T120010Z/manifest.json",
 	"gen/000001/verified/0000000000000000010-20261122T120010Z_20261122T120100Z.json",
@@ -204,11 +204,11 @@ var statementsOf = []string{
 // FuzzManifests simulates an attacker with write access to the store who replaces statements with different ones
 // whose checksums are valid.
 func FuzzManifests(f *testing.F) {
-	w := begin(f, &format.Keys{}, 14)
+	w := newTestWriter(f, &format.Keys{}, 14)
 	require.NoError(f, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: 100, Created: Noon}))
 	full := *w.head().Full
 	require.NoError(f, w.PutResult(w.ctx, archive.Result{Generation: 1, Full: full.Name(), Outcome: archive.Verified, At: TimeAt(60)}))
-	for _, name := range append(w.names("gen/000001/segment/"), statementsOf...) {
+	for _, name := range append(w.names("gen/000001/segment/"), singleStatements...) {
 		content, exists := w.store.Content(name)
 		require.True(f, exists, name)
 		begin, _, _ := bytes.Cut(content, []byte(`,"sha256":"`+checksumOf(content)))
@@ -217,10 +217,10 @@ func FuzzManifests(f *testing.F) {
 	f.Fuzz(func(t *testing.T, begin []byte) {
 		w := *w
 		w.t = t
-		for _, name := range statementsOf {
+		for _, name := range singleStatements {
 			right, _ := w.store.Content(name)
-			w.store.SetContent(name, checked(begin))
-			result, err := w.try(archive.Target{})
+			w.store.SetContent(name, withChecksum(begin))
+			result, err := w.tryRestore(archive.Target{})
 			if err == nil {
 				assert.Equal(t, revisions(result.full+1, result.Revision), result.revisions)
 			}
@@ -228,16 +228,16 @@ func FuzzManifests(f *testing.F) {
 			_, _ = w.Reserved(w.ctx)
 			w.store.SetContent(name, right)
 		}
-		w.store.SetContent(archive.SegmentName(1, format.After(14)), checked(begin))
-		_, _ = w.try(archive.Target{})
-		_, _ = w.try(archive.Target{Time: TimeAt(15)})
+		w.store.SetContent(archive.SegmentName(1, format.After(14)), withChecksum(begin))
+		_, _ = w.tryRestore(archive.Target{})
+		_, _ = w.tryRestore(archive.Target{Time: TimeAt(15)})
 		_, _ = w.Head(w.ctx, 1)
 		require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(14))))
 	})
 }
 
-// checked appends a checksum to a line.
-func checked(begin []byte) []byte {
+// withChecksum appends a checksum to a line.
+func withChecksum(begin []byte) []byte {
 	return fmt.Appendf(bytes.Clone(begin), ",\"sha256\":\"%x\"}\n", sha256.Sum256(begin))
 }
 
@@ -250,49 +250,52 @@ func checksumOf(line []byte) string {
 // The actors below simulate writers and restores that use a real archive. The tests try every order of the actors'
 // steps: an actor may pause before any step, and any reply may be lost.
 
-// A scene is a store with one generation and the state of the actors that use the store.
-type scene struct {
-	*world
-	actors    []step
-	history   []string
-	confirmed int64   // last revision that was confirmed to a writer
-	begun     []int64 // revision of generation 1 that each successor starts with
-	told      string  // copy whose object is confirmed to be stored
-	founded   string  // cluster that owns the store
-	broken    string  // violated guarantee
+// A state is a store with one generation and the state of the actors that use the store.
+type state struct {
+	*testWriter
+	actors     []step   // next step of each actor
+	history    []string // labels of the steps that led to the state, for failure messages
+	confirmed  int64    // last revision that was confirmed to a writer
+	successors []int64  // for each successor of generation 1, the restored revision
+	source     string   // name of the volume copy whose rows were confirmed; empty if none were
+	owner      string   // ID of the cluster that owns the store; empty if the store is not initialized
+	violation  string   // description of a violated guarantee; empty if there is none
 }
 
-// A step is the next action of an actor, together with the actor's state. An actor stops at a step whose do is nil.
+// A step is the next action of an actor. An actor stops at a step whose do is nil.
 type step struct {
-	knows string
-	do    func(*scene) step
+	label string            // describes the action and the state of the actor
+	do    func(*state) step // performs the action and returns the following step
 }
 
-// writes simulates a writer that stores segments of one row until a segment with different rows exists.
-func writes(from format.Start, left int) step { return copies("value ", from, left) }
+// writeSteps simulates a writer that stores count segments of one row each. The writer stops early if a segment with
+// different rows exists.
+func writeSteps(from format.Start, count int) step { return copySteps("value ", from, count) }
 
-func (s *scene) rowOf(who string, from format.Start) format.Object {
-	row := Row(from.Position.Revision, 0, fmt.Sprint(who, from.Position.Revision))
-	return Segment(s.t, s.Keys(), from, format.Source{Session: who}, &row)
+// segmentOf returns a segment with one row whose value depends on the name of the volume copy.
+func (s *state) segmentOf(volume string, from format.Start) format.Object {
+	row := Row(from.Position.Revision, 0, fmt.Sprint(volume, from.Position.Revision))
+	return Segment(s.t, s.Keys(), from, format.Source{Session: volume}, &row)
 }
 
-func (s *scene) confirm(revision int64) {
+// confirm records that a writer has received a confirmation for a revision.
+func (s *state) confirm(revision int64) {
 	s.confirmed = max(s.confirmed, revision)
-	for _, has := range s.begun {
-		if has < revision {
-			s.broken = fmt.Sprintf("revision %d was told as stored, and the successor has %d", revision, has)
+	for _, restored := range s.successors {
+		if restored < revision {
+			s.violation = fmt.Sprintf("revision %d was confirmed, but the successor starts at revision %d", revision, restored)
 		}
 	}
 }
 
-// copies simulates a member on a copied volume that writes its own rows. The member stops when a segment with
-// different rows exists.
-func copies(who string, from format.Start, left int) step {
-	if left == 0 {
+// copySteps is like writeSteps, but the rows depend on the name of the volume, as for members on copied volumes that
+// have written different rows.
+func copySteps(volume string, from format.Start, count int) step {
+	if count == 0 {
 		return step{}
 	}
-	return step{fmt.Sprint(who, " writes ", from.Position, left), func(s *scene) step {
-		object := s.rowOf(who, from)
+	return step{fmt.Sprint(volume, " writes ", from.Position, count), func(s *state) step {
+		object := s.segmentOf(volume, from)
 		err := archivetest.PutSegment(s.ctx, s.Archive, object)
 		if errors.Is(err, store.ErrExists) {
 			there, failed := s.Manifest(s.ctx, 1, from.Position)
@@ -302,108 +305,108 @@ func copies(who string, from format.Start, left int) step {
 			err = nil
 		}
 		if err != nil {
-			s.broken = err.Error()
+			s.violation = err.Error()
 			return step{}
 		}
-		if s.told != "" && s.told != who {
-			s.broken = "objects of " + who + " are behind those of " + s.told
+		if s.source != "" && s.source != volume {
+			s.violation = "a segment of volume " + volume + " follows a segment of volume " + s.source
 		}
-		s.told = who
+		s.source = volume
 		s.confirm(object.End)
-		return copies(who, object.Start(), left-1)
+		return copySteps(volume, object.Start(), count-1)
 	}}
 }
 
-// founds simulates a member of a new cluster that initializes the store.
-func founds(id, owner string) step {
-	return step{"founds as " + id + owner, func(s *scene) step {
+// createSteps simulates a member of a new cluster that initializes the store.
+func createSteps(id, owner string) step {
+	return step{"creates cluster.json as " + id + owner, func(s *state) step {
 		there, err := s.CreateCluster(s.ctx, archive.Cluster{Cluster: id, Owner: owner, Created: Noon})
 		if err != nil || there.Owner != owner {
 			return step{}
 		}
-		return step{"begins as " + there.Cluster + owner, func(s *scene) step {
+		return step{"creates generation 1 as " + there.Cluster + owner, func(s *state) step {
 			generation, err := s.Create(s.ctx, there, 1)
 			if err != nil {
 				return step{}
 			}
 			switch {
-			case s.founded != "" && s.founded != generation.Cluster, generation.Cluster != there.Cluster, generation.Owner != owner:
-				s.broken = fmt.Sprintf("%s of %s takes the store of %s for its own", there.Cluster, owner, s.founded)
+			case s.owner != "" && s.owner != generation.Cluster, generation.Cluster != there.Cluster, generation.Owner != owner:
+				s.violation = fmt.Sprintf("cluster %s of %s uses the store of cluster %s", there.Cluster, owner, s.owner)
 			}
-			s.founded = generation.Cluster
+			s.owner = generation.Cluster
 			return step{}
 		}}
 	}}
 }
 
-// opens simulates a writer that starts another chain after a gap and continues it.
-func opens(revision int64) step {
-	return step{fmt.Sprint("looks, to open ", revision), func(s *scene) step {
+// chainSteps simulates a writer that starts another chain after a gap and continues it.
+func chainSteps(revision int64) step {
+	return step{fmt.Sprint("reads the head to start a chain at ", revision), func(s *state) step {
 		head := s.head()
 		if head.Ending() != nil {
 			return step{}
 		}
 		next := head.Next(first)
-		return step{fmt.Sprint("opens ", revision, " behind ", next), func(s *scene) step {
+		return step{fmt.Sprint("stores full snapshot at ", revision, " after ", next), func(s *state) step {
 			full := s.put(archive.Full{Revision: revision, Chain: format.Seed(cluster, 1, revision), Behind: &next, Session: "writer"})
-			return links(full, "writer", 1)
+			return linkSteps(full, "writer", 1)
 		}}
 	}}
 }
 
-// links simulates a writer that stores the link of a full snapshot and continues the chain from the snapshot.
-func links(full archive.Full, session string, more int) step {
-	return step{fmt.Sprint("links ", full.Name(), session, more), func(s *scene) step {
+// linkSteps simulates a writer that stores the link of a full snapshot and then count segments.
+func linkSteps(full archive.Full, session string, count int) step {
+	return step{fmt.Sprint("stores link of ", full.Name(), session, count), func(s *state) step {
 		if s.Open(s.ctx, first, full, session) != nil {
 			return step{}
 		}
 		s.confirm(full.Revision)
-		return writes(full.Start(), more)
+		return writeSteps(full.Start(), count)
 	}}
 }
 
-// looks simulates a member that takes over from another one: it completes pending objects and then writes.
-func looks() step {
-	return step{"looks", func(s *scene) step {
+// takeoverSteps simulates a member that becomes the writer: it stores a missing link and then writes.
+func takeoverSteps() step {
+	return step{"reads the head to take over", func(s *state) step {
 		switch head := s.head(); {
 		case head.Ending() != nil:
 			return step{}
 		case head.Unlinked == nil:
-			return writes(head.Start, 1)
+			return writeSteps(head.Start, 1)
 		default:
-			return links(*head.Full, "another", 1)
+			return linkSteps(*head.Full, "other", 1)
 		}
 	}}
 }
 
-// restores simulates a restore, which reads the generation, ends it, and creates the next generation with the same
+// restoreSteps simulates a restore, which reads the generation, ends it, and creates the next generation with the same
 // content.
-func restores(session string) step { return succeeds("restores", session) }
+func restoreSteps(session string) step { return successorSteps("restores", session) }
 
-// adopts is like restores, but the next generation has the data of an unrelated copy.
-func adopts(session string) step { return succeeds("adopts", session) }
+// adoptSteps is like restoreSteps, but the next generation has the data of an unrelated copy.
+func adoptSteps(session string) step { return successorSteps("adopts", session) }
 
-func succeeds(how, session string) step {
-	return step{"reads, " + how + " as " + session, func(s *scene) step {
+func successorSteps(action, session string) step {
+	return step{"reads the head and " + action + " as " + session, func(s *state) step {
 		read := s.head()
-		return step{fmt.Sprint("ends ", read.Next(first), how, session), func(s *scene) step {
+		return step{fmt.Sprint("ends ", read.Next(first), action, session), func(s *state) step {
 			err := s.End(s.ctx, first, read, session, ending(session))
 			if errors.Is(err, archive.ErrMoved) {
-				return succeeds(how, session)
+				return successorSteps(action, session)
 			}
-			has, next := read.Revision(), archive.Generation{Number: 2, Cluster: cluster, Session: session, Created: Noon}
+			restored, next := read.Revision(), archive.Generation{Number: 2, Cluster: cluster, Session: session, Created: Noon}
 			switch {
-			case how == "adopts": // the user has confirmed that backups missing from the copy may be lost
-				has, next.Adopted = math.MaxInt64, []string{"o"}
-			case errors.Is(err, archive.ErrEnded): // only the successor is missing
-				has = s.head().Revision()
+			case action == "adopts": // the user has confirmed that backups missing from the copy may be lost
+				restored, next.Adopted = math.MaxInt64, []string{"o"}
+			case errors.Is(err, archive.ErrEnded): // another process has ended the generation: create the successor
+				restored = s.head().Revision()
 				fallthrough
 			default:
-				next.Parent, next.ParentRevision = 1, has
+				next.Parent, next.ParentRevision = 1, restored
 			}
-			return step{fmt.Sprint("begins with ", has, session), func(s *scene) step {
+			return step{fmt.Sprint("creates generation 2 from ", restored, session), func(s *state) step {
 				if s.BeginGeneration(s.ctx, next) == nil {
-					s.begin(has)
+					s.addSuccessor(restored)
 				}
 				return step{}
 			}}
@@ -411,40 +414,44 @@ func succeeds(how, session string) step {
 	}}
 }
 
-func (s *scene) begin(has int64) {
-	if s.begun = append(s.begun, has); len(s.begun) > 1 {
-		s.broken = "there are two successors"
+// addSuccessor records that a successor was created from the given revision.
+func (s *state) addSuccessor(restored int64) {
+	if s.successors = append(s.successors, restored); len(s.successors) > 1 {
+		s.violation = "there are two successors"
 	}
-	if has < s.confirmed {
-		s.broken = fmt.Sprintf("revision %d was told as stored, and the successor begins with %d", s.confirmed, has)
+	if restored < s.confirmed {
+		s.violation = fmt.Sprintf("revision %d was confirmed, but the successor starts at revision %d", s.confirmed, restored)
 	}
 }
 
-// after returns the scene after the next step of an actor.
-func (s *scene) after(i int, replyLost bool) *scene {
-	world := *s.world
-	world.store, world.fulls = s.store.Clone(), maps.Clone(s.fulls)
-	world.Archive = archive.New(world.store, &format.Keys{})
-	then := &scene{world: &world, actors: slices.Clone(s.actors), confirmed: s.confirmed, begun: slices.Clone(s.begun), told: s.told, founded: s.founded}
+// after returns the state after the next step of an actor.
+func (s *state) after(i int, replyLost bool) *state {
+	writer := *s.testWriter
+	writer.store, writer.fulls = s.store.Clone(), maps.Clone(s.fulls)
+	writer.Archive = archive.New(writer.store, &format.Keys{})
+	next := &state{
+		testWriter: &writer, actors: slices.Clone(s.actors), confirmed: s.confirmed, successors: slices.Clone(s.successors),
+		source: s.source, owner: s.owner,
+	}
 	if replyLost {
-		world.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable, ReplyLost: true, Times: 1})
+		writer.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable, ReplyLost: true, Times: 1})
 	}
-	then.actors[i] = then.actors[i].do(then)
-	world.store.ClearFaults()
-	then.history = append(slices.Clone(s.history), fmt.Sprintf("%d %s", i, s.actors[i].knows))
-	return then
+	next.actors[i] = next.actors[i].do(next)
+	writer.store.ClearFaults()
+	next.history = append(slices.Clone(s.history), fmt.Sprintf("%d %s", i, s.actors[i].label))
+	return next
 }
 
-// key returns a hash of the scene's state. Scenes with equal hashes are explored only once.
-func (s *scene) key() [sha256.Size]byte {
-	key := fmt.Append(nil, s.confirmed, s.begun, s.told, s.founded)
+// key returns a hash of the state. States with equal hashes are explored only once.
+func (s *state) key() [sha256.Size]byte {
+	key := fmt.Append(nil, s.confirmed, s.successors, s.source, s.owner)
 	for _, name := range s.names("") {
 		content, _ := s.store.Content(name)
 		key = fmt.Appendf(key, "\n%s %d ", name, len(content))
 		key = append(key, content...)
 	}
 	for _, actor := range s.actors {
-		key = append(append(key, '\n'), actor.knows...)
+		key = append(append(key, '\n'), actor.label...)
 	}
 	return sha256.Sum256(key)
 }
@@ -452,35 +459,35 @@ func (s *scene) key() [sha256.Size]byte {
 func TestSuccessor_hasAllConfirmedRevisions(t *testing.T) {
 	for name, actors := range map[string]func(format.Start) []step{
 		"a writer and two restores": func(from format.Start) []step {
-			return []step{writes(from, 3), restores("a"), restores("b")}
+			return []step{writeSteps(from, 3), restoreSteps("a"), restoreSteps("b")}
 		},
 		"two writers and two restores": func(from format.Start) []step {
-			return []step{writes(from, 2), looks(), restores("a"), restores("b")}
+			return []step{writeSteps(from, 2), takeoverSteps(), restoreSteps("a"), restoreSteps("b")}
 		},
-		"a chain that begins, a member that completes it, and two restores": func(format.Start) []step {
-			return []step{opens(20), looks(), restores("a"), restores("b")}
+		"a new chain, a takeover and two restores": func(format.Start) []step {
+			return []step{chainSteps(20), takeoverSteps(), restoreSteps("a"), restoreSteps("b")}
 		},
-		"a chain that begins while another member writes, and a restore": func(from format.Start) []step {
-			return []step{opens(20), writes(from, 2), restores("a")}
+		"a new chain, a writer of the old chain and a restore": func(from format.Start) []step {
+			return []step{chainSteps(20), writeSteps(from, 2), restoreSteps("a")}
 		},
-		"two chains that begin, a member that completes one, and a restore": func(format.Start) []step {
-			return []step{opens(20), opens(30), looks(), restores("a")}
+		"two new chains, a takeover and a restore": func(format.Start) []step {
+			return []step{chainSteps(20), chainSteps(30), takeoverSteps(), restoreSteps("a")}
 		},
-		"two copies of a volume, and a restore": func(from format.Start) []step {
-			return []step{copies("a", from, 2), copies("b", from, 2), restores("r")}
+		"two copies of a volume and a restore": func(from format.Start) []step {
+			return []step{copySteps("a", from, 2), copySteps("b", from, 2), restoreSteps("r")}
 		},
-		"two copies of which one is adopted": func(from format.Start) []step {
-			return []step{copies("a", from, 2), copies("b", from, 1), adopts("b")}
+		"two copies of a volume and the adoption of one": func(from format.Start) []step {
+			return []step{copySteps("a", from, 2), copySteps("b", from, 1), adoptSteps("b")}
 		},
-		"two adoptions and a restore": func(from format.Start) []step {
-			return []step{writes(from, 1), adopts("a"), adopts("b"), restores("r")}
+		"a writer, two adoptions and a restore": func(from format.Start) []step {
+			return []step{writeSteps(from, 1), adoptSteps("a"), adoptSteps("b"), restoreSteps("r")}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			beginning := &scene{world: begin(t, &format.Keys{})}
-			beginning.actors = actors(beginning.next)
-			beginning.explore(t)
+			initial := &state{testWriter: newTestWriter(t, &format.Keys{})}
+			initial.actors = actors(initial.next)
+			initial.explore(t)
 		})
 	}
 }
@@ -488,33 +495,33 @@ func TestSuccessor_hasAllConfirmedRevisions(t *testing.T) {
 // If two clusters initialize a store at the same time, the store must belong to only one of them.
 func TestCreate_oneCluster(t *testing.T) {
 	s := memory.New()
-	beginning := &scene{world: &world{Archive: archive.New(s, &format.Keys{}), t: t, ctx: t.Context(), store: s}}
-	beginning.actors = []step{founds("1", "a"), founds("2", "a"), founds("3", "b"), founds("4", "b")}
-	beginning.explore(t)
+	initial := &state{testWriter: &testWriter{Archive: archive.New(s, &format.Keys{}), t: t, ctx: t.Context(), store: s}}
+	initial.actors = []step{createSteps("1", "a"), createSteps("2", "a"), createSteps("3", "b"), createSteps("4", "b")}
+	initial.explore(t)
 }
 
-// explore runs the remaining steps of a scene in every possible order.
-func (s *scene) explore(t *testing.T) {
+// explore runs the remaining steps of a state in every possible order.
+func (s *state) explore(t *testing.T) {
 	t.Helper()
-	seen, queue := map[[sha256.Size]byte]bool{}, []*scene{s}
+	seen, queue := map[[sha256.Size]byte]bool{}, []*state{s}
 	for len(queue) > 0 {
-		here := queue[len(queue)-1]
+		current := queue[len(queue)-1]
 		queue = queue[:len(queue)-1]
-		require.Empty(t, here.broken, "after %q", here.history)
-		key := here.key()
+		require.Empty(t, current.violation, "after %q", current.history)
+		key := current.key()
 		if seen[key] {
 			continue
 		}
 		seen[key] = true
-		for i, actor := range here.actors {
+		for i, actor := range current.actors {
 			if actor.do == nil {
 				continue
 			}
-			queue = append(queue, here.after(i, false))
-			if !strings.Contains(actor.knows, "looks") && !strings.Contains(actor.knows, "reads") {
-				queue = append(queue, here.after(i, true))
+			queue = append(queue, current.after(i, false))
+			if !strings.Contains(actor.label, "reads the head") {
+				queue = append(queue, current.after(i, true))
 			}
 		}
 	}
-	t.Logf("%d places", len(seen))
+	t.Logf("explored %d states", len(seen))
 }

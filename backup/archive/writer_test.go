@@ -24,8 +24,8 @@ import (
 
 const cluster = "cdf818194e3a8c32"
 
-// A world is an archive with a writer.
-type world struct {
+// A testWriter is an archive and the state of a writer that adds segments and full snapshots to it.
+type testWriter struct {
 	*archive.Archive
 	t     T
 	ctx   context.Context
@@ -35,36 +35,37 @@ type world struct {
 	stale bool          // the segment at next may already have been merged
 }
 
-// begin creates an archive with a full snapshot of revision 10 and later segments.
-func begin(t T, keys *format.Keys, lasts ...int64) *world {
+// newTestWriter creates an archive with a full snapshot at revision 10 and one segment up to each of the given
+// revisions.
+func newTestWriter(t T, keys *format.Keys, lasts ...int64) *testWriter {
 	t.Helper()
 	s := memory.New()
-	w := &world{Archive: archive.New(s, keys), t: t, ctx: context.Background(), store: s, fulls: map[int64]int{}}
+	w := &testWriter{Archive: archive.New(s, keys), t: t, ctx: context.Background(), store: s, fulls: map[int64]int{}}
 	_, err := w.Create(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 	require.NoError(t, err)
-	w.gap(10)
+	w.fullAfterGap(10)
 	w.segments(lasts...)
 	return w
 }
 
-// again returns another writer for the same archive.
-func (w *world) again() *world { copied := *w; return &copied }
+// clone returns another writer for the same archive.
+func (w *testWriter) clone() *testWriter { copied := *w; return &copied }
 
-// through returns a writer that uses another store for the same archive.
-func (w *world) through(s store.Store) *world {
-	other := w.again()
+// withStore returns a writer that accesses the archive through another store.
+func (w *testWriter) withStore(s store.Store) *testWriter {
+	other := w.clone()
 	other.Archive = archive.New(s, w.Keys())
 	return other
 }
 
-// restart clears the cache of this process.
-func (w *world) restart() { w.Archive = archive.New(w.store, w.Keys()) }
+// restart simulates a restart of the process, which clears the archive's cache.
+func (w *testWriter) restart() { w.Archive = archive.New(w.store, w.Keys()) }
 
 // database returns the content of a full snapshot.
 func database(revision int64) string { return fmt.Sprintf("database of revision %d", revision) }
 
 // put stores a full snapshot in the first generation. If full.Time is zero, put uses the time of the revision.
-func (w *world) put(full archive.Full) archive.Full {
+func (w *testWriter) put(full archive.Full) archive.Full {
 	w.t.Helper()
 	if full.Time.IsZero() {
 		full.Time = TimeAt(full.Revision).Add(time.Duration(w.fulls[full.Revision]) * time.Second)
@@ -76,10 +77,12 @@ func (w *world) put(full archive.Full) archive.Full {
 	return stored
 }
 
-// gap stores a full snapshot that starts a new chain.
-func (w *world) gap(revision int64) archive.Full { return w.gapAt(revision, time.Time{}) }
+// fullAfterGap stores a full snapshot that starts a new chain.
+func (w *testWriter) fullAfterGap(revision int64) archive.Full {
+	return w.fullAfterGapAt(revision, time.Time{})
+}
 
-func (w *world) gapAt(revision int64, at time.Time) archive.Full {
+func (w *testWriter) fullAfterGapAt(revision int64, at time.Time) archive.Full {
 	w.t.Helper()
 	full := w.put(archive.Full{Revision: revision, Chain: format.Seed(cluster, 1, revision), Time: at})
 	w.next = full.Start()
@@ -87,32 +90,32 @@ func (w *world) gapAt(revision int64, at time.Time) archive.Full {
 }
 
 // full stores a full snapshot at the end of the chain.
-func (w *world) full() archive.Full {
+func (w *testWriter) full() archive.Full {
 	w.t.Helper()
 	return w.put(archive.Full{Revision: w.next.Position.Revision - 1, Next: w.next.Position, Chain: w.next.Before, Last: w.next.Last})
 }
 
 // segment stores a segment with all following revisions up to last.
-func (w *world) segment(last int64, buckets ...*format.Bucket) format.Object {
+func (w *testWriter) segment(last int64, buckets ...*format.Bucket) format.Object {
 	w.t.Helper()
 	return w.add(w.build(last, buckets...))
 }
 
 // add stores the next segment.
-func (w *world) add(object format.Object) format.Object {
+func (w *testWriter) add(object format.Object) format.Object {
 	w.t.Helper()
 	w.putSegment(object)
 	w.next = object.Start()
 	return object
 }
 
-func (w *world) putSegment(object format.Object) {
+func (w *testWriter) putSegment(object format.Object) {
 	w.t.Helper()
 	require.NoError(w.t, archivetest.PutSegment(w.ctx, w.Archive, object))
 }
 
 // rows returns a segment with one row per revision up to last, and a marker unless the time is zero.
-func (w *world) rows(from format.Start, last int64, at time.Time) format.Object {
+func (w *testWriter) rows(from format.Start, last int64, at time.Time) format.Object {
 	w.t.Helper()
 	var records []format.Record
 	for _, row := range Rows(from.Position.Revision, last) {
@@ -124,37 +127,37 @@ func (w *world) rows(from format.Start, last int64, at time.Time) format.Object 
 	return Segment(w.t, w.Keys(), from, format.Source{}, records...)
 }
 
-// result stores the result of a restore test that did or did not include segments.
-func (w *world) result(into *archive.Archive, full archive.Full, outcome archive.Outcome, after int64, segments bool) {
+// result stores the result of a restore test of a full snapshot. segments is true if the test included segments.
+func (w *testWriter) result(into *archive.Archive, full archive.Full, outcome archive.Outcome, after int64, segments bool) {
 	w.t.Helper()
 	require.NoError(w.t, into.PutResult(w.ctx, archive.Result{
-		Cluster: cluster, Generation: 1, Full: full.Name(), Revision: full.Revision, Outcome: outcome, At: TimeAt(after), Segments: segments, Why: "of a reason",
+		Cluster: cluster, Generation: 1, Full: full.Name(), Revision: full.Revision, Outcome: outcome, At: TimeAt(after), Segments: segments, Why: "bad hash",
 		Seconds: float64(len(w.names("gen/"))), // distinguishes results from the same second
 	}))
 }
 
 // segments stores one segment up to each of the given revisions.
-func (w *world) segments(lasts ...int64) {
+func (w *testWriter) segments(lasts ...int64) {
 	w.t.Helper()
 	for _, last := range lasts {
 		w.segment(last)
 	}
 }
 
-// steps returns every apart-th number from first to last.
-func steps(first, last, apart int64) (all []int64) {
-	for ; first <= last; first += apart {
+// steps returns the numbers from first to last in increments of step.
+func steps(first, last, step int64) (all []int64) {
+	for ; first <= last; first += step {
 		all = append(all, first)
 	}
 	return all
 }
 
-func (w *world) build(last int64, buckets ...*format.Bucket) format.Object {
+func (w *testWriter) build(last int64, buckets ...*format.Bucket) format.Object {
 	w.t.Helper()
 	return Build(w.t, w.Keys(), w.next, Rows(w.next.Position.Revision, last), buckets...)
 }
 
-func (w *world) objects(level archive.Level) []archive.Object {
+func (w *testWriter) objects(level archive.Level) []archive.Object {
 	w.t.Helper()
 	objects, err := w.Objects(w.ctx, 1, level)
 	require.NoError(w.t, err)
@@ -162,7 +165,7 @@ func (w *world) objects(level archive.Level) []archive.Object {
 }
 
 // merge merges the sources and then deletes them.
-func (w *world) merge(level archive.Level, sources ...archive.Object) archive.Object {
+func (w *testWriter) merge(level archive.Level, sources ...archive.Object) archive.Object {
 	w.t.Helper()
 	merged, err := w.Merge(w.ctx, level, sources)
 	require.NoError(w.t, err)
@@ -172,52 +175,52 @@ func (w *world) merge(level archive.Level, sources ...archive.Object) archive.Ob
 	return merged.Object
 }
 
-func (w *world) head() archive.Head {
+func (w *testWriter) head() archive.Head {
 	w.t.Helper()
 	head, err := w.Head(w.ctx, 1)
 	require.NoError(w.t, err)
 	return head
 }
 
-func (w *world) history() *archive.History {
+func (w *testWriter) history() *archive.History {
 	w.t.Helper()
 	history, err := w.History(w.ctx)
 	require.NoError(w.t, err)
 	return history
 }
 
-func (w *world) find(target archive.Target) archive.Path {
+func (w *testWriter) find(target archive.Target) archive.Path {
 	w.t.Helper()
 	path, err := w.Find(w.ctx, target)
 	require.NoError(w.t, err)
 	return path
 }
 
-// A restored is the result of a restore: the revision of the full snapshot, the revisions of the rows, and the bucket
-// contents.
+// A restored is the result of a restore: the revision of the full snapshot, the revisions of the restored rows, and
+// the result of Read.
 type restored struct {
 	full      int64
 	revisions []int64
 	archive.Reading
 }
 
-func (w *world) restore(target archive.Target) restored {
+func (w *testWriter) restore(target archive.Target) restored {
 	w.t.Helper()
-	result, err := w.try(target)
+	result, err := w.tryRestore(target)
 	require.NoError(w.t, err)
 	return result
 }
 
-func (w *world) try(target archive.Target) (restored, error) {
+func (w *testWriter) tryRestore(target archive.Target) (restored, error) {
 	path, err := w.Find(w.ctx, target)
 	if err != nil {
 		return restored{}, err
 	}
-	return w.follow(path)
+	return w.restorePath(path)
 }
 
-// follow restores a path.
-func (w *world) follow(path archive.Path) (result restored, err error) {
+// restorePath restores a path and verifies the content of the full snapshot and the rows.
+func (w *testWriter) restorePath(path archive.Path) (result restored, err error) {
 	result.full = path.Full.Revision
 	content, err := w.OpenFull(w.ctx, path.Full)
 	if err != nil {
@@ -241,8 +244,8 @@ func (w *world) follow(path archive.Path) (result restored, err error) {
 // revisions returns the revisions from first to last.
 func revisions(first, last int64) []int64 { return steps(first, last, 1) }
 
-// damage flips a bit in an object; repair restores the object.
-func (w *world) damage(name string, bit int) (repair func()) {
+// damage flips a bit in an object. The returned function repairs the object.
+func (w *testWriter) damage(name string, bit int) (repair func()) {
 	w.t.Helper()
 	content, exists := w.store.Content(name)
 	require.True(w.t, exists, name)
@@ -252,8 +255,8 @@ func (w *world) damage(name string, bit int) (repair func()) {
 	return func() { w.store.SetContent(name, content) }
 }
 
-// names returns the names of all objects.
-func (w *world) names(prefix string) (names []string) {
+// names returns the names of all objects with a prefix.
+func (w *testWriter) names(prefix string) (names []string) {
 	w.t.Helper()
 	for object, err := range w.store.List(w.ctx, prefix, "") {
 		require.NoError(w.t, err)
