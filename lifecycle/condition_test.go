@@ -33,7 +33,7 @@ func TestProblem_lastsUntilProgress(t *testing.T) {
 		"the initialization request fails":                                {func(s *stage) { s.trigger = failing(3) }, bootstrap.Successful},
 		"the initialization request fails, and the validation takes long": {func(s *stage) { s.trigger = failing(3) }, bootstrap.Progress},
 		"fetching the configuration fails": {func(s *stage) {
-			s.config, s.words = failing(3+1), s.words[3:] // the first call is the prefetch
+			s.config, s.statuses = failing(3+1), s.statuses[3:] // the first call is the prefetch
 		}, bootstrap.Successful},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -106,8 +106,8 @@ func (l *logged) linesWith(t *testing.T, text string) (lines []map[string]any) {
 }
 
 // loggedStage returns a stage that logs at the info level.
-func loggedStage(words ...bootstrap.InitializationStatus) (*stage, *logged) {
-	s, log := newStage(words...), &logged{}
+func loggedStage(statuses ...bootstrap.InitializationStatus) (*stage, *logged) {
+	s, log := newStage(statuses...), &logged{}
 	s.driver = NewDriver(Options{Runtime: s.runtime(), Log: zerolog.New(log).Level(zerolog.InfoLevel)})
 	return s, log
 }
@@ -193,10 +193,10 @@ func TestHistory_failingLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		attempt := 0
-		s.words = []bootstrap.InitializationStatus{bootstrap.Progress}
+		s.statuses = []bootstrap.InitializationStatus{bootstrap.Progress}
 		s.status = func(context.Context) error {
 			loop := []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Progress, bootstrap.Progress, bootstrap.Failed}
-			s.words = []bootstrap.InitializationStatus{loop[attempt%len(loop)]}
+			s.statuses = []bootstrap.InitializationStatus{loop[attempt%len(loop)]}
 			attempt++
 			return nil
 		}

@@ -39,7 +39,7 @@ func TestDocumentedLifecycle(t *testing.T) {
 var parkings = map[State]func(*stage){
 	Query:       func(s *stage) { s.status = hang },
 	Trigger:     func(s *stage) { s.trigger = hang },
-	Wait:        func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Progress} },
+	Wait:        func(s *stage) { s.statuses = []bootstrap.InitializationStatus{bootstrap.Progress} },
 	FetchConfig: func(s *stage) { s.config = hang },
 	StartEtcd:   func(s *stage) { s.open = hang },
 	Serving:     func(*stage) {},
@@ -127,10 +127,10 @@ var obstacles = map[string]struct {
 	waiting string                             // call that must not occur while check fails
 }{
 	"open database": {func(s *stage, check func() error) {
-		s.probe, s.words = check, []bootstrap.InitializationStatus{bootstrap.New}
+		s.probe, s.statuses = check, []bootstrap.InitializationStatus{bootstrap.New}
 		s.trigger = func(context.Context) error { s.succeed(); return nil }
-	}, bootstrap.ErrDataInUse, Wait, "forfeit record", "trigger full"},
-	"locked data directory": {func(s *stage, check func() error) { s.lockData = check }, bootstrap.ErrDataInUse, FetchConfig, "forfeit record", "remove record"},
+	}, bootstrap.ErrDataInUse, Wait, "invalidate record", "trigger full"},
+	"locked data directory": {func(s *stage, check func() error) { s.lockData = check }, bootstrap.ErrDataInUse, FetchConfig, "invalidate record", "remove record"},
 	"etcd certificate":      {func(s *stage, check func() error) { s.configure = check }, bootstrap.ErrCertificates, FetchConfig, "configure", "remove record"},
 	"wrapper certificate":   {func(s *stage, check func() error) { s.expose = check }, bootstrap.ErrCertificates, FetchConfig, "serve readyz", "remove record"},
 }
@@ -229,7 +229,7 @@ func TestFileSystemWithoutLocks_etcdStarts(t *testing.T) {
 		s.lockData = func() error { return errStage }
 		s.start(t, time.Minute)
 		assert.Equal(t, Serving, s.driver.Snapshot().State)
-		assert.NotContains(t, s.did(), "forfeit record")
+		assert.NotContains(t, s.did(), "invalidate record")
 	})
 }
 

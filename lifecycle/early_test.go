@@ -227,11 +227,11 @@ func TestBackoff_endsWithAnAnswer(t *testing.T) {
 func TestBackoff_failedInitializations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cycle := []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Failed}
-		var words []bootstrap.InitializationStatus
+		var statuses []bootstrap.InitializationStatus
 		for range 100 {
-			words = append(words, cycle...)
+			statuses = append(statuses, cycle...)
 		}
-		s := newStage(words...)
+		s := newStage(statuses...)
 		runFor(t, s, 10*time.Minute)
 		assert.Less(t, s.count("trigger full"), 60)
 		assert.Greater(t, s.count("trigger full"), 30)
@@ -350,17 +350,17 @@ var failures = map[string]struct {
 	"no response":         {spoil: func(s *stage) { s.status = func(context.Context) error { return errStage } }, class: ClassSidecar},
 	"timeout":             {spoil: func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, class: ClassTimeout},
 	"expired certificate": {spoil: func(s *stage) { s.status = func(context.Context) error { return errExpired } }, class: ClassCertificate, text: "; renew the certificate of the sidecar"},
-	"unknown status":      {spoil: func(s *stage) { s.words = []bootstrap.InitializationStatus{unknownStatus} }, class: ClassSidecar},
-	"failed validation":   {spoil: func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, class: ClassValidation},
+	"unknown status":      {spoil: func(s *stage) { s.statuses = []bootstrap.InitializationStatus{unknownStatus} }, class: ClassSidecar},
+	"failed validation":   {spoil: func(s *stage) { s.statuses = []bootstrap.InitializationStatus{bootstrap.Failed} }, class: ClassValidation},
 	"locked volume":       {spoil: func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, class: ClassVolume},
 	"open data": {spoil: func(s *stage) {
-		s.words, s.probe = []bootstrap.InitializationStatus{bootstrap.New}, func() error { return bootstrap.ErrDataInUse }
+		s.statuses, s.probe = []bootstrap.InitializationStatus{bootstrap.New}, func() error { return bootstrap.ErrDataInUse }
 	}, class: ClassVolume},
 	"locked data directory": {spoil: func(s *stage) { s.lockData = func() error { return bootstrap.ErrDataInUse } }, class: ClassVolume},
 	"mismatched key pair": {spoil: func(s *stage) {
 		s.configure = func() error { return bootstrap.Mark(errStage, bootstrap.ErrCertificates) }
 	}, class: ClassCertificate},
-	"permanent failure":       {func(s *stage) { s.words, s.cause = []bootstrap.InitializationStatus{bootstrap.Failed}, errFinal }, ClassValidation, exitcode.BadConfig, errStage.Error(), false},
+	"permanent failure":       {func(s *stage) { s.statuses, s.cause = []bootstrap.InitializationStatus{bootstrap.Failed}, errFinal }, ClassValidation, exitcode.BadConfig, errStage.Error(), false},
 	"malformed configuration": {func(s *stage) { s.configure = func() error { return errStage } }, ClassConfiguration, exitcode.BadConfig, errStage.Error(), false},
 	"port in use":             {func(s *stage) { s.expose = func() error { return errStage } }, ClassServer, exitcode.ServerTaken, errStage.Error(), false},
 	"exit record not removed": {func(s *stage) { s.remove = func() error { return errStage } }, ClassRecord, exitcode.BadRecord, errStage.Error(), false},

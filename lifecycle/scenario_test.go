@@ -74,7 +74,7 @@ func (s *story) id() string { return strings.TrimSuffix(filepath.Base(s.path), "
 // group returns the group of states in each of which the story is played, if the story starts with the phrase for a
 // group.
 func (s *story) group() (Group, bool) {
-	group, found := everywhere[s.script[0]]
+	group, found := groupPhrases[s.script[0]]
 	return group, found
 }
 
@@ -293,8 +293,8 @@ var phrases = map[string]input{
 	"a goroutine panics, or etcd logs a fatal error":                                {Crashed, Payload{}},
 }
 
-// everywhere maps the first phrase of a story for a group to the group. The story is played in each of its states.
-var everywhere = map[string]Group{
+// groupPhrases maps the first phrase of a story for a group to the group. The story is played in each of its states.
+var groupPhrases = map[string]Group{
 	"in each state before etcd is started": BeforeEtcd,
 	"in each state after etcd is started":  WithEtcd,
 	"in each state before a stop":          BeforeEnd,

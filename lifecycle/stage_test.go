@@ -20,9 +20,9 @@ import (
 // stage is a driver with a simulated runtime that behaves as the test specifies and records its calls. By default, the
 // status is New, the sidecar accepts the request, the next status is Successful, and etcd starts, runs and closes.
 type stage struct {
-	mu    sync.Mutex
-	done  []string                         // recorded calls
-	words []bootstrap.InitializationStatus // statuses of the sidecar in order; the last one is repeated
+	mu       sync.Mutex
+	done     []string                         // recorded calls
+	statuses []bootstrap.InitializationStatus // statuses of the sidecar in order; the last one is repeated
 
 	// results of the calls, which may also delay them
 	status, trigger, config, open, watch                          func(context.Context) error
@@ -38,13 +38,13 @@ type stage struct {
 	configured string // configuration with which etcd was started
 }
 
-func newStage(words ...bootstrap.InitializationStatus) *stage {
-	if len(words) == 0 {
-		words = []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Successful}
+func newStage(statuses ...bootstrap.InitializationStatus) *stage {
+	if len(statuses) == 0 {
+		statuses = []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Successful}
 	}
 	fine, fineNow := func(context.Context) error { return nil }, func() error { return nil }
 	s := &stage{
-		yaml: clusterOfThree, words: words, status: fine, trigger: fine, config: fine, open: fine, watch: hang,
+		yaml: clusterOfThree, statuses: statuses, status: fine, trigger: fine, config: fine, open: fine, watch: hang,
 		lock: fineNow, probe: fineNow, configure: fineNow, expose: fineNow, lockData: fineNow, remove: fineNow, write: fineNow, shut: fineNow,
 	}
 	s.driver = NewDriver(Options{Runtime: s.runtime(), Log: zerolog.Nop()})
@@ -100,7 +100,7 @@ func (s *stage) note(what string) {
 func (s *stage) succeed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.words = []bootstrap.InitializationStatus{bootstrap.Successful}
+	s.statuses = []bootstrap.InitializationStatus{bootstrap.Successful}
 }
 
 // did returns all recorded calls.
@@ -164,11 +164,11 @@ func (s stageSidecar) Status(ctx context.Context) (bootstrap.InitializationStatu
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	word := s.words[0]
-	if len(s.words) > 1 {
-		s.words = s.words[1:]
+	status := s.statuses[0]
+	if len(s.statuses) > 1 {
+		s.statuses = s.statuses[1:]
 	}
-	return word, nil
+	return status, nil
 }
 
 func (s stageSidecar) WhyFailed() error { return s.cause }
@@ -199,11 +199,11 @@ func (s stageVolume) Logs() []string {
 }
 
 func (s stageRecord) Invalidate() error {
-	s.note("forfeit record")
+	s.note("invalidate record")
 	return nil
 }
 
-func (s stageRecord) Invalid() bool { return slices.Contains(s.did(), "forfeit record") }
+func (s stageRecord) Invalid() bool { return slices.Contains(s.did(), "invalidate record") }
 
 func (s stageRecord) Remove() error {
 	s.note("remove record")

@@ -76,7 +76,7 @@ const (
 const (
 	LockVolume      Action = "lock volume"
 	AskStatus       Action = "ask status"
-	ProbeData       Action = "probe data" // check that no etcd has the data open; if one has, invalidate the exit record
+	ProbeData       Action = "probe data" // check that no process has the data open; if one has, invalidate the exit record
 	AskInit         Action = "ask initialization"
 	AskFullInit     Action = "ask full initialization" // request a full validation, regardless of the exit record
 	PrefetchConfig  Action = "prefetch config"         // runs concurrently with all other actions

@@ -32,12 +32,12 @@ type Target interface {
 	ListenerError() error
 	// LostData returns an error if etcd's files have been removed or replaced.
 	LostData() error
-	// Scarce returns a description of the volume if it is nearly full, or "" if it is not.
-	Scarce() string
+	// LowSpace returns a description of the volume if it is nearly full, or "" if it is not.
+	LowSpace() string
 	// Unreadable returns why the required etcd version cannot read the data, or "" if it can.
 	Unreadable() string
-	// Away returns why clients should temporarily use other members, or "" if they should not.
-	Away() string
+	// RedirectReason returns why clients should temporarily use other members, or "" if they should not.
+	RedirectReason() string
 	// Unconfirmed returns why replies to clients are held back until their changes are stored, or "" if they are not.
 	Unconfirmed() string
 	// Missing describes the members to which this member has no connection.
@@ -337,9 +337,9 @@ func (w *watch) report() *Report {
 		space:    {degraded: onlyIf(noSpace, "writes are rejected: compact, delete keys or raise quota-backend-bytes")},
 		// Lost data fails the check, because clients must not write to this member. Low space only degrades it: the
 		// member is usable until the volume is full, which makes etcd panic.
-		volume:      {errorText("", t.LostData()), t.Scarce()},
+		volume:      {errorText("", t.LostData()), t.LowSpace()},
 		dataVersion: {degraded: t.Unreadable()},
-		maintenance: {failed: t.Away()},
+		maintenance: {failed: t.RedirectReason()},
 		validity:    {ended, soon},
 	} {
 		r.checks[i] = Check{Name: names[i], Status: OK}
@@ -368,8 +368,8 @@ func errorText(prefix string, err error) string {
 }
 
 // checkQuorum returns why the quorum check has failed or is degraded. It has failed if there is no quorum. It is
-// degraded if a member has been missing for longer than a restart takes, because the loss of another
-// member could then cost the quorum.
+// degraded if a member has been missing for longer than a restart takes, because the loss of another member could
+// then cost the quorum.
 func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 	missing := w.target.Missing()
 	if len(missing) == 0 {

@@ -128,9 +128,9 @@ func TestChecksOfFactsInMemory(t *testing.T) {
 		"listener failed":            {func(m *fakeTarget) { m.listener = errors.New("address gone") }, listener, Failed, false},
 		"no space":                   {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
 		"lost data":                  {func(m *fakeTarget) { m.lostData = errors.New("the log was removed") }, volume, Failed, false},
-		"little space on the volume": {func(m *fakeTarget) { m.scarce = "1 MiB of 1 GiB free" }, volume, Degraded, true},
+		"little space on the volume": {func(m *fakeTarget) { m.lowSpace = "1 MiB of 1 GiB free" }, volume, Degraded, true},
 		"data too new":               {func(m *fakeTarget) { m.unreadable = "the cluster is at version 3.6" }, dataVersion, Degraded, true},
-		"defragmentation":            {func(m *fakeTarget) { m.away = "the database is being defragmented" }, maintenance, Failed, false},
+		"defragmentation":            {func(m *fakeTarget) { m.redirect = "the database is being defragmented" }, maintenance, Failed, false},
 		"unconfirmed writes":         {func(m *fakeTarget) { m.unconfirmed = "the store does not confirm" }, quorum, Failed, false},
 		"certificate expires soon":   {func(m *fakeTarget) { m.soon = "etcd_peer expires" }, validity, Degraded, true},
 		"certificate has expired":    {func(m *fakeTarget) { m.ended, m.soon = "expired", "expires soon" }, validity, Failed, false},
@@ -402,11 +402,11 @@ type fakeTarget struct {
 	listener    error
 	unreadable  string
 	missing     []string
-	away        string
+	redirect    string
 	unconfirmed string
 	ended       string
 	soon        string
-	scarce      string
+	lowSpace    string
 	lostData    error
 	read        func(context.Context) error // implements LinearizableRead
 	changed     chan struct{}               // closed at the next leader change
@@ -471,7 +471,7 @@ func (m *fakeTarget) ListenerError() error { return get(m, func() error { return
 
 func (m *fakeTarget) Unreadable() string { return get(m, func() string { return m.unreadable }) }
 
-func (m *fakeTarget) Away() string { return get(m, func() string { return m.away }) }
+func (m *fakeTarget) RedirectReason() string { return get(m, func() string { return m.redirect }) }
 
 func (m *fakeTarget) Unconfirmed() string { return get(m, func() string { return m.unconfirmed }) }
 
@@ -479,7 +479,7 @@ func (m *fakeTarget) Missing() []string { return get(m, func() []string { return
 
 func (m *fakeTarget) LostData() error { return get(m, func() error { return m.lostData }) }
 
-func (m *fakeTarget) Scarce() string { return get(m, func() string { return m.scarce }) }
+func (m *fakeTarget) LowSpace() string { return get(m, func() string { return m.lowSpace }) }
 
 func (m *fakeTarget) Certificates(time.Time) (ended, soon string) {
 	m.mu.Lock()

@@ -274,11 +274,11 @@ const (
 	logSegments = 2 * 64 << 20
 )
 
-// Scarce implements readiness.Target.
-func (r target) Scarce() string { return describeLowSpace(r.Maintainer.Volume()) }
+// LowSpace implements readiness.Target.
+func (r target) LowSpace() string { return describeLowSpace(r.Maintainer.Volume()) }
 
-// Away implements readiness.Target.
-func (r target) Away() string { return r.Maintainer.RedirectReason() }
+// RedirectReason implements readiness.Target.
+func (r target) RedirectReason() string { return r.Maintainer.RedirectReason() }
 
 // Unconfirmed implements readiness.Target.
 func (r target) Unconfirmed() string {

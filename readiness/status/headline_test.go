@@ -61,9 +61,9 @@ func TestHeadlineNamesEveryCondition(t *testing.T) {
 		},
 		{
 			status.Document{State: "Serving", Ready: true, ConfigWarnings: []string{
-				"member-name-prefix is not an etcd setting; it is ignored", "quota-backend-byte (did you mean quota-backend-bytes?) is not an etcd setting; it is ignored",
+				"ignoring unknown key member-name-prefix", "ignoring unknown key quota-backend-byte (did you mean quota-backend-bytes?)",
 			}},
-			"Serving, degraded: configuration: quota-backend-byte (did you mean quota-backend-bytes?) is not an etcd setting; it is ignored",
+			"Serving, degraded: configuration: ignoring unknown key quota-backend-byte (did you mean quota-backend-bytes?)",
 		},
 		{status.Document{State: "FetchConfig", LastError: &status.Error{Message: "no usable response", Ended: time.Now()}}, "FetchConfig, not ready"},
 		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LagSeconds: 200}}, "Serving, ready"},

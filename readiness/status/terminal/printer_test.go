@@ -48,7 +48,7 @@ func document() status.Document {
 			{Name: "etcd_peer", Path: "/b", NotAfter: now.Add(time.Hour)},
 			{Name: "sidecar_ca", Path: "/c", NotAfter: now.Add(1000 * time.Hour)},
 		},
-		ConfigWarnings: []string{"quota is not an etcd setting; it is ignored"},
+		ConfigWarnings: []string{"ignoring unknown key quota"},
 		Transitions: []status.Transition{
 			{At: now.Add(-time.Second), From: "Query", To: "Wait", Reason: "it validates", Count: 1, AfterSeconds: 0.0042},
 			{At: now, From: "Query", To: "Query", Reason: "again", Count: 7, AfterSeconds: 61},
@@ -82,7 +82,7 @@ func TestPrintShowsTheWholeDocument(t *testing.T) {
 		`^database +1.5 GiB, 5.0 MiB in use, 75% of the quota of 2.0 GiB$`,
 		`^data version +3.5 wanted, kept: the cluster is at version 3.5$`, `^peers +active   main-0 \(abc\) active   main-1 \(91bc\), leader missing  http://main-2:2380 \(fd42\), learner$`,
 		`^certificate +etcd_server has expired, ` + at + `, 1h0m0s ago: /a$`, `^certificate +etcd_peer expires in (1h0m0s|59m59s), ` + at + `: /b$`,
-		`^configuration +quota is not an etcd setting; it is ignored$`,
+		`^configuration +ignoring unknown key quota$`,
 		`^process started +` + at + `, 2h0m0s ago$`,
 		`^versions +wrapper v1, etcd 3.6, go1$`, `^  failed    quorum  no leader$`, `^  ok        space$`,
 		`^  ` + at + `  Query → Wait after 4ms: it validates$`, `^  ` + at + `  Query stays ×7 after 1m1s: again$`,
