@@ -32,19 +32,19 @@ type chain struct {
 	small     bucketState
 	released  format.Position // position after the release object of a clean shutdown; zero if there is none
 	complete  complete        // last capture that contained all of etcd's changes
-	compacted int64           // etcd's scheduled compaction at the last capture by this process
+	compacted int64           // revision of etcd's scheduled compaction at the last capture by this process
 
 	captured time.Time // time of the last capture
-	examined time.Time // time of the last check for changes; zero makes the next flush check again
-	urgent   bool      // capture without waiting for the interval
-	gapSince time.Time // when a compaction was found to have passed the tail; zero if none has
-	lagSince time.Time // when this member's small buckets were found older than the chain's; zero if not
+	examined time.Time // time of the last check for changes; a flush waits for a check that starts after its call
+	urgent   bool      // the next capture does not wait for the interval
+	gapSince time.Time // time when etcd was found to be compacted beyond the tail; zero if it is not
+	lagSince time.Time // time when this member's leases and users were found outdated; zero if they are not
 }
 
 // complete describes a capture of all of etcd's changes, including changes without a revision.
 type complete struct {
-	request uint64 // last Options.Ack request that the capture satisfies
-	end     format.Position
+	request uint64          // number of Options.Ack requests whose changes the capture contains
+	end     format.Position // end of the capture; the requests are answered once the store reaches it
 }
 
 // bucketState describes the small buckets and the compaction hashes in the chain. The zero value makes the next
@@ -57,13 +57,12 @@ type bucketState struct {
 }
 
 const (
-	// chunk is the number of bytes of rows copied in one read transaction. Copying this much takes about a
-	// millisecond.
+	// chunk is the size in bytes of the rows copied in one read transaction. Copying them takes about a millisecond.
 	chunk = 1 << 20
 	// maxSegment is the size in bytes at which a segment ends. A segment may exceed maxSegment by one revision.
 	maxSegment = 8 << 20
-	// unreachableFactor extends the interval between captures while the store is unreachable. While the store is
-	// unreachable, captures are not urgent, and each segment costs an extra request later.
+	// unreachableFactor extends the interval between captures while the store is unreachable. Captures are not urgent
+	// then, and each queued segment costs a request once the store is reachable again.
 	unreachableFactor = 10
 	// maxMarkers is the maximum number of time markers between captures.
 	maxMarkers = 1024
@@ -104,7 +103,7 @@ func (c *chain) capture(heartbeat bool) error {
 	case errors.Is(err, capture.ErrCompacted):
 		return err
 	case err != nil:
-		c.captured = time.Now() // retry after an interval
+		c.captured = time.Now() // delays the retry by an interval
 		c.captureFailed(err)
 	default:
 		c.again = more
@@ -132,7 +131,8 @@ func (c *chain) captureNow() {
 	}
 }
 
-// isUnchanged reports whether the captured segments contain the whole database.
+// isUnchanged reports whether all changes have been captured, except for leases and users that are too old to be
+// captured (isStale).
 func (c *chain) isUnchanged() bool {
 	applied := c.options.Etcd.AppliedIndex()
 	return c.tail != nil && c.tail.Position.Revision > c.revision && (c.small.applied == applied || c.isStale(applied))
@@ -193,7 +193,7 @@ func (c *chain) captureThrough(revision int64) error {
 	return nil
 }
 
-// segmentBuilder builds a segment.
+// segmentBuilder collects the contents of a segment, and what the chain needs to know once the segment is queued.
 type segmentBuilder struct {
 	*format.SegmentBuilder
 	upTo      int64
@@ -437,8 +437,8 @@ func (c *chain) resume(identity archive.Identity) error {
 	}
 	c.adopt(queued)
 	rows, err := c.compare(*c.tail)
-	ours := c.tail.Cluster == identity.Cluster && c.tail.Generation == identity.Generation
-	if err == nil && ours && rows != relation.Different && c.tail.Position.Revision <= c.options.Etcd.Revision()+1 {
+	belongs := c.tail.Cluster == identity.Cluster && c.tail.Generation == identity.Generation
+	if err == nil && belongs && rows != relation.Different && c.tail.Position.Revision <= c.options.Etcd.Revision()+1 {
 		return nil
 	}
 	c.tail = nil
@@ -449,8 +449,8 @@ func (c *chain) resume(identity archive.Identity) error {
 	return failed
 }
 
-// compareHead compares the rows of the newest segment with etcd's. For a full snapshot, compareHead compares the last
-// row.
+// compareHead compares the rows at the end of the chain with etcd's: all rows of the newest segment, or the rows of
+// the last revision if a full snapshot is newer.
 func (c *chain) compareHead(head archive.Head) (relation.Rows, error) {
 	rows, err := c.compare(head.Start)
 	if err == nil && rows == relation.Equal && head.Segment != nil {
@@ -459,9 +459,9 @@ func (c *chain) compareHead(head archive.Head) (relation.Rows, error) {
 	return rows, err
 }
 
-// compare compares the last rows of a chain with etcd's. The result is NotCompared if the chain has no digest of the
-// rows, or if the rows differ but etcd may have compacted some of them. A chain without rows matches data without
-// rows. It cannot be compared with data that has rows, because every history starts without rows.
+// compare compares the rows of a chain's last revision with etcd's. The result is NotCompared if the chain has no
+// digest of the rows, or if the rows differ but etcd may have compacted some of them. A chain without rows equals data
+// without rows, and cannot be compared with data that has rows, because every history starts without rows.
 func (c *chain) compare(end format.Start) (relation.Rows, error) {
 	if end.Last == (format.Digest{}) {
 		if end.Position.Revision == format.After(1).Revision && c.options.Etcd.Revision() == 1 {
@@ -482,8 +482,9 @@ func (c *chain) compare(end format.Start) (relation.Rows, error) {
 	}
 }
 
-// compareSegment compares the rows of a segment with etcd's, because the last revision alone may be identical in two
-// copies of the data. Rows that etcd has compacted are assumed to be equal.
+// compareSegment compares all rows of a segment with etcd's, because the last revision alone may be identical in two
+// copies of the data that were written to independently. If etcd has compacted rows of the segment, the result is
+// Equal.
 func (c *chain) compareSegment(with format.Manifest) (relation.Rows, error) {
 	digests := format.Continue(with.Before, with.Position)
 	for more := true; more; {
@@ -520,16 +521,16 @@ func (c *chain) addRows(digests *format.Chain, request capture.Request) (capture
 	return rows, err
 }
 
-// lag records when each unstored revision was first observed, oldest first. Capturing a revision again does not
+// lag records when each unstored revision was first observed, in ascending order. Capturing a revision again does not
 // change its time.
 type lag []sample
 
 type sample struct {
-	revision int64     // last of the revisions observed at this time
+	revision int64     // last revision that was first observed at this time
 	at       time.Time // monotonic time
 }
 
-// maxObservations is the maximum length of a lag.
+// maxObservations is the maximum number of samples in a lag.
 const maxObservations = 1024
 
 func (l *lag) add(revision int64, at time.Time) {

@@ -16,12 +16,12 @@ import (
 // snapshotCopy is a copy of the database in the spool.
 type snapshotCopy struct {
 	path     string
-	sealed   bool // the file contains the sealed object instead of the plain database
-	database format.Body
-	held     time.Duration
-	hash     *format.Hash
-	size     int64        // bytes
-	sent     atomic.Int64 // bytes sent by the current attempt
+	sealed   bool          // the file contains the sealed object instead of the plain database
+	database format.Body   // size and digest of the plain database; only set if sealed
+	held     time.Duration // how long etcd's transaction was open
+	hash     *format.Hash  // etcd's hash at the revision of the copy; nil for a large database
+	size     int64         // size of the file in bytes
+	sent     atomic.Int64  // bytes sent by the current attempt to upload the data
 
 	stored   *archive.Full // full snapshot whose data has been uploaded; nil if there is none
 	storedAt time.Time
@@ -72,8 +72,8 @@ func (f *snapshots) copy(ctx context.Context, m *full) (*snapshotCopy, error) {
 	return c, nil
 }
 
-// dataLifetime is the maximum time between uploading the data and its manifest. Data without a manifest is considered
-// garbage after one day.
+// dataLifetime is the maximum time between uploading the data of a full snapshot and uploading its manifest. After one
+// day, data without a manifest is considered an incomplete upload and deleted.
 const dataLifetime = 12 * time.Hour
 
 // put uploads the copied data unless an earlier attempt has already done so.

@@ -26,8 +26,8 @@ type driver struct {
 	events   chan func() // functions to run in Run's goroutine
 	ended    chan struct{}
 	jobs     int  // number of running jobs
-	again    bool // more work can be done immediately
-	stopping bool // Run's context is done
+	again    bool // run the next step without waiting for the next tick
+	stopping bool // Run's context is done, and Run is waiting for its jobs
 }
 
 // report is an event with its payload.
@@ -36,7 +36,8 @@ type report struct {
 	payload payload
 }
 
-// ErrEnded is returned after Run has returned.
+// ErrEnded is returned by methods that are called after Run has returned, or whose request was pending when Run
+// returned.
 var ErrEnded = errors.New("backups have stopped")
 
 var rules = statemachine.NewRules[memberState, payload](Table, Elsewhere, drained)
@@ -88,8 +89,8 @@ func (d *driver) isRefused() bool { return d.isIn(foreign, ended) }
 // isWriter reports whether this member extends the chain.
 func (d *driver) isWriter() bool { return !d.isRefused() && d.core.Facts.isWriter() }
 
-// job runs work in a new goroutine, where it may block until the time limit. The function that work returns runs in
-// Run's goroutine.
+// job runs work in a new goroutine and cancels its context at the time limit. When work returns, the function that it
+// returns (done) runs in Run's goroutine.
 func (d *driver) job(limit time.Duration, work func(context.Context) (done func())) {
 	d.jobs++
 	go func() {
@@ -105,11 +106,11 @@ func (d *driver) job(limit time.Duration, work func(context.Context) (done func(
 
 // wait runs a function in Run's goroutine and waits for it to return. Only jobs may call wait, because Run outlives
 // its jobs.
-func (d *driver) wait(what func()) {
+func (d *driver) wait(run func()) {
 	done := make(chan struct{})
 	d.events <- func() {
 		defer close(done)
-		what()
+		run()
 	}
 	<-done
 }
@@ -134,8 +135,8 @@ func call[T any](ctx context.Context, d *driver, request func(answer chan<- T)) 
 
 // do runs a function in Run's goroutine and waits for it to return, or returns an error if Run returns or ctx is done
 // first.
-func (d *driver) do(ctx context.Context, what func()) error {
-	_, err := call(ctx, d, func(done chan<- struct{}) { what(); close(done) })
+func (d *driver) do(ctx context.Context, run func()) error {
+	_, err := call(ctx, d, func(done chan<- struct{}) { run(); close(done) })
 	return err
 }
 
@@ -153,9 +154,9 @@ func elapsed(since *time.Time, condition bool) time.Duration {
 }
 
 const (
-	// requestTimeout is the timeout for a few small requests to the store.
+	// requestTimeout is the timeout for an inspection or the upload of a segment.
 	requestTimeout = 2 * time.Minute
-	// checkTimeout is the timeout for one check of the store.
+	// checkTimeout is the timeout for a check by findSuccessor or checkStored.
 	checkTimeout = 30 * time.Second
 	// noTimeout is used for copying and uploading a database, which may be large.
 	noTimeout = time.Duration(math.MaxInt64)
@@ -164,20 +165,20 @@ const (
 // timing contains the intervals and time limits of a writer.
 type timing struct {
 	tick         time.Duration // interval between observations of etcd's revision, and thus between time markers
-	gap          time.Duration // time for another member to upload its spool before a gap ends the chain
+	gap          time.Duration // how long the writer waits for another member to fill a gap before it starts a new chain
 	rest         time.Duration // minimum time after a full snapshot before a gap causes another one; see restFactor
-	ahead        time.Duration // time for a new leader to apply writes acknowledged before its election
+	ahead        time.Duration // how long a new leader may take to apply the writes acknowledged before its election
 	foreignStore time.Duration // interval between inspections of a store to which this member must not write
 	watch        time.Duration // minimum interval between inspections by a member that is not the leader
 	emptyStore   time.Duration // interval between inspections of a store without a chain
-	headValid    time.Duration // how long the end of the chain is considered known after it was read
+	headValid    time.Duration // how long the end of the chain is considered known after it was read or written
 	verifyOwner  time.Duration // interval between checks that the store still belongs to this cluster
 	successor    time.Duration // interval between checks for a successor of the generation
 	heartbeat    time.Duration // interval between heartbeats (empty segments) of an idle writer
 	fullTimeout  time.Duration // how long FullNow waits for a problem to be resolved
 	retry        time.Duration // initial wait after a failure
 	check        time.Duration // interval between checks that stored objects still exist
-	overdue      time.Duration // a revision not stored within two intervals plus this time is reported as a problem
+	overdue      time.Duration // a revision not stored within this time plus two intervals is reported as a problem
 }
 
 var defaultTiming = timing{

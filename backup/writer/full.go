@@ -28,24 +28,24 @@ type snapshots struct {
 	brokenSince time.Time // time when the chain could no longer be extended; zero if there is a chain
 
 	newest   *archive.Full // newest full snapshot made by this process; nil if there is none
-	replaced string        // error from the last damaged full snapshot that was replaced
+	replaced string        // error of the last damaged full snapshot that was replaced, so that it is replaced only once
 	stored   int64         // number of full snapshots stored by this process
-	uploaded int64         // bytes
+	uploaded int64         // total bytes of full snapshots stored by this process
 }
 
 // full is a full snapshot in progress.
 type full struct {
 	archive.Full
-	requests    []fullRequest
+	requests    []fullRequest   // requests that this full snapshot satisfies
 	opens       bool            // the full snapshot starts a new chain
 	previousEnd format.Position // end of the previous chain; zero if there is none
 	orphaned    bool            // no segment will start at Next, so the full snapshot can no longer join the chain
-	doing       string
+	doing       string          // current step, for users
 	since       time.Time
 	copy        *snapshotCopy // nil until the database has been copied into the spool
-	storing     bool
-	tried       time.Time // monotonic start time of the last attempt to copy or upload the database; zero if none
-	loggedAt    time.Time // time of the last progress message
+	storing     bool          // the copy is being uploaded
+	tried       time.Time     // monotonic start time of the last attempt to copy or upload the database; zero if none
+	loggedAt    time.Time     // time of the last progress message
 	cancel      context.CancelCauseFunc
 }
 
@@ -67,8 +67,9 @@ const (
 	// maxUnchangedAge is the age at which the full snapshot of an unchanged database is repeated. The limit is below
 	// one day because the alert for missing snapshots fires after a day.
 	maxUnchangedAge = 23 * time.Hour
-	// restFactor limits the time spent on full snapshots after gaps. Without this limit, frequent compactions at the
-	// current revision would cause one full snapshot after another.
+	// restFactor limits the time spent on full snapshots after gaps: the wait before the next one is restFactor times
+	// as long as the last one took. Otherwise, frequent compactions at the current revision would cause one full
+	// snapshot after another.
 	restFactor = 10
 	// maxFullRetry is the maximum wait before a failed full snapshot is retried unless the store requests a longer
 	// one.
@@ -76,7 +77,8 @@ const (
 )
 
 var (
-	// errOvertaken is returned if a full snapshot must no longer start a chain.
+	// errOvertaken is returned if a full snapshot must not start a chain because another member has extended the
+	// backups.
 	errOvertaken = errors.New("another member has uploaded newer backups")
 	// errCanceled is the cancellation cause of a full snapshot that is no longer needed.
 	errCanceled = errors.New("canceled")
@@ -97,7 +99,8 @@ func resolve(requests []fullRequest, result fullResult) {
 	}
 }
 
-// rejectRequests fails all requests for full snapshots because this member no longer makes them.
+// rejectRequests fails the requests for full snapshots because this member no longer makes them. If a full snapshot is
+// already being uploaded, its requests remain pending.
 func (f *snapshots) rejectRequests(why error) {
 	if f.making != nil && !f.making.storing {
 		resolve(f.making.requests, fullResult{err: why})
@@ -130,7 +133,8 @@ func (f *snapshots) start() {
 	})
 }
 
-// run runs work in a job, and then calls done unless the full snapshot has been canceled.
+// run runs work for a full snapshot in a job, and then calls done with the error unless the full snapshot has been
+// canceled in the meantime.
 func (f *snapshots) run(m *full, work func(context.Context) error, done func(error)) {
 	ctx, cancel := context.WithCancelCause(f.ctx)
 	m.cancel = cancel
@@ -169,8 +173,8 @@ func (f *snapshots) isCurrent(now time.Time) bool {
 		now.Sub(newest.Time) < maxUnchangedAge && f.chain.last.Compare(newest.Next) < 0 && f.chain.isUnchanged()
 }
 
-// scheduleNext schedules the next full snapshot after the given time. That time may be in the future if a clock was
-// ahead.
+// scheduleNext schedules the next full snapshot after the last one. If a clock was ahead when the last one was made,
+// its time may be in the future; scheduleNext then uses the current time instead.
 func (f *snapshots) scheduleNext(last time.Time) {
 	now := f.options.Now()
 	if last.After(now) {
@@ -190,9 +194,9 @@ func (f *snapshots) isReady() bool {
 	return f.isIn(writing) && f.chain.gapSince.IsZero() && !f.chain.isStale(f.options.Etcd.AppliedIndex())
 }
 
-// open opens a read transaction, which takes as long as a commit in etcd. If there is a chain, open captures changes
-// up to the revision of the transaction, so that a segment ends there and the full snapshot belongs to the chain. If
-// there is no chain, the full snapshot starts one.
+// open opens a read transaction, for which etcd first commits its pending writes. If there is a chain, open captures
+// changes up to the revision of the transaction, so that a segment ends there and the full snapshot belongs to the
+// chain. If there is no chain, the full snapshot starts one.
 func (f *snapshots) open(m *full) (*capture.Snapshot, error) {
 	opens := f.isIn(opening)
 	if f.making != m || !opens && (!f.isWriter() || f.chain.tail == nil) {
@@ -230,7 +234,7 @@ func (f *snapshots) describe(m *full, snapshot *capture.Snapshot) {
 	m.Reason, m.Session, m.Buckets = m.requests[0].reason, f.options.Session, capture.SmallBuckets()
 	m.Time = f.chain.time().Truncate(time.Second)
 	if last := f.remote.head.Full; last != nil && !m.Time.After(last.Time) {
-		m.Time = last.Time.Add(time.Second) // two full snapshots of the same revision need different names
+		m.Time = last.Time.Add(time.Second) // the name, which contains the time, must be unique
 	}
 }
 
@@ -242,7 +246,7 @@ func (f *snapshots) startChain(m *full, snapshot *capture.Snapshot) {
 		Cluster: m.Cluster, Generation: m.Generation, Position: format.After(m.Revision),
 		Before: format.Seed(m.Cluster, m.Generation, m.Revision), Applied: m.Applied,
 	}
-	start.Last, _, _ = f.chain.digest(m.Revision) // allows later inspections to compare rows
+	start.Last, _, _ = f.chain.digest(m.Revision) // later inspections compare this digest with etcd's rows
 	if f.remote.damagedEnd.Compare(start.Position) > 0 {
 		start.Position = f.remote.damagedEnd
 	}
@@ -301,7 +305,7 @@ func (f *snapshots) startUpload() {
 	m := f.making
 	m.storing, m.doing, m.tried, m.loggedAt = true, "uploading", time.Now(), time.Now()
 	if m.opens {
-		f.remote.recordIdentity() // must happen before the upload
+		f.remote.recordIdentity() // before the upload, so that the record is correct even if the process is killed
 	}
 	manifest, copied, generation := m.Full, m.copy, f.remote.generation
 	f.run(m, func(ctx context.Context) (err error) {
@@ -351,7 +355,7 @@ func (f *snapshots) uploadFailed(err error) {
 	case errors.Is(err, errOvertaken), errors.Is(err, archive.ErrMoved):
 		f.take(overtaken, payload{err: err})
 	default:
-		m.Time = m.Time.Add(time.Second) // use a new name, because the previous one may belong to a partial upload
+		m.Time = m.Time.Add(time.Second) // retry under a new name; part of the upload may be stored under this one
 		wait := f.health.failed(opFull, fmt.Sprintf("cannot upload the full snapshot at revision %d", m.Revision), err)
 		f.notBefore = time.Now().Add(f.backoff(wait))
 	}
@@ -384,9 +388,9 @@ func (f *snapshots) finish() {
 func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousEnd format.Position) error {
 	head, err := f.options.Archive.Head(ctx, made.Generation)
 	switch {
-	case archive.NotVerified(err), err == nil && head.Damaged != nil: // no member can continue from this point
+	case archive.NotVerified(err), err == nil && head.Damaged != nil: // no member can extend the previous chain
 		return nil
-	case err != nil || head.Empty() || head.Full.Name() == made.Name(): // the full snapshot is already stored, possibly by a request whose response was lost
+	case err != nil || head.Empty() || head.Full.Name() == made.Name(): // it may already be stored
 		return err
 	case head.Position.Compare(previousEnd) > 0:
 		return fmt.Errorf("%w: the backups now end at revision %d", errOvertaken, head.Revision())
@@ -400,7 +404,7 @@ func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousE
 }
 
 // drop cancels the current full snapshot because the database could not be copied or the volume has no room for the
-// copy.
+// copy, and requests it again.
 func (f *snapshots) drop(err error) {
 	m, doing := f.making, "cannot copy the database"
 	if m.copy != nil {

@@ -22,13 +22,14 @@ const (
 	opCount
 )
 
-// health records failing operations and ensures that only one request for the chain runs at a time.
+// health records failing operations, and determines when the next request for the chain may start so that only one
+// runs at a time.
 type health struct {
 	*driver
 	spool    *Spool
 	problems [opCount]*problem // nil if the operation is not failing
 	failures int64             // number of failed requests to the store
-	flushing bool              // Flush is waiting, so this attempt may be the last one
+	flushing bool              // Flush is waiting, so the process may exit before a delayed retry
 
 	requestedAt time.Time // start of the request in progress; zero if there is none
 	notBefore   time.Time // no request may start before this time
@@ -43,9 +44,9 @@ type problem struct {
 const (
 	// maxRetryWait is the maximum wait between retries unless the store requests a longer one.
 	maxRetryWait = 30 * time.Second
-	// firstUploadTimeout is the timeout for the first attempt of an upload that clients are waiting for.
+	// firstUploadTimeout is the timeout for the first attempt to upload a segment that clients are waiting for.
 	firstUploadTimeout = 10 * time.Second
-	// responseLimit is the response time after which a slow request is reported as a problem.
+	// responseLimit is the time after which a request without a response is reported as a problem.
 	responseLimit = 5 * time.Second
 )
 
@@ -56,7 +57,8 @@ func (h *health) canRequest() bool {
 
 func (h *health) delayRequests(wait time.Duration) { h.notBefore = time.Now().Add(wait) }
 
-// record records a failed operation. Repeated failures with the same message are logged only once.
+// record records a failed operation and logs it, unless the previous failure had the same message. If retries is set,
+// the log states that the operation will be retried.
 func (h *health) record(about operation, text string, retries bool) *problem {
 	p := h.problems[about]
 	if p == nil {
@@ -82,7 +84,7 @@ func (h *health) failed(about operation, doing string, err error) time.Duration 
 	if h.stopping {
 		return 0 // the operation was canceled
 	}
-	if h.problems[about] == nil { // queued segments may now remain in the spool for a while and must survive a power failure
+	if h.problems[about] == nil { // at the first failure, because queued segments may now remain in the spool for long
 		if err := h.spool.Sync(); err != nil {
 			h.options.Log.Warn().Err(err).Msg("backups: cannot sync the spool; queued segments may not survive a power failure")
 		}
@@ -100,9 +102,9 @@ func (h *health) failed(about operation, doing string, err error) time.Duration 
 	return wait
 }
 
-// uploadTimeout returns the timeout for uploading a segment. While clients are waiting, the first timeout is short so
-// that a request lost by the network is soon retried. Each failure doubles the timeout because the network may be
-// slow.
+// uploadTimeout returns the timeout for uploading a segment. If clients wait for uploads (Options.Ack), the first
+// timeout is short so that a request lost by the network is soon retried. Each failure doubles the timeout because the
+// network may be slow.
 func (h *health) uploadTimeout() time.Duration {
 	limit := requestTimeout
 	if h.options.Ack == nil {
@@ -114,8 +116,8 @@ func (h *health) uploadTimeout() time.Duration {
 	return firstUploadTimeout
 }
 
-// succeeded clears the problem of the operation and of all operations that precede it in the list: if uploads
-// succeed, so do reads.
+// succeeded clears the problems of the operation and of all operations declared before it. For example, an upload of a
+// segment that succeeds shows that the store can be read again.
 func (h *health) succeeded(operation operation) {
 	var solved *problem
 	for about := range operation + 1 {
@@ -131,12 +133,13 @@ func (h *health) succeeded(operation operation) {
 	}
 }
 
-// isHealthy reports whether the store is working.
+// isHealthy reports whether no operation that uses the store is failing.
 func (h *health) isHealthy() bool {
 	return [opCapture]*problem(h.problems[:]) == [opCapture]*problem{}
 }
 
-// isUnreachable reports whether requests to the store have been failing or hanging for a while.
+// isUnreachable reports whether reads or segment uploads have been failing for longer than the capture interval, or a
+// response is overdue.
 func (h *health) isUnreachable() bool {
 	for _, p := range h.problems[:opFull] {
 		if p != nil && h.options.Now().Sub(p.Since) > cmp.Or(h.options.Interval, time.Second) {
@@ -146,19 +149,19 @@ func (h *health) isUnreachable() bool {
 	return h.isTimedOut()
 }
 
-// isTimedOut reports whether a response is overdue.
+// isTimedOut reports whether the request in progress has been waiting for a response for longer than responseLimit.
 func (h *health) isTimedOut() bool {
 	return !h.requestedAt.IsZero() && time.Since(h.requestedAt) > responseLimit
 }
 
-// lasting returns a problem that is not caused by a failed request. text must contain one formatting verb for the
-// duration of the problem.
+// lasting returns a problem that is not caused by a failed request but has existed since the given time. text must
+// contain one formatting verb, which is replaced with the duration of the problem.
 func (h *health) lasting(text string, since time.Time) facts.Problem {
 	waited := time.Since(since).Truncate(time.Second)
 	return facts.Problem{Message: fmt.Sprintf(text, waited), Since: h.options.Now().Add(-waited), Count: 1}
 }
 
-// current combines all problems into one, or returns nil if there is none.
+// current combines the problems of all operations into one, or returns nil if there is none.
 func (h *health) current() *facts.Problem {
 	all := slices.DeleteFunc(slices.Clone(h.problems[:]), func(p *problem) bool { return p == nil })
 	if h.isTimedOut() {

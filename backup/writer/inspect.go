@@ -31,7 +31,7 @@ func (w *Writer) inspectStore() {
 		Options: w.options, storeView: w.remote.storeView, verifyOwner: w.remote.needsVerification(),
 		canCreate: (w.core.Facts.leads || w.core.Facts.tookOver) && !w.options.SegmentsOnly,
 	}
-	if time.Since(w.remote.checkpointAt) >= archive.Grace { // the object may have been merged and deleted
+	if time.Since(w.remote.checkpointAt) >= archive.Grace { // the segment may have been merged and deleted since then
 		inspection.checkpoint = format.Position{}
 	}
 	if queued := w.spool.Entries(); len(queued) > 0 {
@@ -44,8 +44,8 @@ func (w *Writer) inspectStore() {
 	})
 }
 
-// inspectNow schedules an inspection after a leadership change unless the store has a problem, and resets the count
-// of inspections without progress.
+// inspectNow makes the next inspection due immediately after a leadership change, unless the store has a problem, and
+// restarts the time without progress by the leader.
 func (w *Writer) inspectNow() {
 	w.stalledSince = time.Time{}
 	if w.health.isHealthy() {
@@ -87,7 +87,7 @@ func (w *Writer) handleResult(result inspection, err error) {
 	}
 }
 
-// update adopts the result of an inspection.
+// update adopts what an inspection has read about the store, except for the end of the chain.
 func (w *Writer) update(result inspection) {
 	if w.remote.generation.Number == 0 {
 		w.options.Log.Info().Stringer("store", w.options.Archive).Str("cluster", result.generation.Cluster).Str("owner", result.generation.Owner).
@@ -182,7 +182,8 @@ func (w *Writer) compare(head archive.Head) (Event, error) {
 	return "", nil
 }
 
-// continueChain continues at the end of the chain.
+// continueChain continues at the end of the chain: the writer's next segment starts there, and other members record
+// it.
 func (w *Writer) continueChain(found payload) {
 	head := found.head
 	if !w.core.Facts.leads {
@@ -199,8 +200,8 @@ func (w *Writer) continueChain(found payload) {
 	w.handleLostSegments(head)
 }
 
-// watchProgress makes this member take over if the chain has not grown for a number of inspections even though etcd
-// has newer revisions.
+// watchProgress makes this member take over once the leader has made no progress (stalls) for as long as a number of
+// inspections take.
 func (w *Writer) watchProgress(stalls bool, limit time.Duration) {
 	lasted := elapsed(&w.stalledSince, stalls)
 	if state := w.core.Facts; stalls && lasted >= limit*w.watchInterval() && !state.tookOver && !state.leads && w.isIn(watching, unknown) {
@@ -303,7 +304,7 @@ func (w *Writer) endGeneration(why error) {
 	}
 }
 
-// finish records the result of Flush for a closed etcd.
+// finish records the error that Flush returns for a closed etcd that this member must not upload.
 func (w *Writer) finish(why error) {
 	w.queue.result = ErrNoChain
 	if errors.Is(why, ErrRowsOnly) {
@@ -314,14 +315,14 @@ func (w *Writer) finish(why error) {
 // An inspection reads the store in a job. The fields are the parameters and results of the inspection.
 type inspection struct {
 	Options
-	storeView   // state known before the inspection, updated with its results
-	canCreate   bool
-	verifyOwner bool            // also verify the generation
+	storeView                   // state known before the inspection, updated with its results
+	canCreate   bool            // initialize an unused store, and link a full snapshot that was left without a link
+	verifyOwner bool            // also check that the generation still exists and belongs to this cluster
 	advances    bool            // list the store only if the known head cannot be advanced to etcd's revision
 	queued      format.Position // position of the oldest queued segment, which may already be stored; zero if there is none
 
-	event     Event // set if the head does not matter; the reason is the error returned by run
-	successor int   // number of the generation that superseded this one; used by the event succeeded
+	event     Event // event that does not depend on the head, with the error returned by run as its reason; may be empty
+	successor int   // number of the generation that superseded this one; only set for the event succeeded
 }
 
 // run reads the head of the chain. If the cluster and generation are unknown, run reads them first.
@@ -337,7 +338,8 @@ func (i inspection) run(ctx context.Context) (_ inspection, err error) {
 	return i, err
 }
 
-// isEndCorrupt reports whether err means that only the end of the chain is damaged.
+// isEndCorrupt reports whether err means that the end of the chain is damaged but its position is known, so that a new
+// chain can start after it.
 func (i *inspection) isEndCorrupt(err error) bool {
 	return archive.NotVerified(err) && !i.head.PastEnd.IsZero()
 }
@@ -358,7 +360,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 		return err
 	}
 	i.head, err = i.findHead(ctx, known.head)
-	if archive.NotVerified(err) { // no full snapshot can be verified
+	if archive.NotVerified(err) { // no full snapshot can be verified, so a new chain must start after all objects
 		past, failed := i.Archive.PastAll(ctx, i.generation.Number, i.Etcd.Revision())
 		if failed != nil {
 			return failed
@@ -390,8 +392,8 @@ func (i *inspection) read(ctx context.Context) (err error) {
 	return err
 }
 
-// findHead finds the end of the chain. The store is listed only if the names of the next segments do not reveal the
-// end, because a listing costs about twelve times as much.
+// findHead finds the end of the chain. If advances is set, findHead first tries to read the segments that follow the
+// known head, because a listing of the store costs about twelve times as much as a read.
 func (i *inspection) findHead(ctx context.Context, known archive.Head) (archive.Head, error) {
 	if i.advances {
 		head, err := i.Archive.Advance(ctx, known)
@@ -484,14 +486,14 @@ func (i *inspection) createCluster(ctx context.Context) (archive.Cluster, error)
 	return i.Archive.CreateCluster(ctx, i.manifest(i.identity.Cluster, i.Owner))
 }
 
-// manifest returns a cluster manifest. Another process may store a different manifest first.
+// manifest returns a new manifest for the cluster. It is only used if no other process has stored one first.
 func (i *inspection) manifest(cluster, owner string) archive.Cluster {
 	return archive.Cluster{Cluster: cluster, Owner: owner, Etcd: i.Etcd.Identity().ClusterID, Created: i.Now()}
 }
 
-// verifyList checks that the listing contains all known objects. If a store lists an object late or loses a page of
-// the listing, the writer must not start a new chain or move the chain back to an older position. Objects that belong
-// to another cluster are treated as missing.
+// verifyList returns an error if an object that is known to exist is missing from the listing, so that the store is
+// inspected again. If a store lists an object late or loses a page of the listing, the writer must not start a new
+// chain or move the chain back to an older position. Objects that belong to another cluster are treated as missing.
 func (i *inspection) verifyList(ctx context.Context, known *storeView) error {
 	head, last := i.head, cmp.Or(known.lastStored(), i.queued)
 	err, object := error(store.ErrNotFound), ""

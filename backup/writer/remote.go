@@ -14,14 +14,14 @@ import (
 // storeView contains everything that a member knows about the store. An inspection works on a copy, so nothing that a
 // storeView points to may be modified.
 type storeView struct {
-	identity      archive.Identity // identity of etcd's data recorded on the volume
+	identity      archive.Identity // identity of etcd's data, as recorded on the volume
 	capabilities  store.Capabilities
-	generation    archive.Generation // Number is 0 if unknown
+	generation    archive.Generation // generation of etcd's data; its Number is 0 while it is unknown
 	ownerVerified time.Time          // time when the store was last verified to belong to this cluster; zero forces a check
 	head          archive.Head       // end of the chain; empty if unknown or if there is no chain
 	checkpoint    format.Position    // newest segment at the last check, to be verified by the next check; zero if there is none
-	checkpointAt  time.Time          // time of the last check
-	lost          format.Position    // position of a missing segment; zero if there is none
+	checkpointAt  time.Time          // time of the last check that stored objects still exist
+	lost          format.Position    // position of a segment that is missing from the store; zero if there is none
 }
 
 // checkOwner verifies that the generation exists, that it belongs to this cluster, and that this process may add to
@@ -40,11 +40,11 @@ type remote struct {
 	storeView
 	storedAt   time.Time       // time when head was last read or written
 	uploadedAt time.Time       // start of the first attempt of the last successful segment upload; zero if there is none
-	damagedEnd format.Position // minimum position of a new chain; zero if no end is damaged
+	damagedEnd format.Position // no new chain may start before this position; zero if no end is damaged
 	seen       archive.Head    // end of the chain as last read, even if this member cannot continue from it
-	newerSince time.Time       // time when seen was found to be from a later leader; zero if it is not
+	newerSince time.Time       // time when seen was found to be written by a later leader; zero if it was not
 	aheadSince time.Time       // time when the chain was found to be ahead of this member; zero if it is not
-	link       *archive.Link   // link from the generation to a new chain; nil if the generation cannot have ended
+	link       *archive.Link   // where a full snapshot that starts a chain is linked; nil if it needs no link
 
 	successorChecked time.Time // time of the last check by findSuccessor
 }
@@ -80,7 +80,7 @@ func (r *remote) setHead(head archive.Head) { r.head, r.storedAt = head, time.No
 // reset resets the state of a store whose chain is gone. If the cluster manifest is gone as well, it is created
 // again. Without a manifest, a member that loses its volume would mistake the store for an unused one.
 func (r *remote) reset() {
-	r.damagedEnd = r.head.Position // do not touch objects that were stored before the loss was noticed
+	r.damagedEnd = r.head.Position // the new chain must not overlap with objects that still exist
 	r.generation, r.head = archive.Generation{}, archive.Head{}
 }
 
@@ -98,7 +98,7 @@ func (r *remote) observeLeader() {
 // hasNewerLeader reports whether a later leader has written the end of the chain. Leases and users change without a
 // new revision, so a member without newer rows may have older leases and users than the chain. A member that was
 // paused considers itself the leader until it hears from the other members. If the member's term remains older than
-// that of the chain, the data of this member was rolled back.
+// that of the chain, the data of this member was rolled back, and hasNewerLeader returns false.
 func (r *remote) hasNewerLeader() bool {
 	etcd := r.options.Etcd
 	newer := etcd.Identity().Term < r.seen.Newest().Term && etcd.Revision() <= r.seen.Revision()
@@ -144,7 +144,7 @@ func (r *remote) findSuccessor() {
 	r.job(checkTimeout, func(ctx context.Context) func() {
 		manifest, err := r.options.Archive.Manifest(ctx, number, next)
 		if err != nil || manifest.Ends == nil || manifest.Cluster != cluster {
-			return func() {} // there is no object yet, or the next upload will find it
+			return func() {} // there is no object yet, or it is not the end of this generation
 		}
 		return func() { r.take(succeeded, payload{err: r.succeededBy(manifest.Ends.Successor)}) }
 	})
@@ -202,7 +202,7 @@ func (r *remote) checkStored() {
 				r.ownerVerified = time.Time{} // the store was emptied or belongs to another cluster
 			}
 			switch {
-			case r.core.State != writing || r.checkpoint != known.checkpoint: // the end of the chain was read in the meantime, so check again
+			case r.core.State != writing || r.checkpoint != known.checkpoint: // outdated result
 			case err == nil:
 				r.checkpoint = r.lastStored()
 			case archive.Unusable(err):

@@ -27,9 +27,9 @@ type Spooled struct {
 	format.Manifest
 	Size int64 // bytes
 
-	since  time.Time      // monotonic time when the first change was observed; zero for a segment from an earlier process
+	since  time.Time      // monotonic time of queuing, or of the first change if an earlier process queued the segment
 	held   *format.Object // contents of a segment kept in memory; nil if the segment is a file
-	stored bool           // stored, but kept so that the next start can continue the chain without the store
+	stored bool           // already stored; kept so that the next process can continue the chain without the store
 }
 
 // Spool queues segments on the volume while the store is unreachable, and holds copies of the database for full
@@ -83,7 +83,7 @@ func (s *Spool) Bytes() (sum int64) {
 }
 
 // Put adds a segment, or returns ErrSpoolFull if there is no room. A segment survives a power failure only if synced
-// is set. Without a sync, a short-lived segment may never be written to disk.
+// is set. Without a sync, a segment that is soon uploaded is often removed before it has been written to disk.
 func (s *Spool) Put(object format.Object, synced bool) error {
 	if err := s.checkLimit(object.Size()); err != nil {
 		return err
@@ -287,8 +287,8 @@ func (s *Spool) open(name string) (file *os.File, entry Spooled, err error) {
 	return file, entry, nil
 }
 
-// Newest keeps the newest contiguous segments and preserves all others. left describes the preserved segments for
-// users and is nil if there are none.
+// Newest keeps the newest segments that are contiguous, and preserves all earlier ones. left describes the preserved
+// segments for users and is nil if there are none.
 func (s *Spool) Newest() (left, err error) {
 	all := s.Entries()
 	first := len(all) - 1

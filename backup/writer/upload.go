@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// base contains the parts that all components of a writer share.
+// base contains the parts of a writer that the other parts share.
 type base struct {
 	*driver
 	health *health
@@ -24,8 +24,8 @@ type uploads struct {
 	base
 	stored int64           // number of segments stored by this process
 	bytes  int64           // total bytes of segments stored by this process
-	trying format.Position // position of the segment that was uploaded last
-	tried  time.Time       // start of the first attempt; even a failed attempt may have created the object
+	trying format.Position // position of the segment in the current or last attempt to upload
+	tried  time.Time       // start of the first attempt, because even a failed attempt may have created the object
 }
 
 // errUnreadable is returned if a segment in the spool cannot be read or has been modified.
@@ -76,7 +76,7 @@ func (u *uploads) finish(segment Spooled, err error) {
 	u.bytes += segment.Size
 	u.remote.setHead(archive.Head{Start: segment.Start(), Full: u.remote.head.Full, Segment: &segment.Manifest})
 	u.remote.uploadedAt = u.tried
-	u.remote.storedAt = started // if the process was suspended, other segments may have been stored since then
+	u.remote.storedAt = started // other members may have stored segments since the request was sent
 	if err := u.chain.spool.Stored(segment.Position); err != nil {
 		u.options.Log.Warn().Err(err).Msg("backups: cannot clean up the spool")
 	}
@@ -91,9 +91,9 @@ type flushQueue struct {
 
 // flush is a pending call of Flush.
 type flush struct {
-	revision int64 // etcd's revision when Flush was called
-	at       time.Time
-	target   format.Position // position after the last segment to be stored; zero until everything is captured
+	revision int64           // etcd's revision when Flush was called
+	at       time.Time       // time when Flush was called
+	target   format.Position // position after the last segment that Flush waits for; zero until all changes are captured
 	epoch    int             // epoch of the chain that contains target
 	done     chan<- error
 }
@@ -104,8 +104,8 @@ func (f *flushQueue) add(done chan<- error) {
 	f.health.flushing, f.chain.urgent, f.health.notBefore = true, true, time.Time{}
 }
 
-// complete returns the results of all flushes that are done or cannot be done by this member. notWriter is why this
-// member is not making backups, or nil if it is.
+// complete ends the pending calls of Flush that are done or that this member cannot complete. notWriter is the reason
+// why this member does not make backups, or nil if it does.
 func (f *flushQueue) complete(notWriter error) {
 	waiting := f.waiting[:0]
 	for _, flush := range f.waiting {
@@ -118,7 +118,7 @@ func (f *flushQueue) complete(notWriter error) {
 	f.waiting, f.health.flushing = waiting, len(waiting) > 0
 }
 
-// check reports whether a flush is done, and returns its result.
+// check reports whether a call of Flush can return, and its result.
 func (f *flushQueue) check(flush *flush, notWriter error) (done bool, result error) {
 	c := f.chain
 	if flush.epoch != c.epoch {

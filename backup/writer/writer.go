@@ -97,7 +97,7 @@ func (w *Writer) Run(ctx context.Context) {
 	timer := time.NewTimer(w.pace.tick)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		w.confirm() // release replies before the next capture
+		w.confirm() // replies whose changes are stored must not wait for the next capture
 		w.step()
 		w.confirm()
 		w.publish()
@@ -211,7 +211,8 @@ func (w *Writer) capture() {
 	}
 }
 
-// takeoverFactor extends the time that a member waits before it starts a new chain after taking over.
+// takeoverFactor extends the wait after a gap before a new chain is started, for a member that has taken over from the
+// leader.
 const takeoverFactor = 60
 
 // handleCompaction handles a compaction past the tail. Rows may be missing after the tail, so the chain ends unless
@@ -281,7 +282,7 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return cmp.Or(err, flushed)
 }
 
-// missing describes the changes that are not stored.
+// missing describes the changes that are not stored, for the error of Flush.
 func (w *Writer) missing() string {
 	facts := w.Facts()
 	text := "cannot confirm that all changes are stored"
@@ -304,10 +305,10 @@ func (w *Writer) BeforeCompaction(ctx context.Context) {
 	_ = w.do(ctx, w.chain.captureNow) // if the capture fails, the compaction proceeds anyway
 }
 
-// FullNow makes a full snapshot and returns its manifest once it is stored. If a full snapshot is in progress,
-// FullNow makes another one afterwards. FullNow returns ErrNotWriter if another member is or becomes the writer. Any
-// other error describes a problem that has persisted for half a minute. The full snapshot is still made even if
-// FullNow returns an error or ctx is done.
+// FullNow makes a full snapshot and returns its manifest once it is stored. If a full snapshot is in progress, FullNow
+// makes another one afterwards. FullNow returns ErrNotWriter if another member is or becomes the writer, and ErrEnded
+// if Run returns. If the copy fails, a problem persists for half a minute or ctx is done, FullNow returns an error,
+// but the full snapshot is still made once that is possible.
 func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, error) {
 	answer := make(chan fullResult, 1)
 	if err := w.do(ctx, func() { w.snapshots.due = append(w.snapshots.due, fullRequest{reason, answer}) }); err != nil {
@@ -357,8 +358,8 @@ func (w *Writer) publish() {
 	w.facts.Store(&known)
 }
 
-// role returns the role of this member. The role is Waiting until the member has read the store, and while it must
-// not write to the store.
+// role returns the role of this member. The role is Waiting until the member has read the store, and whenever the
+// member must not write to it.
 func (w *Writer) role() facts.Role {
 	switch {
 	case w.isRefused(), w.remote.generation.Number == 0 && w.chain.tail == nil:
@@ -375,7 +376,7 @@ func (w *Writer) behindFor() (age time.Duration) {
 	stored, unstored := w.remote.storedRevision(), &w.chain.unstored
 	unstored.drop(stored)
 	if w.chain.revision > stored {
-		unstored.add(w.chain.revision, time.Now()) // revisions may be missing from the store
+		unstored.add(w.chain.revision, time.Now()) // if stored revisions were lost, no time is recorded for them
 		age = time.Since((*unstored)[0].at)
 	}
 	if queued := w.spool.Entries(); len(queued) > 0 { // changes to leases and users have no revision
@@ -387,8 +388,8 @@ func (w *Writer) behindFor() (age time.Duration) {
 	return age
 }
 
-// currentProblem combines all problems into one, or returns nil if there is none. A revision that remains unstored
-// without a failed request is also a problem, unless a full snapshot is in progress.
+// currentProblem combines the problems of all operations into one, or returns nil if there is none. If no operation is
+// failing, a revision that remains unstored for too long is a problem, unless a full snapshot is in progress.
 func (w *Writer) currentProblem() *facts.Problem {
 	problem, unstored := w.health.current(), w.chain.unstored
 	if problem != nil || w.role() != facts.Writer || len(unstored) == 0 || w.snapshots.making != nil ||

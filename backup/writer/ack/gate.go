@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// Validity is the period, from the start of an upload, during which the store is known to belong to this cluster.
-// Another cluster waits at least 90s after the last upload before it takes over a store, so a member that cannot
-// upload stops replying in time. An idle writer uploads every 40s.
+// Validity is the period, from the start of an upload, during which the store is known to belong to this cluster. A
+// restore takes over a store no earlier than 90s after the last upload, so a member that cannot upload stops replying
+// before another cluster continues its data. An idle writer uploads every 40s to keep the gate open.
 const Validity = time.Minute
 
 // A Gate delays each reply until the store has the changes that the reply depends on. A new Gate is closed until the
 // writer calls Confirm. All methods are safe for concurrent use.
 type Gate struct {
 	wake chan struct{}    // receives a value when a reply starts waiting
-	wall func() time.Time // returns the wall-clock time, because the monotonic clock stops while the machine is suspended
+	wall func() time.Time // returns the time without a monotonic reading, which stops while the machine is suspended
 
 	mu       sync.Mutex
-	revision int64     // last stored revision; 0 while the gate is closed
-	until    time.Time // when the Validity of the last upload ends
-	requests uint64    // number of WaitAll calls
-	complete uint64    // number of WaitAll calls whose changes are stored
-	err      error     // why no more changes will be confirmed
-	changed  chan struct{}
+	revision int64         // last stored revision; 0 while the gate is closed
+	until    time.Time     // when the Validity of the last upload ends
+	requests uint64        // number of WaitAll calls so far
+	complete uint64        // number of WaitAll calls, counted from the first, whose changes are stored
+	err      error         // passed to Close; nil before that
+	changed  chan struct{} // closed and replaced whenever one of these fields changes
 }
 
 // NewGate returns a closed gate.
@@ -107,9 +107,9 @@ func (g *Gate) Requests() uint64 {
 	return g.requests
 }
 
-// Confirm sets the last stored revision and the number of WaitAll calls whose changes are stored. The revision
-// decreases if the store has lost revisions. uploaded is the start of the first attempt of the last successful
-// upload.
+// Confirm sets the last stored revision and the number of WaitAll calls whose changes are stored. The revision may be
+// lower than before, because the store may have lost revisions. Revision 0 closes the gate. uploaded is the time at
+// which the first attempt of the last successful upload started.
 func (g *Gate) Confirm(revision int64, request uint64, uploaded time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,7 +121,7 @@ func (g *Gate) Confirm(revision int64, request uint64, uploaded time.Time) {
 	g.announce()
 }
 
-// Close makes all current and future waits return err.
+// Close makes all current and future calls of Wait and WaitAll return err.
 func (g *Gate) Close(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// start calls wait in a goroutine and returns a channel for its result.
+// start calls wait in a goroutine and returns a channel that receives its result.
 func start(ctx context.Context, wait func(context.Context) error) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- wait(ctx) }()
@@ -23,7 +23,7 @@ func requireWaits(t *testing.T, done <-chan error) {
 	synctest.Wait()
 	select {
 	case err := <-done:
-		assert.Fail(t, "the reply passed", "%v", err)
+		assert.Fail(t, "the reply must wait", "Wait returned %v", err)
 	default:
 	}
 }
@@ -35,28 +35,30 @@ func requirePasses(t *testing.T, done <-chan error) {
 	case err := <-done:
 		assert.NoError(t, err)
 	default:
-		assert.Fail(t, "the reply waits")
+		assert.Fail(t, "the reply is still waiting")
 	}
 }
 
+// atLeast returns a function that waits until the store has the revision.
 func atLeast(g *Gate, revision int64) func(context.Context) error {
 	return func(ctx context.Context) error { return g.Wait(ctx, revision) }
 }
 
 func TestReplyPassesOnceItsRevisionIsStored(t *testing.T) {
 	for name, c := range map[string]struct {
-		reply, stored int64
-		age           time.Duration // time since the last upload
-		passes        bool
+		reply  int64         // revision that the reply depends on
+		stored int64         // last stored revision
+		age    time.Duration // time since the last upload
+		passes bool
 	}{
-		"a read of what is stored":              {5, 5, 0, true},
-		"a read of less than is stored":         {4, 5, Validity - 1, true},
-		"a write that is not stored":            {6, 5, 0, false},
-		"a read long after the last upload":     {5, 5, Validity, false},
-		"any reply while nothing is known":      {0, 0, 0, false},
-		"any reply once the store is known":     {0, 1, 0, true},
-		"any reply long after the last upload":  {0, 5, Validity, false},
-		"a read after the store lost revisions": {5, 3, 0, false},
+		"read at the last stored revision":           {5, 5, 0, true},
+		"read at an earlier revision":                {4, 5, Validity - 1, true},
+		"write that is not stored":                   {6, 5, 0, false},
+		"read long after the last upload":            {5, 5, Validity, false},
+		"reply without a revision, gate closed":      {0, 0, 0, false},
+		"reply without a revision, gate open":        {0, 1, 0, true},
+		"reply without a revision, old upload":       {0, 5, Validity, false},
+		"read of a revision that the store has lost": {5, 3, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -81,7 +83,7 @@ func TestRepliesWaitUntilTheirOwnRevisionIsStored(t *testing.T) {
 		g := NewGate()
 		first, second := start(t.Context(), atLeast(g, 2)), start(t.Context(), atLeast(g, 3))
 		requireWaits(t, first)
-		assert.Len(t, g.Wake(), 1, "the writer is woken")
+		assert.Len(t, g.Wake(), 1, "the first waiting reply wakes the writer")
 		g.Confirm(2, 0, time.Now())
 		requirePasses(t, first)
 		requireWaits(t, second)
@@ -120,7 +122,7 @@ func TestWaitEndsWithItsContextAndWithTheGate(t *testing.T) {
 		g.Close(stopped)
 		assert.ErrorIs(t, <-closed, stopped)
 		g.Confirm(7, g.Requests(), time.Now())
-		assert.ErrorIs(t, g.Wait(t.Context(), 7), stopped, "nothing passes a gate that has ended")
+		assert.ErrorIs(t, g.Wait(t.Context(), 7), stopped, "no reply passes after Close")
 	})
 }
 
@@ -145,7 +147,8 @@ func TestGateClosesWhileTheMachineIsSuspended(t *testing.T) {
 		g := NewGate()
 		g.Confirm(3, 0, time.Now())
 		assert.True(t, g.IsOpen())
-		g.wall = func() time.Time { return time.Now().Round(0).Add(Validity) } // only the wall clock advances
+		// While the machine is suspended, only the wall clock advances.
+		g.wall = func() time.Time { return time.Now().Round(0).Add(Validity) }
 		assert.False(t, g.IsOpen())
 	})
 }

@@ -42,7 +42,7 @@ var ErrClosed = errors.New("the etcd database was closed during the read")
 type Reader struct {
 	database func() backend.Backend
 	open     atomic.Int64
-	closed   atomic.Pointer[backend.Backend] // database that was closed during a read; one of its locks may never be released
+	closed   atomic.Pointer[backend.Backend] // closed database; one of its locks may still be held
 }
 
 // NewReader returns a Reader. The reader calls database for each read because etcd replaces its database when it
@@ -106,34 +106,34 @@ func (r *Reader) recoverPanic(database backend.Backend, err *error) {
 
 // A Request specifies the rows that ReadRows reads.
 type Request struct {
-	From    int64 // first revision
-	UpTo    int64 // last revision; must not be in the future, because all of its rows must exist
-	Beyond  bool  // also read later revisions
-	Limit   int   // size in bytes; no further revision is read once it is reached
+	From    int64 // first revision to read
+	UpTo    int64 // last revision to read; must not be later than etcd's current revision
+	Beyond  bool  // also read all rows after UpTo
+	Limit   int   // stop after the revision with which the rows reach this size in bytes
 	Buckets bool  // also read the small buckets; requires Beyond, and has no effect if the limit is reached
-	Left    bool  // read the rows that are left after a compaction
+	Left    bool  // if revisions are compacted, read their remaining rows instead of returning ErrCompacted
 }
 
 // Rows is the result of a read transaction.
 type Rows struct {
 	Rows      []format.Row     // in order
-	Bytes     int              // size of the rows
+	Bytes     int              // total size of the rows' keys and values
 	End       int64            // last revision with rows; From-1 if there are none
-	More      bool             // the limit was reached before UpTo
-	Compacted int64            // etcd's scheduled compaction; 0 if there is none
+	More      bool             // there are more rows to read, because the limit was reached
+	Compacted int64            // revision of etcd's last scheduled compaction; 0 if there is none
 	Buckets   []*format.Bucket // all small buckets, including empty ones; nil if not read
 	Held      time.Duration    // how long the transaction was open
 }
 
-// Number of revisions per lookup. A lookup takes less than a microsecond, and each row needs 48 bytes until it is
-// copied.
+// Number of revisions per lookup. A lookup takes less than a microsecond, and needs 48 bytes for each row that it
+// finds.
 const (
 	stride    = 256
-	maxStride = 1 << 16 // for the gap that a revision bump leaves
+	maxStride = 1 << 16 // used where revisions have no rows, for example if a restore has skipped revisions
 )
 
-// ReadRows reads the rows of a range of revisions. Revisions are never split. ReadRows returns ErrCompacted if the
-// first revision is compacted, and ErrClosed if etcd closes its database during the read.
+// ReadRows reads the rows of a range of revisions. The result contains either all rows of a revision or none. ReadRows
+// returns ErrCompacted if the first revision is compacted, and ErrClosed if etcd closes its database during the read.
 func (r *Reader) ReadRows(request Request) (Rows, error) {
 	rows := Rows{End: request.From - 1}
 	var gap error
@@ -157,8 +157,8 @@ func (r *Reader) ReadRows(request Request) (Rows, error) {
 	return rows, gap
 }
 
-// read reads the rows in strides of revisions. Limiting the number of rows instead would skip rows, because etcd
-// would return uncommitted rows before older ones.
+// read reads the rows of a limited number of revisions at a time. Limiting the number of rows instead would skip some,
+// because etcd would then return uncommitted rows first and leave out older ones.
 func (r *Rows) read(tx backend.UnsafeReader, request Request) {
 	step := int64(stride)
 	for from := request.From; from <= request.UpTo && !r.More; {
@@ -170,13 +170,14 @@ func (r *Rows) read(tx backend.UnsafeReader, request Request) {
 		}
 		from = to
 	}
-	if request.Beyond && !r.More { // no strides are needed because there are only a few later rows
+	if request.Beyond && !r.More { // a single lookup is enough, because few rows are written after UpTo was determined
 		r.take(tx, max(request.From, request.UpTo+1), math.MaxInt64, request.Limit)
 	}
 }
 
 // take copies the rows of all revisions in [from, to), stopping at the first revision beyond the limit. take reports
-// whether there were any rows. etcd returns committed rows before uncommitted rows, and may return a row twice.
+// whether there were any rows. etcd returns committed rows before uncommitted rows, and may return a row twice; take
+// copies it only once.
 func (r *Rows) take(tx backend.UnsafeReader, from, to int64, limit int) (found bool) {
 	var previous []byte
 	keys, values := tx.UnsafeRange(schema.Key, firstKey(from), firstKey(to), math.MaxInt64)
@@ -200,10 +201,10 @@ func firstKey(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
-// small contains all etcd buckets except the bucket with the rows.
+// small lists the small buckets: all of etcd's buckets except the one that contains the rows.
 var small = slices.DeleteFunc(slices.Clone(schema.AllBuckets), func(b backend.Bucket) bool { return b.ID() == schema.Key.ID() })
 
-// SmallBuckets returns the names of all buckets except the bucket with the rows.
+// SmallBuckets returns the names of the small buckets.
 func SmallBuckets() (names []string) {
 	for _, bucket := range small {
 		names = append(names, string(bucket.Name()))
@@ -232,7 +233,7 @@ func readBucket(tx backend.UnsafeReader, bucket backend.Bucket) *format.Bucket {
 	return merged(copied, late)
 }
 
-// merged returns a copy of a bucket with entries added or replaced.
+// merged returns a copy of a bucket in which the entries in late are added or replaced.
 func merged(bucket *format.Bucket, late map[string][]byte) *format.Bucket {
 	all := format.NewBucket(bucket.Name)
 	keys := slices.Sorted(maps.Keys(late))
@@ -252,12 +253,12 @@ func merged(bucket *format.Bucket, late map[string][]byte) *format.Bucket {
 	return all
 }
 
-// bookkeeping lists entries of the meta bucket that etcd updates even if no data changes.
+// bookkeeping lists the keys in the meta bucket that etcd updates even if no data changes.
 var bookkeeping = [][]byte{
 	schema.MetaConsistentIndexKeyName, schema.MetaTermKeyName, schema.ScheduledCompactKeyName, schema.FinishedCompactKeyName,
 }
 
-// Digest returns a digest of a small bucket. It ignores bookkeeping entries.
+// Digest returns a digest of a small bucket. It ignores entries that etcd updates even if no data changes.
 func Digest(bucket *format.Bucket) format.Digest {
 	if bucket.Name != string(schema.Meta.Name()) {
 		return bucket.Digest()
@@ -272,12 +273,12 @@ func Digest(bucket *format.Bucket) format.Digest {
 }
 
 // A Snapshot is the whole database at one revision. While a snapshot is open, etcd cannot reuse the pages of that
-// revision, cannot defragment, and cannot grow beyond the mapped 10 GB. Copy and close a snapshot as soon as
-// possible.
+// revision, cannot defragment, and cannot let the database grow beyond the 10 GB that it has mapped. Copy and close a
+// snapshot as soon as possible.
 type Snapshot struct {
 	Revision  int64 // last revision with rows; 1 if there is none, as in etcd
-	Compacted int64 // etcd's scheduled compaction; 0 if there is none
-	Size      int64 // bytes
+	Compacted int64 // revision of etcd's last scheduled compaction; 0 if there is none
+	Size      int64 // size of the database in bytes
 
 	reader   *Reader
 	snapshot backend.Snapshot
@@ -287,8 +288,8 @@ type Snapshot struct {
 
 // Snapshot makes etcd commit its pending writes and opens a read transaction. The caller must close the snapshot.
 func (r *Reader) Snapshot() (s *Snapshot, err error) {
-	// Requesting a snapshot of a closed database terminates the process, but reading from a closed database only
-	// panics.
+	// Read from the database first. If it is closed, the read panics, whereas backend.Snapshot would terminate the
+	// process.
 	if _, err := r.view(func(tx backend.UnsafeReader) { mvcc.UnsafeReadScheduledCompact(tx) }); err != nil {
 		return nil, err
 	}
@@ -361,11 +362,11 @@ func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
 	return s.Close()
 }
 
-// paced copies data in pieces and stops after the current piece if its context is done.
+// paced wraps the destination of a copy. It copies data in pieces, and stops after the current piece if ctx is done.
 type paced struct {
 	io.Writer
 	ctx  context.Context
-	file *os.File // set if the writer is a file
+	file *os.File // the destination, or nil if it is not a file
 }
 
 // piece is the number of bytes to copy at a time.
@@ -449,13 +450,13 @@ func (e *Closed) AppliedIndex() uint64 { return e.applied }
 // Identity returns the identity of the member.
 func (e *Closed) Identity() Identity { return e.identity }
 
-// Members returns the number of members in the cluster.
+// Members returns the number of members in the cluster, or 0 if it is unknown.
 func (e *Closed) Members() int { return e.identity.Members }
 
 // Hashes returns nil because etcd keeps its hashes in memory.
 func (*Closed) Hashes() []format.Hash { return nil }
 
-// Hash always returns an error.
+// Hash returns an error, because only a running etcd can compute its hash.
 func (*Closed) Hash(int64) (format.Hash, error) { return format.Hash{}, errClosed }
 
 // closedBackend implements the read methods of backend.Backend. All other methods panic.

@@ -16,7 +16,8 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-func everything(t *testing.T, etcd writer.Etcd) capture.Rows {
+// readAll reads all rows and small buckets.
+func readAll(t *testing.T, etcd writer.Etcd) capture.Rows {
 	t.Helper()
 	rows, err := capture.NewReader(etcd.Backend).ReadRows(
 		capture.Request{From: 1, UpTo: etcd.Revision(), Limit: 1 << 20, Buckets: true})
@@ -26,20 +27,20 @@ func everything(t *testing.T, etcd writer.Etcd) capture.Rows {
 
 // closed starts an etcd server, writes to it and stops it. It returns the closed database, the rows that etcd had
 // when it stopped, and the path of the database file.
-func closed(t *testing.T, write func(*clientv3.Client) error) (is *capture.Closed, before capture.Rows, path string) {
+func closed(t *testing.T, write func(*clientv3.Client) error) (database *capture.Closed, before capture.Rows, path string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	etcd := etcdtest.Start(t, dir)
 	require.NoError(t, write(etcd.Client))
-	was := writer.Server(etcd.Server)
-	before, revision := everything(t, was), was.Revision()
+	running := writer.Server(etcd.Server)
+	before, revision := readAll(t, running), running.Revision()
 	etcd.Server.Stop()
 	path = filepath.Join(dir, "member", "snap", "db")
-	is, err := capture.OpenClosed(path, capture.Identity{MemberID: "1", ClusterID: "2", Leader: true, Term: 7})
+	database, err := capture.OpenClosed(path, capture.Identity{MemberID: "1", ClusterID: "2", Leader: true, Term: 7})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = is.Close() })
-	assert.Equal(t, revision, is.Revision())
-	return is, before, path
+	t.Cleanup(func() { _ = database.Close() })
+	assert.Equal(t, revision, database.Revision())
+	return database, before, path
 }
 
 func TestClosed_lastState(t *testing.T) {
@@ -55,7 +56,7 @@ func TestClosed_lastState(t *testing.T) {
 		}
 		return err
 	})
-	after := everything(t, closed)
+	after := readAll(t, closed)
 	assert.Equal(t, before.Rows, after.Rows)
 	assert.Len(t, after.Rows, 301)
 	assert.Equal(t, digests(before.Buckets), digests(after.Buckets))
@@ -65,8 +66,8 @@ func TestClosed_lastState(t *testing.T) {
 
 func TestClosed_fullSnapshot(t *testing.T) {
 	for name, write := range map[string]func(*clientv3.Client) error{
-		"of one that was written to": func(client *clientv3.Client) error { _, err := client.Put(t.Context(), "k", "v"); return err },
-		"of an unused one":           func(*clientv3.Client) error { return nil },
+		"after a write":  func(client *clientv3.Client) error { _, err := client.Put(t.Context(), "k", "v"); return err },
+		"without writes": func(*clientv3.Client) error { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			closed, _, path := closed(t, write)
@@ -79,7 +80,7 @@ func TestClosed_fullSnapshot(t *testing.T) {
 			require.NoError(t, snapshot.Close())
 			content, err := os.ReadFile(path)
 			require.NoError(t, err)
-			assert.Equal(t, content[8192:copied.Len()], copied.Bytes()[8192:], "but for the two meta pages, of which bbolt writes its own")
+			assert.Equal(t, content[8192:copied.Len()], copied.Bytes()[8192:], "only the two meta pages may differ")
 		})
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// directPiece is the number of bytes written to the disk at a time. The copy waits for a CPU after each piece while
-// its transaction is open, so pieces should be large. Much larger pieces, however, would delay etcd's flushes.
+// directPiece is the number of bytes written to the disk at a time. After each piece, the copy may have to wait for a
+// CPU, so smaller pieces would keep the transaction open for longer. Larger pieces would delay etcd's flushes.
 const directPiece = 16 << 20
 
 // direct copies a section of a file from the page cache to the disk. If the file system does not support direct I/O,
@@ -30,7 +30,7 @@ func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
-	defer func() { _ = unix.Munmap(mapped) }() // can only fail for unmapped memory
+	defer func() { _ = unix.Munmap(mapped) }() // fails only if the memory is not mapped
 	restore, err := openDirect(int(p.file.Fd()))
 	if err != nil {
 		return 0, err
@@ -47,7 +47,7 @@ func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 	return copied, err
 }
 
-// openDirect enables direct I/O for a file until restore is called.
+// openDirect enables direct I/O for a file descriptor until restore is called.
 func openDirect(file int) (restore func(), err error) {
 	flags, err := unix.FcntlInt(uintptr(file), unix.F_GETFL, 0)
 	if err == nil {

@@ -30,14 +30,14 @@ func TestSnapshot_isConsistentDuringWrites(t *testing.T) {
 	assert.Len(t, snapshot.Digests(), len(small))
 	assert.EqualValues(t, 1, reader.Open())
 	for range 100 {
-		put(t, etcd, "a", "meanwhile")
+		put(t, etcd, "a", "after the snapshot was opened")
 	}
 	etcd.Server.Backend().ForceCommit()
 	file, err := os.Create(filepath.Join(t.TempDir(), "db"))
 	require.NoError(t, err)
 	defer file.Close()
 	require.NoError(t, snapshot.WriteTo(t.Context(), file))
-	assert.Zero(t, reader.Open(), "the transaction ends with the copy")
+	assert.Zero(t, reader.Open(), "copying closes the transaction")
 	assert.Positive(t, snapshot.Held())
 	assert.Equal(t, last, snapshot.Revision)
 	rows := etcdtest.Rows(t, file.Name())
@@ -46,8 +46,8 @@ func TestSnapshot_isConsistentDuringWrites(t *testing.T) {
 
 func TestSnapshot_compactedRevision(t *testing.T) {
 	reader, etcd := reader(t)
-	_, none := copied(t, reader)
-	assert.Zero(t, none.Compacted)
+	_, uncompacted := copied(t, reader)
+	assert.Zero(t, uncompacted.Compacted)
 	put(t, etcd, "a", "1")
 	second := put(t, etcd, "a", "2")
 	_, err := etcd.Client.Compact(t.Context(), second)
@@ -59,27 +59,28 @@ func TestSnapshot_compactedRevision(t *testing.T) {
 func TestSnapshot_canceledCopyClosesItsTransaction(t *testing.T) {
 	reader, etcd := reader(t)
 	put(t, etcd, "a", "1")
-	for name, to := range map[string]func(ctx context.Context, s *Snapshot) error{
+	for name, copyTo := range map[string]func(ctx context.Context, s *Snapshot) error{
 		"file": func(ctx context.Context, s *Snapshot) error {
 			file, err := os.Create(filepath.Join(t.TempDir(), "db"))
 			require.NoError(t, err)
 			defer file.Close()
 			return s.WriteTo(ctx, file)
 		},
-		"other": func(ctx context.Context, s *Snapshot) error { return s.WriteTo(ctx, discard{}) },
+		"writer without ReadFrom": func(ctx context.Context, s *Snapshot) error { return s.WriteTo(ctx, discard{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			snapshot, err := reader.Snapshot()
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			require.ErrorIs(t, to(ctx, snapshot), context.Canceled)
+			require.ErrorIs(t, copyTo(ctx, snapshot), context.Canceled)
 			assert.Zero(t, reader.Open())
-			require.NoError(t, etcd.Server.Backend().Defrag(), "which waits for every open transaction")
+			require.NoError(t, etcd.Server.Backend().Defrag(), "a defragmentation waits for all open transactions")
 		})
 	}
 }
 
+// discard is a writer without the method ReadFrom, unlike io.Discard.
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
@@ -104,7 +105,7 @@ func large(b *testing.B, size int) backend.Backend {
 	return database
 }
 
-// BenchmarkFull copies a 2 GB database and reports how long the transaction was open.
+// BenchmarkFull copies a 2 GB database to a file and reports how long the transaction was open.
 func BenchmarkFull(b *testing.B) {
 	database := large(b, 2<<30)
 	reader := NewReader(func() backend.Backend { return database })
@@ -123,7 +124,8 @@ func BenchmarkFull(b *testing.B) {
 	b.ReportMetric(longest.Seconds(), "s-held-at-most")
 }
 
-// BenchmarkManyLeases reads the small buckets of an etcd database with 100,000 leases.
+// BenchmarkManyLeases reads the small buckets of a database with 100,000 leases and reports how long the transaction
+// was open.
 func BenchmarkManyLeases(b *testing.B) {
 	database := empty(b)
 	tx := database.BatchTx()
