@@ -385,7 +385,7 @@ func fetchSnapshot(ctx context.Context, open func(context.Context) (io.ReadClose
 	case err != nil && !errors.Is(err, ErrDigest):
 		return err
 	case size == 0 || size%512 != 0: // etcdutl uses the same rule to detect a digest
-		return fmt.Errorf("%w: invalid size for a snapshot with a trailing SHA-256", ErrDamaged)
+		return fmt.Errorf("%w: invalid size for a snapshot: %d bytes before the SHA-256 (must be a positive multiple of 512)", ErrDamaged, size)
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}

@@ -149,7 +149,7 @@ func TestReadAndInsert_keepsOrderAndContent(t *testing.T) {
 	require.EqualValues(t, 3, changed.Compacted)
 }
 
-func TestReadAndInsert_endsAfterAnErrorOfInserting(t *testing.T) {
+func TestReadAndInsert_stopsAfterInsertError(t *testing.T) {
 	refused := errors.New("refused")
 	endless := func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
 		for n := int64(1); ; n++ {
@@ -180,7 +180,7 @@ func leased(t *testing.T) (h *history, id int64) {
 	return h, int64(h.leases[0])
 }
 
-// bucketOf returns the content of a small bucket at moment m.
+// bucketOf returns the content of a small bucket, or nil if the bucket was not recorded.
 func (m moment) bucketOf(name string) (found *format.Bucket) {
 	for _, bucket := range m.buckets {
 		if bucket.Name == name {
@@ -245,7 +245,7 @@ func TestLeasesOfKeysAreRestored(t *testing.T) {
 	}
 }
 
-func TestLeasesWithoutKeysAreNotLookedUp(t *testing.T) {
+func TestLeaseLookup_skipsLeasesWithoutKeys(t *testing.T) {
 	for what, change := range map[string]func(h *history) error{
 		"deleted": func(h *history) error {
 			_, err := h.client.Delete(t.Context(), "key-", clientv3.WithPrefix())
@@ -271,7 +271,7 @@ func TestLeasesWithoutKeysAreNotLookedUp(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfTheLeaseLookupIsReturned(t *testing.T) {
+func TestLeaseLookup_returnsError(t *testing.T) {
 	h, id := leased(t)
 	source, lost := returning(h.source(h.fulls[0], h.moments[len(h.moments)-1]), archive.Reading{}), errors.New("store unavailable")
 	source.Recorded = func(context.Context) (*format.Bucket, error) { return nil, lost }

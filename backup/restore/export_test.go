@@ -75,7 +75,7 @@ func (h *history) requireServes(dir string, to moment, above int64) {
 	require.Greater(t, put.Header.Revision, above)
 }
 
-// restore runs `etcdutl snapshot restore`.
+// restore restores an exported snapshot like `etcdutl snapshot restore` and returns the data directory.
 func restore(t *testing.T, exported string) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "restored.etcd")
@@ -105,7 +105,7 @@ func TestExport_isRestoredByEtcdutl(t *testing.T) {
 	}
 }
 
-func TestExport_ofAFullSnapshotEqualsIt(t *testing.T) {
+func TestExport_copiesFullSnapshotUnchanged(t *testing.T) {
 	h := newHistory(t, 4)
 	h.run(10)
 	source := h.source(h.fulls[0], h.fulls[0].moment)
@@ -122,7 +122,7 @@ func TestExport_ofAFullSnapshotEqualsIt(t *testing.T) {
 	require.ErrorContains(t, err, "already exists")
 }
 
-func TestExport_replacesAnInterruptedOne(t *testing.T) {
+func TestExport_replacesPartialFile(t *testing.T) {
 	h := newHistory(t, 5)
 	h.run(5)
 	exported := filepath.Join(t.TempDir(), "exported")
@@ -134,7 +134,7 @@ func TestExport_replacesAnInterruptedOne(t *testing.T) {
 }
 
 // Export must not overwrite a file that another process created during the download.
-func TestExport_overwritesNoFile(t *testing.T) {
+func TestExport_doesNotOverwriteFiles(t *testing.T) {
 	h := newHistory(t, 5)
 	h.run(5)
 	exported := filepath.Join(t.TempDir(), "exported")
@@ -176,7 +176,7 @@ func TestAbove_compactsEverythingBefore(t *testing.T) {
 	h.requireServes(dir, to, 1_000_001)
 }
 
-func TestAbove_usesNoRevisionTwice(t *testing.T) {
+func TestAbove_neverReusesRevisions(t *testing.T) {
 	h := newHistory(t, 8)
 	h.run(20)
 	to := h.moments[len(h.moments)-1]

@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// history runs etcd and records its states.
+// history runs etcd and records its rows, its states and full snapshots.
 type history struct {
 	t       *testing.T
 	random  *rand.Rand
@@ -33,7 +33,7 @@ type history struct {
 	client  *clientv3.Client
 	leases  []clientv3.LeaseID
 	rows    []format.Row
-	moments []moment // one for each observed revision
+	moments []moment // in the order in which they were recorded
 	fulls   []full
 
 	compared int // number of compared hashes

@@ -59,8 +59,8 @@ func runOtherReader(t *testing.T, directory string, revision int64, options ...s
 	return state, ""
 }
 
-// keptHistory is an etcd history that is stored in a folder in the wrapper's format, along with the keys that etcd
-// returned at each revision.
+// keptHistory is an etcd history that is stored in a folder in the wrapper's format, along with the keys that a
+// client read at each revision.
 type keptHistory struct {
 	*history
 	directory      string
@@ -140,8 +140,8 @@ func (k *keptHistory) putFull(full full, at time.Time, startsChain bool) {
 	}
 }
 
-// segments stores the rows after the last segment up to a revision. Each segment covers multiple moments, and some
-// segments have no rows.
+// segments stores the rows after the last segment up to a revision. A segment covers up to three revisions. A segment
+// that covers no revision contains no rows.
 func (k *keptHistory) segments(upTo int64) {
 	for k.next.Position.Revision <= upTo {
 		end := min(upTo, k.next.Position.Revision+k.random.Int64N(4)-1)
@@ -166,7 +166,7 @@ func (k *keptHistory) segments(upTo int64) {
 	}
 }
 
-// ordered returns a bucket with entries sorted by key, because etcd returns uncommitted entries first.
+// ordered returns a bucket with its entries sorted by key, because etcd lists uncommitted entries first.
 func ordered(bucket *format.Bucket) *format.Bucket {
 	entries := maps.Collect(func(yield func(string, string) bool) {
 		for key, value := range bucket.Entries() {
@@ -197,7 +197,7 @@ func (k *keptHistory) requireBuckets(state otherState) (compared int) {
 	return compared
 }
 
-func TestOtherReader_readsWhatEtcdHad(t *testing.T) {
+func TestOtherReader_agreesWithEtcd(t *testing.T) {
 	requirePrograms(t, "python3", "zstd")
 	for sealing, need := range map[string][]string{"plain": nil, "encrypted": {"age"}} {
 		t.Run(sealing, func(t *testing.T) {

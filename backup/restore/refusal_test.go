@@ -36,7 +36,7 @@ func smallFull(t *testing.T) (h *history, snapshot []byte) {
 	return h, snapshot
 }
 
-func TestDatabase_rejectsAnythingButASnapshot(t *testing.T) {
+func TestDatabase_rejectsInvalidSnapshots(t *testing.T) {
 	_, good := smallFull(t)
 	flipped := bytes.Clone(good)
 	flipped[len(flipped)/2] ^= 1
@@ -46,7 +46,7 @@ func TestDatabase_rejectsAnythingButASnapshot(t *testing.T) {
 	require.NoError(t, db.Close())
 	notEtcd, err := os.ReadFile(foreign)
 	require.NoError(t, err)
-	const noDigest = "invalid size for a snapshot with a trailing SHA-256"
+	const noDigest = "before the SHA-256 (must be a positive multiple of 512)"
 	for what, example := range map[string]struct {
 		content []byte
 		want    string
@@ -90,7 +90,7 @@ func TestDatabase_readsPiecesOfAnySize(t *testing.T) {
 	}
 }
 
-func TestDatabase_rejectsAnotherRevision(t *testing.T) {
+func TestDatabase_rejectsUnexpectedRevision(t *testing.T) {
 	h, good := smallFull(t)
 	for off, refused := range map[int64]bool{-1: true, 0: false, 1: true} {
 		source, path := snapshotOf(good), filepath.Join(t.TempDir(), "db")
@@ -124,7 +124,7 @@ func TestDatabase_rejectsRowsOutOfOrder(t *testing.T) {
 	require.ErrorContains(t, err, "is out of order")
 }
 
-func TestDatabase_returnsErrorsOfTheSource(t *testing.T) {
+func TestDatabase_returnsSourceErrors(t *testing.T) {
 	h, good := smallFull(t)
 	lost := errors.New("store unavailable")
 	path := filepath.Join(t.TempDir(), "db")
@@ -167,7 +167,7 @@ func TestDatabase_keepsAnExistingFile(t *testing.T) {
 	require.Equal(t, "precious", string(content))
 }
 
-func TestDatabase_checksRoomFirst(t *testing.T) {
+func TestDatabase_checksSpaceFirst(t *testing.T) {
 	source := Source{DatabaseBytes: math.MaxInt64 / 4, RowBytes: 10, Snapshot: func(context.Context) (io.ReadCloser, error) {
 		return nil, errors.New("the snapshot must not be fetched")
 	}}
@@ -192,7 +192,7 @@ func TestDatabase_reportsProgress(t *testing.T) {
 	require.Positive(t, result.Rows)
 }
 
-func TestDatabase_doesNotReplaceTheBucketOfKeys(t *testing.T) {
+func TestDatabase_doesNotReplaceKeyBucket(t *testing.T) {
 	h, _ := smallFull(t)
 	source := h.source(h.fulls[0], h.fulls[0].moment)
 	source.Rows = func(context.Context, func(format.Row) error) (archive.Reading, error) {

@@ -25,9 +25,9 @@ var leaseBucket = string(schema.Lease.Name())
 
 const (
 	batchBytes = 2 << 20 // row bytes per transaction; bbolt keeps a transaction in memory
-	// flushBytes is the number of row bytes after which the kernel is asked to start writing. A scratch database is
-	// written slowly, because the running etcd has priority. For all other databases, writing early shortens the
-	// final flush.
+	// flushBytes is the number of row bytes after which the file is flushed. For a scratch database, the writer then
+	// waits for the disk, because the running etcd has priority. For any other database, the kernel only starts
+	// writing, which shortens the final flush.
 	flushBytes  = 32 << 20
 	fillPercent = 0.9 // as in etcd, because rows are only appended
 )
@@ -35,7 +35,7 @@ const (
 // errNotEtcd means that the file is not an etcd database.
 var errNotEtcd = fmt.Errorf("%w: not an etcd database (the key or meta bucket is missing)", ErrDamaged)
 
-// rowWriter appends rows to the key bucket in batched transactions.
+// rowWriter appends rows to the key bucket in transactions of limited size.
 type rowWriter struct {
 	ctx      context.Context
 	db       *bolt.DB
@@ -51,7 +51,7 @@ type rowWriter struct {
 	unflushed   int64  // bytes
 }
 
-// writeAll inserts all rows, or none if it returns an error.
+// writeAll inserts all rows. After an error, the database may contain some of the rows and must be discarded.
 func (i *rowWriter) writeAll(rows Rows) (changed archive.Reading, err error) {
 	defer func() {
 		if i.tx != nil {
@@ -277,9 +277,9 @@ const (
 	unknownTTL = 60
 )
 
-// addMissingLeases adds the leases that keys refer to but the database does not contain. Without the lease, the keys
-// would never expire. Buckets are recorded less often than rows, so a lease may be granted after one recorded bucket
-// and expire before the next. Only rows after the full snapshot can refer to a missing lease.
+// addMissingLeases adds the leases that keys refer to but that the database does not contain. Without its lease, a
+// key would never expire. Buckets are recorded less often than rows, so a lease may be granted after one recorded
+// bucket and expire before the next. Only rows after the full snapshot can refer to a missing lease.
 func addMissingLeases(ctx context.Context, tx *bolt.Tx, firstNew []byte, recorded func(context.Context) (*format.Bucket, error)) error {
 	leases, err := tx.CreateBucketIfNotExists(schema.Lease.Name())
 	if err != nil {

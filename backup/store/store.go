@@ -318,7 +318,8 @@ func resolve(ctx context.Context, s Store, name string, want Digest, put error) 
 	}
 }
 
-// digestOf returns the digest of an object, but stops reading one byte after the expected size.
+// digestOf returns the digest of an object. It reads at most one byte more than the expected size, which is enough to
+// detect a longer object.
 func digestOf(ctx context.Context, s Store, name string, size int64) (Digest, error) {
 	stored, err := s.Get(ctx, name, 0, size+1)
 	if err != nil {
@@ -402,7 +403,7 @@ func Probe(ctx context.Context, s Store) (Capabilities, error) {
 	return abilities, nil
 }
 
-// clocks is the name prefix of objects that Clock creates.
+// clocks is the name prefix of the objects from which Clock reads the time.
 const clocks = "probe/clock-"
 
 // Clock returns the time according to the store's clock. Clock creates an object, reads the creation time from a

@@ -21,13 +21,13 @@ func put(t *testing.T, s store.Store) (store.Digest, error) {
 	return store.PutOnce(t.Context(), s, "a", strings.NewReader("content"))
 }
 
-func TestPutOnceReturnsTheDigestOfTheContent(t *testing.T) {
+func TestPutOnce_returnsDigest(t *testing.T) {
 	digest, err := put(t, memory.New())
 	require.NoError(t, err)
 	assert.Equal(t, store.Digest{SHA256: sha256.Sum256([]byte("content")), Size: 7}, digest)
 }
 
-func TestALostReplyIsASuccessIfTheObjectIsOurs(t *testing.T) {
+func TestPutOnce_lostReply(t *testing.T) {
 	for _, lost := range []error{memory.ErrLostReply, memory.ErrServerError, memory.ErrExists} {
 		s := memory.New()
 		s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: lost, ReplyLost: true})
@@ -38,7 +38,7 @@ func TestALostReplyIsASuccessIfTheObjectIsOurs(t *testing.T) {
 	}
 }
 
-func TestAnObjectWithOtherContentExists(t *testing.T) {
+func TestPutOnce_differentContent(t *testing.T) {
 	for _, stored := range []string{"", "conten", "Content", "content and more"} {
 		s := memory.New()
 		s.SetContent("a", []byte(stored))
@@ -50,7 +50,7 @@ func TestAnObjectWithOtherContentExists(t *testing.T) {
 	}
 }
 
-func TestAnObjectThatCannotBeReadBackIsUndecided(t *testing.T) {
+func TestPutOnce_unreadableObject(t *testing.T) {
 	s := memory.New()
 	s.SetContent("a", []byte("content"))
 	s.Inject(memory.Fault{Op: memory.Get, Times: 1, Cut: 3}, memory.Fault{Op: memory.Get, Times: 1, Err: memory.ErrThrottled})
@@ -63,7 +63,7 @@ func TestAnObjectThatCannotBeReadBackIsUndecided(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-func TestAnObjectThatDisappearsMayBeCreatedLater(t *testing.T) {
+func TestPutOnce_missingObjectThatExists(t *testing.T) {
 	s := memory.New()
 	s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.ErrExists})
 	_, err := put(t, s)
@@ -71,7 +71,7 @@ func TestAnObjectThatDisappearsMayBeCreatedLater(t *testing.T) {
 	assert.NotErrorIs(t, err, store.ErrExists)
 }
 
-func TestAFailedUploadKeepsItsError(t *testing.T) {
+func TestPutOnce_failedUpload(t *testing.T) {
 	s := memory.New()
 	s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.ErrThrottled})
 	_, err := put(t, s)
@@ -79,7 +79,7 @@ func TestAFailedUploadKeepsItsError(t *testing.T) {
 	assert.Equal(t, time.Second, store.RetryAfter(err))
 }
 
-func TestAnUnreachableStoreIsReportedOnce(t *testing.T) {
+func TestPutOnce_reportsUnreachableStoreOnce(t *testing.T) {
 	s := memory.New()
 	s.Inject(memory.Fault{Err: memory.ErrUnreachable})
 	_, err := put(t, s)
@@ -88,7 +88,7 @@ func TestAnUnreachableStoreIsReportedOnce(t *testing.T) {
 	assert.NotContains(t, err.Error(), "cannot read")
 }
 
-func TestADeniedReadBackIsReportedToo(t *testing.T) {
+func TestPutOnce_deniedRead(t *testing.T) {
 	s := memory.New()
 	s.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable}, memory.Fault{Op: memory.Get, Err: memory.ErrDenied})
 	_, err := put(t, s)
@@ -96,7 +96,7 @@ func TestADeniedReadBackIsReportedToo(t *testing.T) {
 	assert.ErrorContains(t, err, "cannot determine who created a in")
 }
 
-func TestACertainErrorIsNotReadBack(t *testing.T) {
+func TestPutOnce_definiteErrorNeedsNoRead(t *testing.T) {
 	for _, final := range []error{memory.ErrDenied, memory.ErrExpired, memory.ErrNoBucket, memory.ErrSkewed, errors.New("HTTP status 400")} {
 		s := memory.New()
 		s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: final})
@@ -106,7 +106,7 @@ func TestACertainErrorIsNotReadBack(t *testing.T) {
 	}
 }
 
-func TestAStoreThatHangsEndsWithTheContext(t *testing.T) {
+func TestPutOnce_endsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New()
 		s.Inject(memory.Fault{Hang: true})
@@ -117,7 +117,7 @@ func TestAStoreThatHangsEndsWithTheContext(t *testing.T) {
 	})
 }
 
-func TestTheProbeReportsCapabilities(t *testing.T) {
+func TestProbe_reportsCapabilities(t *testing.T) {
 	for name, example := range map[string]struct {
 		faults []memory.Fault
 		want   string
@@ -142,7 +142,7 @@ func TestTheProbeReportsCapabilities(t *testing.T) {
 	}
 }
 
-func TestAFailedProbeReportsNoCapabilities(t *testing.T) {
+func TestProbe_failure(t *testing.T) {
 	for _, op := range []memory.Op{memory.Put, memory.Delete} {
 		for _, failure := range []error{memory.ErrUnreachable, memory.ErrNoBucket} {
 			s := memory.New()
@@ -154,7 +154,7 @@ func TestAFailedProbeReportsNoCapabilities(t *testing.T) {
 	}
 }
 
-func TestTheClockIsReadFromATemporaryObject(t *testing.T) {
+func TestClock_usesTemporaryObject(t *testing.T) {
 	s, now := memory.New(), time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
 	s.Now = func() time.Time { return now }
 	left := func() (names []string) {
@@ -219,7 +219,7 @@ func listed(names ...string) func(func(store.Object, error) bool) {
 	}
 }
 
-func TestAListingOutOfOrderIsAnError(t *testing.T) {
+func TestInOrder_rejectsUnorderedListing(t *testing.T) {
 	var got []string
 	var last error
 	for object, err := range store.InOrder(listed("base/b", "other", "base/.hidden", "base/c d", "base/e", "base/d"), "base/", "a") {

@@ -43,7 +43,7 @@ func TestCrash_isDescribedInOneLine(t *testing.T) {
 }
 
 // Run must return the output even if another process keeps the pipe open after the child has exited.
-func TestRun_outputIsOpenAfterTheEnd(t *testing.T) {
+func TestRun_outputOpenAfterExit(t *testing.T) {
 	var result struct{ Good bool }
 	require.True(t, shell(t, `sleep 1 & echo '{"good":true}'`).Decode(&result))
 }

@@ -22,7 +22,7 @@ func TestSyncDir_missing(t *testing.T) {
 	assert.ErrorContains(t, err, missing)
 }
 
-func TestSyncDir_errorNamesIt(t *testing.T) {
+func TestSyncDir_errorNamesDirectory(t *testing.T) {
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
 		t.Skip("the test requires /proc, whose directories cannot be synced")
 	}

@@ -61,7 +61,7 @@ func TestLog_escapesControlCharacters(t *testing.T) {
 	assert.Equal(t, text, read)
 }
 
-func TestJSON_isTheSameDocumentWithPrintableTexts(t *testing.T) {
+func TestJSON_escapesStrings(t *testing.T) {
 	document := []byte(`{"a": ["\u001b[2J \"x\\", 1.50, null], "b\n": {"c": "http://u:p@h two\nlines"}}`)
 	assert.Equal(t, `{"a": ["\\x1b[2J \"x\\", 1.50, null], "b": {"c": "http://redacted@h two lines"}}`, string(printable.JSON(document)))
 	assert.Equal(t, `{"a": "\q"}`, string(printable.JSON([]byte(`{"a": "\q"}`))), "an invalid string must not change")

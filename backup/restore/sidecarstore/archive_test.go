@@ -100,7 +100,7 @@ func TestFulls(t *testing.T) {
 	assert.EqualError(t, err, "not available: no full snapshots from the sidecar in memory://test/")
 }
 
-func TestList_returnsErrorsOfTheStore(t *testing.T) {
+func TestList_returnsStoreErrors(t *testing.T) {
 	s := memory.New()
 	s.Inject(memory.Fault{Op: memory.List, Err: store.ErrDenied})
 	_, err := sidecarstore.List(t.Context(), s)

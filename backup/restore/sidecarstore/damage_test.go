@@ -50,7 +50,7 @@ func TestDelta_read(t *testing.T) {
 	assert.Equal(t, "\x00\x00\x00\x00\x00\x00\x00\x0c_\x00\x00\x00\x00\x00\x00\x00\x01", string(rows[2].Key))
 }
 
-func TestDelta_everyChangedByteIsFound(t *testing.T) {
+func TestDelta_detectsEveryChangedByte(t *testing.T) {
 	for _, suffix := range sidecarstoretest.Suffixes {
 		t.Run("suffix "+suffix, func(t *testing.T) {
 			plain := sidecarstoretest.Delta(t, puts(11, 13)...)
@@ -87,7 +87,7 @@ func requireDamage(t *testing.T, err error, msg string, args ...any) {
 	require.NotContains(t, err.Error(), "\n")
 }
 
-func TestSnapshot_needsItsDigest(t *testing.T) {
+func TestSnapshot_requiresDigest(t *testing.T) {
 	database := bytes.Repeat([]byte("page of a database"), 10_000)
 	for _, suffix := range sidecarstoretest.Suffixes {
 		t.Run("suffix "+suffix, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestDelta_errorMessages(t *testing.T) {
 	}
 }
 
-func TestDelta_damageAfterTheTargetIsFound(t *testing.T) {
+func TestDelta_detectsDamageAfterTarget(t *testing.T) {
 	s := memory.New()
 	s.SetContent("v2/Full-00000000-00000010-1000", nil)
 	content := sidecarstoretest.Delta(t, puts(11, 13)...)
@@ -162,7 +162,7 @@ func TestDelta_damageAfterTheTargetIsFound(t *testing.T) {
 	assert.Len(t, rows, 1)
 }
 
-func TestAnErrorOfTheStoreIsNotDamage(t *testing.T) {
+func TestStoreError_isNotDamage(t *testing.T) {
 	for what, faults := range map[string][]memory.Fault{
 		"first read fails":   {{Op: memory.Get, Err: memory.ErrServerError}},
 		"second read fails":  {{Op: memory.Get, Cut: 10, Times: 1}, {Op: memory.Get, Err: store.ErrUnavailable}},

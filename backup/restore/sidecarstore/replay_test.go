@@ -69,7 +69,7 @@ func TestRows_endAtTheTarget(t *testing.T) {
 	require.ErrorIs(t, err, sidecarstore.ErrNewer)
 }
 
-func TestRows_splitNoTransaction(t *testing.T) {
+func TestRows_neverSplitTransactions(t *testing.T) {
 	s := memory.New()
 	s.SetContent("v2/Full-00000000-00000010-1000", nil)
 	late := put(11, "b", "")
@@ -148,7 +148,7 @@ func TestRows_continueAcrossALaterFullSnapshot(t *testing.T) {
 	assert.Equal(t, upTo(11, 18), revisionsOf(rows))
 }
 
-func TestRows_findChangesThatOnlyTheFullSnapshotHas(t *testing.T) {
+func TestRows_conflictWithFullSnapshot(t *testing.T) {
 	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
 	rows, err := collectRows(t, kept, 10, archive.Target{})
 	require.NoError(t, err)

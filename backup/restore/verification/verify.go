@@ -82,14 +82,15 @@ func (j Job) find(ctx context.Context, a *archive.Archive) (archive.Path, error)
 	return archive.Path{Generation: archive.Generation{Number: full.Generation, Cluster: full.Cluster}, Full: full, Revision: full.Revision}, nil
 }
 
-// describeAlternative returns a clause that describes the next best backup, according to the listing.
+// describeAlternative returns a clause about the next best backup, according to the listing, or "" if the archive is
+// not the cause of the error.
 func describeAlternative(ctx context.Context, a *archive.Archive, path archive.Path, err error) string {
 	other, none := a.Fallback(ctx, path, restore.Blamed(err, path))
 	switch lost := path.Revision - other.Revision; {
 	case errors.Is(none, archive.ErrNotKept):
 		return fmt.Sprintf("; no other backup contains revision %d", path.Revision)
 	case none != nil:
-		return "" // the archive is not the cause of the error
+		return ""
 	case lost > 0:
 		return fmt.Sprintf("; full snapshot %s restores only up to revision %d: %d revisions are lost", other.Full.Name(), other.Revision, lost)
 	default:
@@ -148,7 +149,7 @@ func reserve(dir string) int64 {
 // quotedFindings limits the number of bbolt findings in a message.
 const quotedFindings = 3
 
-// checkPages runs bbolt's check on every page.
+// checkPages runs bbolt's check on every page, and returns errDiffers with the first findings, if any.
 func checkPages(ctx context.Context, path string) error {
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true})
 	if err != nil {

@@ -161,7 +161,8 @@ func (e *deniedError) Unwrap() error { return e.error }
 // NextStep returns the suggested next step.
 func (e *deniedError) NextStep() string { return e.nextStep }
 
-// access suggests how to regain access to the folder.
+// access returns the next step after a denied request. It names the user that needs access, and the owner and the
+// mode of the directory.
 func (s *Store) access(denied error) string {
 	if errors.Is(denied, syscall.EROFS) {
 		return fmt.Sprintf("mount the volume of %s read-write", s.directory)
@@ -387,8 +388,9 @@ type walk struct {
 
 var errStopped = errors.New("listing abandoned")
 
-// directory lists a directory. The key of an entry is its name, followed by a slash if the entry is a directory. Keys
-// sort like object names (a-b sorts before a/b).
+// directory yields the objects in a directory in the order of their keys, and recurses into subdirectories. The key
+// of an entry is its name, followed by a slash if the entry is a directory, so that keys sort like object names (a-b
+// sorts before a/b).
 func (w *walk) directory(directory string) error {
 	for last := ""; ; {
 		keys, err := w.page(directory, last)

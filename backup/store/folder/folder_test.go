@@ -35,7 +35,7 @@ func open(t *testing.T) *Store {
 	return s
 }
 
-func TestReadErrorsAreThoseOfAStore(t *testing.T) {
+func TestRead_translatesErrors(t *testing.T) {
 	_, err := reader{io.NewSectionReader(brokenFile{syscall.EIO}, 0, 10)}.Read(make([]byte, 1))
 	require.ErrorIs(t, err, store.ErrUnavailable)
 	assert.ErrorIs(t, err, syscall.EIO)
@@ -78,7 +78,7 @@ func mark(path string, flags int) error {
 	return unix.IoctlSetPointerInt(int(directory.Fd()), unix.FS_IOC_SETFLAGS, flags)
 }
 
-func TestBackupsNeedNoRightToDelete(t *testing.T) {
+func TestPut_withoutPermissionToDelete(t *testing.T) {
 	s := open(t)
 	require.NoError(t, s.Put(t.Context(), "probe/first", strings.NewReader("x")))
 	makeAppendOnly(t, s)
@@ -100,7 +100,7 @@ func list(t *testing.T, s *Store, prefix, after string) (names []string) {
 	return names
 }
 
-func TestOnlyTheOwnerCanReadWhatIsStored(t *testing.T) {
+func TestPut_filesArePrivate(t *testing.T) {
 	s := open(t)
 	require.NoError(t, s.Put(t.Context(), "a/b/c", strings.NewReader("x")))
 	found := 0
@@ -120,7 +120,7 @@ func TestOnlyTheOwnerCanReadWhatIsStored(t *testing.T) {
 }
 
 // If root runs a restore test, the service must be able to read the result.
-func TestWhatRootStoresBelongsToTheOwnerOfTheDirectory(t *testing.T) {
+func TestPut_rootKeepsDirectoryOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can create files for another user")
 	}
@@ -176,7 +176,7 @@ func TestSymbolicLinks_areNotFollowed(t *testing.T) {
 
 // Creating an object must fail with store.ErrExists if the name belongs to a pipe or a directory, because a retry
 // cannot succeed.
-func TestAPipeOrADirectoryIsAnObjectWithoutContent(t *testing.T) {
+func TestPipesAndDirectories_haveNoContent(t *testing.T) {
 	s := open(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(s.directory, "pipe"), 0o600))
 	require.NoError(t, os.Mkdir(filepath.Join(s.directory, "directory"), 0o700))
@@ -193,7 +193,7 @@ func TestAPipeOrADirectoryIsAnObjectWithoutContent(t *testing.T) {
 	assert.Empty(t, list(t, s, "", ""))
 }
 
-func TestLeftoversAreRemovedAfterAnHour(t *testing.T) {
+func TestSweep_removesOldTemporaryFiles(t *testing.T) {
 	s := open(t)
 	removed, err := store.Sweep(t.Context(), s)
 	require.NoError(t, err)
@@ -212,7 +212,7 @@ func TestLeftoversAreRemovedAfterAnHour(t *testing.T) {
 	assert.FileExists(t, filepath.Join(s.directory, "a", ".other"))
 }
 
-func TestADirectoryOfManyPagesIsListedInOrder(t *testing.T) {
+func TestList_manyPages(t *testing.T) {
 	defer func(size int) { pageSize = size }(pageSize)
 	pageSize = 700 // the directory has two and a half pages
 	s := open(t)
@@ -228,7 +228,7 @@ func TestADirectoryOfManyPagesIsListedInOrder(t *testing.T) {
 	assert.True(t, slices.Equal(want[pageSize+3:], list(t, s, "d/", want[pageSize+2])))
 }
 
-func TestErrorsOfTheFileSystemAreTranslated(t *testing.T) {
+func TestFileSystemErrors_areTranslated(t *testing.T) {
 	for number, want := range map[syscall.Errno]error{
 		syscall.ENOSPC: store.ErrUnavailable, syscall.EDQUOT: store.ErrUnavailable, syscall.EIO: store.ErrUnavailable,
 		syscall.ESTALE: store.ErrUnavailable, syscall.EROFS: store.ErrDenied, syscall.EACCES: store.ErrDenied,
@@ -253,7 +253,7 @@ func TestNextStep_deniedByFolder(t *testing.T) {
 	assert.Equal(t, "create the bucket or correct --backup-store", store.NextStep(missing))
 }
 
-func TestAFullDiskLeavesNothing(t *testing.T) {
+func TestPut_fullDisk(t *testing.T) {
 	mounted := t.TempDir()
 	if err := syscall.Mount("tmpfs", mounted, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skipf("SKIPPED: cannot mount a small file system: %v", err)
@@ -295,7 +295,7 @@ func write(directory string) {
 	os.Exit(1)
 }
 
-func TestAKilledWriterLeavesNothingIncomplete(t *testing.T) {
+func TestPut_killedWriter(t *testing.T) {
 	s := open(t)
 	for kill := range 5 {
 		writer := exec.Command(os.Args[0])
@@ -323,7 +323,7 @@ func TestAKilledWriterLeavesNothingIncomplete(t *testing.T) {
 }
 
 // A store must not create a missing directory or treat it as empty, because the volume may not be mounted.
-func TestAMissingDirectoryIsNoEmptyStore(t *testing.T) {
+func TestMissingDirectory_isNotAnEmptyStore(t *testing.T) {
 	s, err := New(filepath.Join(t.TempDir(), "backups"))
 	require.NoError(t, err)
 	assert.ErrorIs(t, s.Put(t.Context(), "a", strings.NewReader("x")), store.ErrNoBucket)

@@ -293,7 +293,7 @@ func TestTokensAreFetchedForTheKeyFileAndAgainWhenItChanges(t *testing.T) {
 	}
 }
 
-func TestARefusedTokenRepeatsNothingOfTheResponse(t *testing.T) {
+func TestRejectedToken_errorHidesResponse(t *testing.T) {
 	for status, want := range map[int]error{400: store.ErrDenied, 401: store.ErrDenied, 503: store.ErrUnavailable} {
 		account := startTokenServer(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)

@@ -35,7 +35,7 @@ var schemes = map[string]scheme{
 	"azblob": {"azblob://CONTAINER/PREFIX", []string{"endpoint", "account", "ca"}, openAzure},
 }
 
-// Forms returns the supported formats of store URLs and the keys of each format, without duplicates.
+// Forms returns the supported formats of store URLs, and the keys of all formats without duplicates.
 func Forms() (forms, keys []string) {
 	for _, name := range slices.Sorted(maps.Keys(schemes)) {
 		forms = append(forms, schemes[name].form)

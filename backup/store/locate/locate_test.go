@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAStoreIsOpenedWithoutContactingAnything(t *testing.T) {
+func TestOpen_doesNotConnect(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer listener.Close()
@@ -41,7 +41,7 @@ func TestAStoreIsOpenedWithoutContactingAnything(t *testing.T) {
 	}
 }
 
-func TestAnInvalidURLIsRejectedInOneSentence(t *testing.T) {
+func TestOpen_invalidURL(t *testing.T) {
 	t.Setenv("AZURE_STORAGE_ACCOUNT", "")
 	notPEM := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(notPEM, []byte("no certificate"), 0o600))
@@ -92,7 +92,7 @@ func TestAnInvalidURLIsRejectedInOneSentence(t *testing.T) {
 	}
 }
 
-func TestASecretInAURLIsNeverRepeated(t *testing.T) {
+func TestOpen_errorsHideSecrets(t *testing.T) {
 	for _, raw := range []string{
 		"s3://key:SECRET@bucket/x", "s3://bucket?endpoint=https://user:SECRET@host", "s3://bucket?endpoint=SECRET",
 		"s3://bucket?endpoint=https://h/%25zz?sig=SECRET", "s3://bucket/%zzSECRET", "s3://bucket?path-style=SECRET",
@@ -105,7 +105,7 @@ func TestASecretInAURLIsNeverRepeated(t *testing.T) {
 	}
 }
 
-func TestAMalformedEnvironmentIsRejected(t *testing.T) {
+func TestOpen_malformedEnvironment(t *testing.T) {
 	t.Setenv("AWS_ENDPOINT_URL", "https://user:SECRET@host/")
 	_, err := Open("s3://bucket")
 	assert.EqualError(t, err, "--backup-store: AWS_ENDPOINT_URL must be http(s)://HOST[:PORT]")

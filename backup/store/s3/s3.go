@@ -30,7 +30,8 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// amazon is the default host. Requests actually go to the host for the bucket's region.
+// amazon is the default host. It is used to find the region of a bucket. All other requests are sent to the host for
+// that region.
 const amazon = "s3.amazonaws.com"
 
 // Store is a bucket, or a prefix in a bucket.

@@ -229,7 +229,7 @@ func TestAbandonedUploadsAreAborted(t *testing.T) {
 }
 
 // If the ETag is not an MD5, as in a bucket encrypted with a customer key, Put must inspect the stored object.
-func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
+func TestPut_confirmsUnknownETag(t *testing.T) {
 	size := "1"
 	f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `"0123456789abcdef0123456789abcdef"`)
@@ -248,7 +248,7 @@ func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 }
 
 // Requests to Amazon must use the hostname for the bucket's region, and the region must be part of the signature.
-func TestAmazonIsAskedInTheRegionOfTheBucket(t *testing.T) {
+func TestAmazon_usesRegionOfBucket(t *testing.T) {
 	for name, one := range map[string]struct {
 		bucket    string
 		region    string // configured region
@@ -379,7 +379,7 @@ func TestAbandonedUploadsAreAbortedOnAServer(t *testing.T) {
 	require.Zero(t, removed, "uploads under other prefixes must remain")
 }
 
-func TestALockedBucketTakesBackupsOnAServer(t *testing.T) {
+func TestLockedBucket_onAServer(t *testing.T) {
 	endpoint := servers.S3(t)
 	s, core := opened(t, endpoint, "locked"), client(t, endpoint)
 	require.NoError(t, core.MakeBucket(t.Context(), s.bucket, minio.MakeBucketOptions{ObjectLocking: true}))

@@ -44,7 +44,7 @@ type Subject struct {
 	InMemory bool
 }
 
-const testTimeout = 2 * time.Minute // limits the calls of a test helper
+const testTimeout = 2 * time.Minute // limits each call of a store in a test
 
 // Run runs the tests.
 func Run(t *testing.T, s Subject) {

@@ -56,7 +56,7 @@ func TestAServerThatDoesNotRespondIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheContextIsNotUnavailable(t *testing.T) {
+func TestContextEnd_isNotUnavailable(t *testing.T) {
 	target := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -72,7 +72,7 @@ func TestABundleMustBeARegularFile(t *testing.T) {
 	assert.EqualError(t, err, "cannot read CA bundle /dev/zero: not a regular file")
 }
 
-func TestConnectionErrorsRepeatNothingOfTheResponse(t *testing.T) {
+func TestConnectionErrors_hideResponse(t *testing.T) {
 	for _, answer := range []string{"SECRET\r\n\r\n", "HTTP/1.1 200 OK\r\nSECRET\r\n\r\n", "HTTP/1.1 SECRET\r\n\r\n", ""} {
 		target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			connection, _, err := http.NewResponseController(w).Hijack()
@@ -209,7 +209,7 @@ func TestARangeThatWasNotRequestedIsRejected(t *testing.T) {
 	}
 }
 
-func TestPiecesEndWithTheContentNotWithItsError(t *testing.T) {
+func TestReadPiece_endOfContent(t *testing.T) {
 	buffer := new([PieceSize]byte)
 	for _, length := range []int{0, 5, PieceSize, 2*PieceSize + 1} {
 		content, total, last := io.LimitReader(zeros{}, int64(length)), 0, false
@@ -287,7 +287,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-func TestSlowIsNotStalledButTricklingIs(t *testing.T) {
+func TestStallDetector_slowTransfers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for part, want := range map[int]error{progress / 2: nil, 1: store.ErrUnavailable} {
 			start := time.Now()
@@ -311,7 +311,7 @@ func TestSlowIsNotStalledButTricklingIs(t *testing.T) {
 	})
 }
 
-func TestTheReadersTimeDoesNotCount(t *testing.T) {
+func TestStallDetector_ignoresTimeOfReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		transport := &stallDetector{next: slowServer{part: progress}, timeout: stallTimeout}
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x", nil)
@@ -327,7 +327,7 @@ func TestTheReadersTimeDoesNotCount(t *testing.T) {
 	})
 }
 
-func TestASmallObjectStallsSoon(t *testing.T) {
+func TestStallDetector_smallObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := roundTripper(func(request *http.Request) (*http.Response, error) {
 			<-request.Context().Done()
