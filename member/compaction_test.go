@@ -244,7 +244,11 @@ func root(t *testing.T, members []*bench) *clientv3.Client {
 
 // Followers must be defragmented one after another, and the leader last.
 func TestDefragmentation_order(t *testing.T) {
-	members := threeWith(t, eager(), electRarely)
+	members := threeWith(t, func(c *embed.Config, o *member.Options) {
+		electRarely(c)
+		o.Maintenance = eager()
+		o.Maintenance.Interval = 3 * time.Second // the leader waits twice as long for the others to claim their turns
+	})
 	defer members[0].Close()
 	leadLastStarted(t, members)
 	leads := leader(t, members)
@@ -283,7 +287,7 @@ func TestDefragmentation_order(t *testing.T) {
 
 func TestDefragmentation_turnOfAnotherMember(t *testing.T) {
 	t.Parallel()
-	members := threeMaintained(t, maintenance.Options{MaxPause: time.Minute})
+	members := threeWith(t, func(_ *embed.Config, o *member.Options) { o.Maintenance.MaxPause = time.Minute })
 	defer members[0].Close()
 	ask := func() string {
 		before := members[1].Maintainer.State().LastDefragmentation

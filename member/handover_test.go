@@ -30,26 +30,20 @@ import (
 
 	"etcd-wrapper/cmd/suites/certificates"
 	"etcd-wrapper/cmd/suites/harness"
-	"etcd-wrapper/member/maintenance"
+	"etcd-wrapper/member"
 )
 
 // three starts a three-member cluster and returns its members, leader first. All members except the leader are closed
 // when the test ends.
 func three(t *testing.T) (members []*bench) {
 	t.Helper()
-	return threeMaintained(t, maintenance.Options{})
+	return threeWith(t, func(*embed.Config, *member.Options) {})
 }
 
-func threeMaintained(t *testing.T, options maintenance.Options) (members []*bench) {
-	t.Helper()
-	return threeWith(t, options, func(*embed.Config) {})
-}
-
-func threeWith(t *testing.T, options maintenance.Options, change func(*embed.Config)) (members []*bench) {
+func threeWith(t *testing.T, change func(*embed.Config, *member.Options)) (members []*bench) {
 	t.Helper()
 	for _, config := range clusterConfigs(t, 3) {
-		change(config)
-		members = append(members, benchMaintained(t, config, options))
+		members = append(members, benchOptions(config, func(o *member.Options) { change(config, o) }))
 	}
 	openAll(t, members)
 	leads := leader(t, members)
@@ -293,7 +287,8 @@ func TestMoveLeader_withoutRoot(t *testing.T) {
 	der, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(public, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600))
-	members := threeWith(t, maintenance.Options{MaxPause: time.Minute}, func(c *embed.Config) {
+	members := threeWith(t, func(c *embed.Config, o *member.Options) {
+		o.Maintenance.MaxPause = time.Minute
 		electRarely(c)
 		c.AuthToken = "jwt,sign-method=ES256,pub-key=" + public
 	})
@@ -340,7 +335,7 @@ func replaceDatabase(t *testing.T, others []*bench, behind *bench) {
 // A member must still pause its writes after a snapshot from the leader has replaced its database.
 func TestMoveLeader_afterASnapshot(t *testing.T) {
 	t.Parallel()
-	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.SnapshotCount, c.SnapshotCatchUpEntries = 10, 10 })
+	members := threeWith(t, func(c *embed.Config, _ *member.Options) { c.SnapshotCount, c.SnapshotCatchUpEntries = 10, 10 })
 	defer members[0].Close()
 	leads, behind := members[0], members[2]
 	replaceDatabase(t, members[:2], behind)
@@ -389,7 +384,8 @@ func TestClose_unreadResponse(t *testing.T) {
 // from three to one.
 func TestClose_unwantedMembersLeave(t *testing.T) {
 	t.Parallel()
-	members := three(t)
+	// etcd refuses to remove a member until all members have been connected for 5 s.
+	members := threeWith(t, func(_ *embed.Config, o *member.Options) { o.ClosePatience = patience })
 	stays, client := members[1], members[1].client(t)
 	_, err := client.Put(soon(t), "key", "before")
 	require.NoError(t, err)

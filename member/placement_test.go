@@ -338,7 +338,7 @@ func TestElectSelf_longLog(t *testing.T) {
 // A removed member must not campaign in the cluster that removed it.
 func TestElectSelf_removedMember(t *testing.T) {
 	t.Parallel()
-	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.StrictReconfigCheck = false })
+	members := threeWith(t, func(c *embed.Config, _ *member.Options) { c.StrictReconfigCheck = false })
 	defer members[0].Close()
 	removed := members[2]
 	members[2] = newBench(t, t.TempDir()) // the cleanup closes this member instead of the removed one
