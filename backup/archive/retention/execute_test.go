@@ -21,26 +21,26 @@ import (
 
 var hour = Policy{Points: time.Hour}
 
-// aged returns a cluster with a verified full snapshot for each hour. The `hour` policy keeps the last three.
-func aged(t *testing.T, hours int) *world {
-	w := newWorld(t)
+// aged simulates a cluster that stored a verified full snapshot every hour. The policy hour keeps the last three.
+func aged(t *testing.T, hours int) *simulation {
+	w := newSimulation(t)
 	for range hours {
-		w.pass(30 * time.Minute)
+		w.advance(30 * time.Minute)
 		w.write(2)
-		w.pass(30 * time.Minute)
-		w.judge(w.full(false), archive.Verified)
+		w.advance(30 * time.Minute)
+		w.putResult(w.full(false), archive.Verified)
 	}
 	return w
 }
 
-func (w *world) look(policy Policy) Plan {
-	plan := w.lookAny(policy)
+func (w *simulation) plan(policy Policy) Plan {
+	plan := w.planUnchecked(policy)
 	require.Empty(w.t, plan.Unsafe)
 	return plan
 }
 
-// lookAny returns a plan without requiring that the safety checks pass.
-func (w *world) lookAny(policy Policy) Plan {
+// planUnchecked returns a plan without requiring that the safety checks pass.
+func (w *simulation) planUnchecked(policy Policy) Plan {
 	history, err := w.archive.History(context.Background())
 	require.NoError(w.t, err)
 	plan, err := NewPlan(context.Background(), w.archive, history, policy, w.now(), w.head.Position.Revision-1)
@@ -49,7 +49,7 @@ func (w *world) lookAny(policy Policy) Plan {
 }
 
 // names returns the names of all objects with a prefix.
-func (w *world) names(prefix string) (names []string) {
+func (w *simulation) names(prefix string) (names []string) {
 	for object, err := range w.store.List(context.Background(), prefix, "") {
 		require.NoError(w.t, err)
 		names = append(names, object.Name)
@@ -62,24 +62,24 @@ func TestExecute_deletesResults(t *testing.T) {
 	require.NoError(t, w.archive.PutResult(t.Context(), archive.Result{
 		Cluster: "c1", Generation: 1, Segments: true, Revision: 1, Outcome: archive.Verified, At: w.now().Add(-100 * 24 * time.Hour),
 	}))
-	var told []Item
-	done, err := w.look(hour).Execute(t.Context(), w.archive, func(item Item) { told = append(told, item) })
+	var deleted []Item
+	done, err := w.plan(hour).Execute(t.Context(), w.archive, func(item Item) { deleted = append(deleted, item) })
 	require.NoError(t, err)
-	assert.Len(t, w.names("gen/000001/full/"), 6, "three fulls")
+	assert.Len(t, w.names("gen/000001/full/"), 6, "three full snapshots are left")
 	assert.Len(t, w.names("gen/000001/segment/"), 2)
 	assert.Len(t, w.names("gen/000001/verified/"), 3)
 	assert.Empty(t, w.names("gen/000001/tested/"))
 	assert.Empty(t, w.names("probe/"))
-	assert.Len(t, told, 4, "three fulls and the segments")
-	assert.Equal(t, 3*2+3+2+1, done.Objects, "the first full was never verified")
+	assert.Len(t, deleted, 4, "three full snapshots and the segments")
+	assert.Equal(t, 3*2+3+2+1, done.Objects, "full snapshots, segments, results of two of them, and a restore test")
 	assert.Positive(t, done.Bytes)
-	assert.Empty(t, w.look(hour).Deletes())
+	assert.Empty(t, w.plan(hour).Deletes())
 }
 
 func TestExecute_keepsResultsOfUnknownFulls(t *testing.T) {
 	w := aged(t, 5)
-	plan := w.look(hour)
-	w.judge(w.full(false), archive.Verified)
+	plan := w.plan(hour)
+	w.putResult(w.full(false), archive.Verified)
 	_, err := plan.Execute(t.Context(), w.archive, nil)
 	require.NoError(t, err)
 	assert.Len(t, w.names("gen/000001/verified/"), 4)
@@ -87,7 +87,7 @@ func TestExecute_keepsResultsOfUnknownFulls(t *testing.T) {
 
 func TestExecute_lockedObjects(t *testing.T) {
 	w := aged(t, 5)
-	plan := w.look(hour)
+	plan := w.plan(hour)
 	fulls := slices.DeleteFunc(plan.Deletes(), func(i Item) bool { return i.Kind != Full })
 	result, other := "gen/000001/verified/"+fulls[1].Name, "gen/000001/verified/"+fulls[2].Name
 	w.store.Inject(
@@ -96,48 +96,48 @@ func TestExecute_lockedObjects(t *testing.T) {
 	done, err := plan.Execute(t.Context(), w.archive, nil)
 	require.NoError(t, err)
 	assert.Equal(t, 1, done.Locked)
-	assert.Len(t, w.names("gen/000001/full/"), 8, "with its data")
-	assert.NotEmpty(t, w.names(result), "and with what is known of it")
+	assert.Len(t, w.names("gen/000001/full/"), 8, "the data of the locked full snapshot is kept")
+	assert.NotEmpty(t, w.names(result), "the result of the locked full snapshot is kept")
 	assert.NotEmpty(t, w.names(other))
 	w.store.ClearFaults()
-	_, err = w.look(hour).Execute(t.Context(), w.archive, nil)
+	_, err = w.plan(hour).Execute(t.Context(), w.archive, nil)
 	require.NoError(t, err)
 	assert.Len(t, w.names("gen/000001/full/"), 6)
 	assert.Empty(t, w.names(result))
-	assert.Empty(t, w.names(other), "its full had gone before")
+	assert.Empty(t, w.names(other), "the full snapshot was deleted earlier")
 }
 
 func TestExecute_denied(t *testing.T) {
 	w := aged(t, 5)
-	plan := w.look(hour)
+	plan := w.plan(hour)
 	before := w.names("")
 	w.store.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrDenied})
 	_, err := plan.Execute(t.Context(), w.archive, nil)
 	require.ErrorIs(t, err, store.ErrDenied)
 	assert.Equal(t, before, w.names(""))
-	plan = w.lookAny(hour)
+	plan = w.planUnchecked(hour)
 	require.Len(t, plan.Unsafe, 1)
 	assert.Contains(t, plan.Unsafe[0], "permission denied")
 }
 
 // Execute must read the full snapshots to keep before deleting others, because the listing may be wrong.
-func TestExecute_readsWhatStays(t *testing.T) {
-	for name, harm := range map[string]func(w *world, stays string){
-		"no manifest": func(w *world, stays string) {
-			require.NoError(t, w.store.Delete(context.Background(), archive.ManifestName(1, stays)))
+func TestExecute_readsRequiredFullsFirst(t *testing.T) {
+	for name, damage := range map[string]func(w *simulation, full string){
+		"missing manifest": func(w *simulation, full string) {
+			require.NoError(t, w.store.Delete(context.Background(), archive.ManifestName(1, full)))
 		},
-		"no data": func(w *world, stays string) {
-			require.NoError(t, w.store.Delete(context.Background(), archive.DataName(1, stays)))
+		"missing data": func(w *simulation, full string) {
+			require.NoError(t, w.store.Delete(context.Background(), archive.DataName(1, full)))
 		},
-		"data that is cut off": func(w *world, stays string) {
-			content, _ := w.store.Content(archive.DataName(1, stays))
-			w.store.SetContent(archive.DataName(1, stays), content[:len(content)-1])
+		"truncated data": func(w *simulation, full string) {
+			content, _ := w.store.Content(archive.DataName(1, full))
+			w.store.SetContent(archive.DataName(1, full), content[:len(content)-1])
 		},
 	} {
 		w := aged(t, 5)
-		plan := w.look(hour)
+		plan := w.plan(hour)
 		i := slices.IndexFunc(plan.Items, func(item Item) bool { return item.Kind == Full && !item.Goes })
-		harm(w, plan.Items[i].Name)
+		damage(w, plan.Items[i].Name)
 		before := w.names("")
 		_, err := plan.Execute(t.Context(), w.archive, nil)
 		require.ErrorContains(t, err, "nothing was deleted: cannot read required full snapshot "+plan.Items[i].Name, name)
@@ -148,32 +148,32 @@ func TestExecute_readsWhatStays(t *testing.T) {
 func TestExecute_oldGeneration(t *testing.T) {
 	w := aged(t, 3)
 	w.restore()
-	w.judge(w.fulls[0], archive.Verified)
+	w.putResult(w.fulls[0], archive.Verified)
 	for range 5 {
-		w.pass(time.Hour)
+		w.advance(time.Hour)
 		w.write(1)
-		w.judge(w.full(false), archive.Verified)
+		w.putResult(w.full(false), archive.Verified)
 	}
-	plan := w.look(hour)
+	plan := w.plan(hour)
 	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: "gen/000001/segment/", Err: memory.ErrLocked, Times: 1})
 	done, err := plan.Execute(t.Context(), w.archive, nil)
 	require.NoError(t, err)
 	assert.Equal(t, 1, done.Locked)
 	assert.Contains(t, w.names("gen/000001/"), "gen/000001/generation.json")
 	for _, name := range w.names("gen/000001/full/") {
-		assert.NotContains(t, name, "manifest", "nothing can be begun with it")
+		assert.NotContains(t, name, "manifest", "manifests are deleted first, so the full snapshot is ignored")
 	}
-	_, err = w.look(hour).Execute(t.Context(), w.archive, nil)
+	_, err = w.plan(hour).Execute(t.Context(), w.archive, nil)
 	require.NoError(t, err)
 	assert.Empty(t, w.names("gen/000001/"))
 }
 
 // A full snapshot after a gap must not cause the deletion of the backups before the gap.
 func TestPlan_fullAfterAHole(t *testing.T) {
-	w := newWorld(t)
-	w.judge(w.fulls[0], archive.Verified)
+	w := newSimulation(t)
+	w.putResult(w.fulls[0], archive.Verified)
 	for range 4 {
-		w.pass(30 * time.Minute)
+		w.advance(30 * time.Minute)
 		w.write(2)
 		if len(w.unmerged) == 2 {
 			w.merge()
@@ -182,18 +182,18 @@ func TestPlan_fullAfterAHole(t *testing.T) {
 	for _, name := range w.names("gen/000001/minute/") {
 		require.NoError(t, w.store.Delete(t.Context(), name))
 	}
-	w.judge(w.full(false), archive.Verified)
-	w.pass(30 * time.Minute)
+	w.putResult(w.full(false), archive.Verified)
+	w.advance(30 * time.Minute)
 	w.write(2)
-	plan := w.look(Policy{Points: time.Hour})
+	plan := w.plan(Policy{Points: time.Hour})
 	history, err := w.archive.History(t.Context())
 	require.NoError(t, err)
 	require.ErrorIs(t, history.Newest().Chains[0].PastEnd, archive.ErrHole)
-	assert.Empty(t, plan.Deletes(), "what is before it is all that there is of the window's beginning")
+	assert.Empty(t, plan.Deletes(), "the older backups are required for the window")
 }
 
 // An object name with a revision that was never stored must not prevent deletions.
-func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
+func TestPlan_forgedNamesDoNotPreventDeletions(t *testing.T) {
 	w := aged(t, 5)
 	for _, name := range []string{
 		"segment/0000009000000000000.000000000", "minute/0000008000000000000.000000000_0000009000000000000.000000000",
@@ -216,20 +216,20 @@ func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
 func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	w := aged(t, 5)
 	for range 3 {
-		w.pass(time.Second)
+		w.advance(time.Second)
 		w.write(1)
 	}
-	require.NotEmpty(t, w.look(hour).Deletes())
+	require.NotEmpty(t, w.plan(hour).Deletes())
 	lost := w.unmerged[len(w.unmerged)-2]
 	require.NoError(t, w.store.Delete(t.Context(), lost.Name()))
-	plan := w.lookAny(hour)
+	plan := w.planUnchecked(hour)
 	require.Len(t, plan.Unsafe, 1)
 	assert.Contains(t, plan.Unsafe[0], "segment "+lost.Start.String()+" is missing")
 	assert.Empty(t, plan.Deletes())
 
-	w.pass(time.Second)
-	w.judge(w.full(true), archive.Verified)
-	assert.NotEmpty(t, w.look(hour).Deletes(), "another chain was begun")
+	w.advance(time.Second)
+	w.putResult(w.full(true), archive.Verified)
+	assert.NotEmpty(t, w.plan(hour).Deletes(), "a gap before a later chain does not prevent deletions")
 }
 
 // A full snapshot within a merged object must not be the base, because later revisions can only be restored from an
@@ -238,7 +238,7 @@ func TestPlan_crossedFullWithinAMergedObjectIsNoBase(t *testing.T) {
 	for name, otherRows := range map[string]bool{"within a segment": false, "with other rows": true} {
 		t.Run(name, func(t *testing.T) {
 			w := aged(t, 2)
-			w.pass(30 * time.Minute)
+			w.advance(30 * time.Minute)
 			end := formattest.Build(t, &format.Keys{}, w.head, formattest.Rows(w.clock-9, w.clock-5)).Start()
 			w.write(10)
 			if otherRows {
@@ -248,12 +248,12 @@ func TestPlan_crossedFullWithinAMergedObjectIsNoBase(t *testing.T) {
 				Cluster: "c1", Generation: 1, Revision: end.Position.Revision - 1, Next: end.Position, Time: w.now(), Chain: end.Before, Last: end.Last,
 			}, strings.NewReader("database"))
 			require.NoError(t, err)
-			w.judge(crossed, archive.Verified)
-			w.pass(70 * time.Minute)
+			w.putResult(crossed, archive.Verified)
+			w.advance(70 * time.Minute)
 			w.write(1)
 			w.merge()
 
-			plan := w.look(hour)
+			plan := w.plan(hour)
 			require.NotEmpty(t, plan.Deletes())
 			_, err = plan.Execute(t.Context(), w.archive, nil)
 			require.NoError(t, err)
@@ -270,8 +270,8 @@ func TestPlan_crossedFullWithinAMergedObjectIsNoBase(t *testing.T) {
 
 func TestPlan_failedChecks(t *testing.T) {
 	for _, failing := range []struct {
-		sentence string
-		change   func(f *Facts, g *archive.GenerationContents)
+		message string // part of the failed check
+		change  func(f *Facts, g *archive.GenerationContents)
 	}{
 		{"no backups found", func(f *Facts, _ *archive.GenerationContents) { f.History = &archive.History{} }},
 		{"no backup of generation 1 has been verified yet", func(_ *Facts, g *archive.GenerationContents) {
@@ -279,10 +279,10 @@ func TestPlan_failedChecks(t *testing.T) {
 				g.Fulls[i].Result = nil
 			}
 		}},
-		{"the last restore test (revision 7) failed: its hash differs", func(_ *Facts, g *archive.GenerationContents) {
+		{"the last restore test (revision 7) failed: bad hash", func(_ *Facts, g *archive.GenerationContents) {
 			g.Fulls[len(g.Fulls)-1].Result = result(archive.Failed, 7, now)
 		}},
-		{"the last restore test (revision 9) failed: its hash differs", func(f *Facts, _ *archive.GenerationContents) {
+		{"the last restore test (revision 9) failed: bad hash", func(f *Facts, _ *archive.GenerationContents) {
 			f.RestoreTests = []archive.Result{*result(archive.Failed, 9, now.Add(time.Minute))}
 		}},
 		{"the store's time is unknown", func(f *Facts, _ *archive.GenerationContents) { f.Store = time.Time{} }},
@@ -300,16 +300,16 @@ func TestPlan_failedChecks(t *testing.T) {
 		{"no new backups for 48h0m0s", func(f *Facts, _ *archive.GenerationContents) {
 			f.Now, f.Store = now.Add(2*day+10*time.Minute), now.Add(2*day+10*time.Minute)
 		}},
-		{"cannot read revisions after 131000: there is a hole", func(_ *Facts, g *archive.GenerationContents) { g.Chains[0].PastEnd = errors.New("there is a hole") }},
+		{"cannot read revisions after 131000: gap", func(_ *Facts, g *archive.GenerationContents) { g.Chains[0].PastEnd = errors.New("gap") }},
 		{"but revision 99999999 was uploaded", func(f *Facts, _ *archive.GenerationContents) { f.Known = 99999999 }},
 	} {
 		h := history(chain(hourly(5*day, 0)...))
 		facts := Facts{History: h, Now: now, Store: now, Known: h.Generations[0].Chains[0].To}
-		require.NotEmpty(t, Make(policy, facts).Deletes(), "as long as every check passes")
+		require.NotEmpty(t, Make(policy, facts).Deletes(), "all checks pass before the change")
 		failing.change(&facts, &h.Generations[0])
 		p := Make(policy, facts)
-		require.Len(t, p.Unsafe, 1, failing.sentence)
-		assert.Contains(t, p.Unsafe[0], failing.sentence)
+		require.Len(t, p.Unsafe, 1, failing.message)
+		assert.Contains(t, p.Unsafe[0], failing.message)
 		assert.Empty(t, p.Deletes())
 	}
 }
@@ -320,9 +320,9 @@ func TestPlan_clockWasBehind(t *testing.T) {
 	window := len(fulls) - 25 // oldest full snapshot in the point-in-time window
 	fulls[window].Time = time.Unix(0, 0)
 	p := plan(history(chain(fulls...)))
-	require.Empty(t, p.Unsafe, "the one before it is older than points")
+	require.Empty(t, p.Unsafe, "the order before the window is not checked")
 	require.NotEmpty(t, p.Deletes())
-	assert.Contains(t, stay(p), 25, "the window begins with it")
+	assert.Contains(t, keptAges(p), 25, "the base of the window is kept")
 	fulls[window+2].Time = time.Unix(0, 0)
 	assert.Contains(t, plan(history(chain(fulls...))).Unsafe[0], "a clock was wrong")
 }
@@ -341,7 +341,7 @@ func TestPlan_clockJumpedAhead(t *testing.T) {
 	then = then.Add(day)
 	h = history(chain(append(fulls, shifted(hourly(day+2*time.Hour, 0), then)...)...))
 	p = Make(policy, Facts{History: h, Now: then, Store: then})
-	assert.Empty(t, p.Unsafe, "the machine was off for a year: that is over after a day")
+	assert.Empty(t, p.Unsafe, "a day after the pause, deletions are allowed again")
 	assert.NotEmpty(t, p.Deletes())
 }
 

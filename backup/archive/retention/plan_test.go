@@ -20,7 +20,7 @@ func TestPlan_keepsTheWindowAndSlots(t *testing.T) {
 		37,     // Friday, 23:30: last full snapshot of the day before the window starts
 		26, 25, // 10:30 and 11:30; the window starts at 12:30
 	}
-	assert.Equal(t, append(older, countdown(24)...), stay(p))
+	assert.Equal(t, append(older, countdown(24)...), keptAges(p))
 	reasons := why(p)
 	assert.Equal(t, "last verified full snapshot of the week starting 2026-11-09 00:00", reasons[157])
 	assert.Equal(t, "last verified full snapshot of the day starting 2026-11-20 00:00", reasons[37])
@@ -41,7 +41,7 @@ func TestPlan_crossedFullIsNoBase(t *testing.T) {
 
 // Segments whose manifests were not read, and merged objects that extend past the base, must be kept.
 func TestPlan_objectsWithUnknownEnds(t *testing.T) {
-	base := fullAt(past(25 * time.Hour))
+	base := fullAt(ago(25 * time.Hour))
 	behind := func(revisions int64) format.Position { return format.After(base.Revision + revisions) }
 	// In each list, the first object is deleted.
 	for name, objects := range map[string][]archive.Object{
@@ -59,7 +59,7 @@ func TestPlan_objectsWithUnknownEnds(t *testing.T) {
 	} {
 		h := history(chain(hourly(2*day, 0)...))
 		h.Generations[0].Objects = objects
-		assert.Equal(t, []string{objects[0].Name()}, goes(plan(h), Segments), name)
+		assert.Equal(t, []string{objects[0].Name()}, deletedNames(plan(h), Segments), name)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestPlan_idleCluster(t *testing.T) {
 	fulls[len(fulls)-4].Result = nil // in the point-in-time window
 	h := history(chain(fulls...))
 	h.Generations[0].Objects = nil
-	assert.Equal(t, 25+1+1+1, len(stay(plan(h))), "the window, its base, an hour and a day")
+	assert.Equal(t, 25+1+1+1, len(keptAges(plan(h))), "the window, its base, the last of an hour and the last of a day")
 }
 
 func TestPlan_countsVerifiedFulls(t *testing.T) {
@@ -88,9 +88,9 @@ func TestPlan_countsVerifiedFulls(t *testing.T) {
 			fulls[i].Err = format.ErrDamaged
 		}
 	}
-	ages := stay(plan(history(chain(fulls...))))
+	ages := keptAges(plan(history(chain(fulls...))))
 	assert.Equal(t, []int{38, 37, 27, 26, 25, 24}, ages[:6],
-		"the window begins with a verified one, what cannot be read stays for now, and another one is the last of its day")
+		"27 is the base, 37 is kept although it is damaged, and 38 is the last verified one of its day")
 }
 
 // A full snapshot after a gap must not replace the base before the gap unless the snapshot is verified.
@@ -99,8 +99,8 @@ func TestPlan_unverifiedChainIntoTheWindow(t *testing.T) {
 	for i := range 10 {
 		second[i].Result = nil
 	}
-	ages := stay(plan(history(chain(first...), chain(second...))))
-	assert.Equal(t, append([]int{40}, countdown(30)...), ages, "all of the second chain, and the newest verified one before it")
+	ages := keptAges(plan(history(chain(first...), chain(second...))))
+	assert.Equal(t, append([]int{40}, countdown(30)...), ages, "the second chain and the newest verified full snapshot before it")
 }
 
 func TestPlan_windowIsNotCovered(t *testing.T) {
@@ -115,25 +115,25 @@ func TestPlan_withoutPoints(t *testing.T) {
 	fulls[len(fulls)-1].Result = nil
 	p := Make(Policy{Daily: 1}, Facts{History: history(chain(fulls...)), Now: now, Store: now})
 	require.Empty(t, p.Unsafe)
-	assert.Equal(t, []int{1, 0}, stay(p))
+	assert.Equal(t, []int{1, 0}, keptAges(p))
 }
 
 func TestPlan_oldGeneration(t *testing.T) {
 	for _, example := range []struct {
-		end, next time.Duration // ago
-		goes      bool
+		end, next time.Duration // age of the last backup, and of the next generation
+		goes      bool          // whether the generation is deleted
 	}{
 		{time.Hour, time.Hour, false},
 		{3 * day, 3 * day, false},
 		{14 * day, 14 * day, true},
 		{300 * day, 299 * day, true},
-		{14 * day, 23 * time.Hour, false}, // the last revision was current until then
+		{14 * day, 23 * time.Hour, false}, // the last revision was current until the next generation started
 	} {
 		end := example.end
 		h := history(chain(hourly(end+day, end)...))
-		h.Generations[0].Created = past(end + day)
+		h.Generations[0].Created = ago(end + day)
 		newest := history(chain(hourly(2*day, 0)...)).Generations[0]
-		newest.Number, newest.Created = 2, past(example.next)
+		newest.Number, newest.Created = 2, ago(example.next)
 		for i := range newest.Fulls {
 			newest.Fulls[i].Result.Generation = 2
 		}
@@ -141,21 +141,21 @@ func TestPlan_oldGeneration(t *testing.T) {
 		p := plan(h)
 		require.Empty(t, p.Unsafe)
 		require.Equal(t, Generation, p.Items[0].Kind)
-		assert.Equal(t, example.goes, p.Items[0].Goes, "it ended %v ago: %s", end, p.Items[0].Why)
+		assert.Equal(t, example.goes, p.Items[0].Goes, "the last backup is %v old: %s", end, p.Items[0].Why)
 	}
 }
 
 func TestPlan_unfinishedFulls(t *testing.T) {
 	h := history(chain(hourly(5*day, 0)...))
-	old, young := fullAt(past(3*day-time.Minute)), fullAt(past(26*time.Hour-time.Minute))
-	late := fullAt(past(3*day - 2*time.Minute))
+	old, young := fullAt(ago(3*day-time.Minute)), fullAt(ago(26*time.Hour-time.Minute))
+	late := fullAt(ago(3*day - 2*time.Minute))
 	h.Generations[0].Orphans = []store.Object{
 		{Name: archive.DataName(1, old.Name()), Modified: old.Time},
 		{Name: archive.DataName(1, young.Name()), Modified: young.Time},
 		{Name: archive.DataName(1, late.Name()), Modified: now},
 		{Name: archive.GenerationPrefix(1) + "full/notes.txt"},
 	}
-	assert.Equal(t, []string{archive.DataName(1, old.Name())}, goes(plan(h), Remains))
+	assert.Equal(t, []string{archive.DataName(1, old.Name())}, deletedNames(plan(h), Remains))
 }
 
 var (
@@ -163,12 +163,12 @@ var (
 	policy = Policy{Points: 24 * time.Hour, Hourly: 3, Daily: 2, Weekly: 2}
 )
 
-// past returns the time d before now.
-func past(d time.Duration) time.Time { return now.Add(-d) }
+// ago returns the time d before now.
+func ago(d time.Duration) time.Time { return now.Add(-d) }
 
 // result returns the result of a restore test at the given time.
 func result(outcome archive.Outcome, revision int64, at time.Time) *archive.Result {
-	return &archive.Result{Generation: 1, Revision: revision, Outcome: outcome, Why: "its hash differs", At: at.Add(time.Minute)}
+	return &archive.Result{Generation: 1, Revision: revision, Outcome: outcome, Why: "bad hash", At: at.Add(time.Minute)}
 }
 
 // fullAt returns a verified full snapshot whose revision is 100,000 plus the minutes since 1 November.
@@ -197,7 +197,7 @@ func chain(fulls ...archive.StoredFull) archive.Chain {
 
 // history returns the history of a generation with the given chains.
 func history(chains ...archive.Chain) *archive.History {
-	g := archive.GenerationContents{Generation: archive.Generation{Number: 1, Created: past(1000 * day)}, Chains: chains}
+	g := archive.GenerationContents{Generation: archive.Generation{Number: 1, Created: ago(1000 * day)}, Chains: chains}
 	for _, c := range chains {
 		g.Fulls = append(g.Fulls, c.Fulls...)
 		g.Objects = append(g.Objects, c.Objects...)
@@ -207,7 +207,7 @@ func history(chains ...archive.Chain) *archive.History {
 
 func hourly(from, to time.Duration) (fulls []archive.StoredFull) {
 	for age := from; age >= to; age -= time.Hour {
-		fulls = append(fulls, fullAt(past(age)))
+		fulls = append(fulls, fullAt(ago(age)))
 	}
 	return fulls
 }
@@ -225,8 +225,8 @@ func why(p Plan) map[int]string {
 	return reasons
 }
 
-// goes returns the object names of all items of the given kind that the plan deletes.
-func goes(p Plan, kind Kind) (names []string) {
+// deletedNames returns the object names of all items of the given kind that the plan deletes.
+func deletedNames(p Plan, kind Kind) (names []string) {
 	for _, item := range p.Deletes() {
 		if item.Kind == kind {
 			names = append(names, item.names...)
@@ -235,8 +235,8 @@ func goes(p Plan, kind Kind) (names []string) {
 	return names
 }
 
-// stay returns the ages in hours of the full snapshots that the plan keeps.
-func stay(p Plan) (ages []int) {
+// keptAges returns the ages in hours of the full snapshots that the plan keeps.
+func keptAges(p Plan) (ages []int) {
 	for _, item := range p.Items {
 		if item.Kind == Full && (!item.Goes || len(p.Unsafe) > 0) {
 			ages = append(ages, int(now.Sub(item.Time)/time.Hour))

@@ -22,10 +22,10 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// live simulates a cluster with backups over a few days.
-func (w *world) live(t *rapid.T) {
+// simulate simulates a few days in which the cluster writes, is backed up and is restored.
+func (w *simulation) simulate(t *rapid.T) {
 	for range rapid.IntRange(10, 40).Draw(t, "steps") {
-		w.pass(time.Duration(rapid.IntRange(1, 4*60).Draw(t, "minutes")) * time.Minute)
+		w.advance(time.Duration(rapid.IntRange(1, 4*60).Draw(t, "minutes")) * time.Minute)
 		if made := w.fulls[len(w.fulls)-1].Time; w.now().Sub(made) > 12*time.Hour {
 			// Take a full snapshot, because a longer pause would cause a safety check to fail.
 			w.full(false)
@@ -34,7 +34,7 @@ func (w *world) live(t *rapid.T) {
 		case step < 8:
 			w.write(rapid.Int64Range(1, 3).Draw(t, "rows"))
 		case step < 9:
-			w.grant()
+			w.writeBucket()
 		case step < 11:
 			w.merge()
 		case step < 12:
@@ -42,22 +42,22 @@ func (w *world) live(t *rapid.T) {
 		case step < 18:
 			w.full(false)
 		case step < 20 && len(w.fulls) > 0:
-			w.judge(rapid.SampledFrom(w.fulls).Draw(t, "full"), archive.Verified)
+			w.putResult(rapid.SampledFrom(w.fulls).Draw(t, "full"), archive.Verified)
 		case step == 20 && w.generation.Number < 3:
 			w.restore()
 		}
 		if last := w.fulls[len(w.fulls)-1]; rapid.IntRange(0, 2).Draw(t, "judged") > 0 {
-			w.judge(last, rapid.SampledFrom([]archive.Outcome{archive.Verified, archive.Verified, archive.Verified, archive.Failed}).Draw(t, "outcome"))
+			w.putResult(last, rapid.SampledFrom([]archive.Outcome{archive.Verified, archive.Verified, archive.Verified, archive.Failed}).Draw(t, "outcome"))
 		}
 	}
-	w.pass(time.Minute)
-	w.judge(w.full(false), archive.Verified)
-	w.pass(time.Hour) // a safety check fails right after a pause
+	w.advance(time.Minute)
+	w.putResult(w.full(false), archive.Verified)
+	w.advance(time.Hour) // after a pause, a safety check fails for an hour
 	w.write(1)
 }
 
-// found reports whether a point can be restored and has the rows that were written.
-func (w *world) found(p point) bool {
+// isRestorable reports whether a point can be restored.
+func (w *simulation) isRestorable(p point) bool {
 	_, reading, err := w.read(archive.Target{Generation: p.generation, Revision: p.revision})
 	if errors.Is(err, archive.ErrNotKept) {
 		return false
@@ -67,12 +67,12 @@ func (w *world) found(p point) bool {
 	return true
 }
 
-// within returns some restorable points after the given time, including the point that was current then.
-func (w *world) within(t *rapid.T, since time.Time) (points []point) {
+// restorablePoints returns some restorable points after the given time, including the point that was current then.
+func (w *simulation) restorablePoints(t *rapid.T, since time.Time) (points []point) {
 	first, _ := slices.BinarySearchFunc(w.rows, since, func(p point, since time.Time) int { return formattest.TimeAt(p.revision).Compare(since) })
 	first = max(first-1, 0)
 	for _, i := range append(rapid.SliceOfN(rapid.IntRange(first, len(w.rows)-1), 0, 2).Draw(t, "points"), first) {
-		if w.found(w.rows[i]) {
+		if w.isRestorable(w.rows[i]) {
 			points = append(points, w.rows[i])
 		}
 	}
@@ -80,7 +80,7 @@ func (w *world) within(t *rapid.T, since time.Time) (points []point) {
 }
 
 // slots returns the hours, days and weeks before a time for which a verified full snapshot must be kept.
-func (w *world) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool {
+func (w *simulation) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool {
 	history, err := w.archive.History(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -102,39 +102,39 @@ func (w *world) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool
 
 // Execute must keep all restore points that the policy requires, even if the plan is executed only partially.
 func TestExecute_keepsWhatIsPromised(t *testing.T) {
-	went := 0
+	deleted := 0
 	rapid.Check(t, func(r *rapid.T) {
-		w := newWorld(r)
-		w.live(r)
+		w := newSimulation(r)
+		w.simulate(r)
 		policy := Policy{
 			Points: time.Duration(rapid.IntRange(0, 40).Draw(r, "points")) * time.Hour, Hourly: rapid.IntRange(0, 30).Draw(r, "hourly"),
 			Daily: rapid.IntRange(0, 3).Draw(r, "daily"), Weekly: rapid.IntRange(0, 2).Draw(r, "weekly"),
 		}
 		from := w.now().Add(-policy.Points)
-		points, slots := w.within(r, from), w.slots(r, policy, from)
-		plan := w.look(policy)
-		went += len(plan.Deletes())
-		w.breakDown(r, plan)
+		points, slots := w.restorablePoints(r, from), w.slots(r, policy, from)
+		plan := w.plan(policy)
+		deleted += len(plan.Deletes())
+		w.failDeletion(r, plan)
 		_, err := plan.Execute(context.Background(), w.archive, nil)
 		if err != nil && !errors.Is(err, store.ErrUnavailable) {
 			r.Fatal(err)
 		}
-		w.keeps(r, points, slots, policy, from)
+		w.requireKept(r, points, slots, policy, from)
 		w.store.ClearFaults()
-		w.again(r, policy)
-		w.keeps(r, points, slots, policy, from)
+		w.executeAll(r, policy)
+		w.requireKept(r, points, slots, policy, from)
 	})
-	require.NotZero(t, went, "nothing ever went")
+	require.NotZero(t, deleted, "no plan has deleted anything")
 }
 
-// breakDown makes one deletion fail. If the deletion of a full snapshot fails, its manifest has been deleted but its
-// data has not.
-func (w *world) breakDown(t *rapid.T, plan Plan) {
-	goes := plan.Deletes()
-	if len(goes) == 0 || rapid.Bool().Draw(t, "all goes well") {
+// failDeletion makes the deletion of a random item fail, or none. For a full snapshot, the manifest is deleted before
+// the deletion of the data fails.
+func (w *simulation) failDeletion(t *rapid.T, plan Plan) {
+	items := plan.Deletes()
+	if len(items) == 0 || rapid.Bool().Draw(t, "no failure") {
 		return
 	}
-	item := rapid.SampledFrom(goes).Draw(t, "fails")
+	item := rapid.SampledFrom(items).Draw(t, "failed item")
 	name := item.Name
 	if item.Kind == Full {
 		name = archive.DataName(item.Generation, item.Name)
@@ -142,11 +142,11 @@ func (w *world) breakDown(t *rapid.T, plan Plan) {
 	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: name, Err: memory.ErrServerError})
 }
 
-// again creates and executes plans until there is nothing left to delete. Deleting a merged object can reveal
-// objects that it covered.
-func (w *world) again(t *rapid.T, policy Policy) {
+// executeAll creates and executes plans until there is nothing left to delete. Several plans may be required, because
+// deleting a merged object can reveal objects that it covered.
+func (w *simulation) executeAll(t *rapid.T, policy Policy) {
 	for range 4 {
-		plan := w.look(policy)
+		plan := w.plan(policy)
 		if len(plan.Deletes()) == 0 {
 			return
 		}
@@ -154,46 +154,48 @@ func (w *world) again(t *rapid.T, policy Policy) {
 			t.Fatal(err)
 		}
 	}
-	t.Fatal("there is always more to do")
+	t.Fatal("every plan deletes something")
 }
 
-func (w *world) keeps(t *rapid.T, points []point, slots map[string]bool, policy Policy, from time.Time) {
+func (w *simulation) requireKept(t *rapid.T, points []point, slots map[string]bool, policy Policy, from time.Time) {
 	for _, p := range points {
-		if !w.found(p) {
-			t.Fatalf("revision %d of generation %d, from %v, is lost; points begin %v", p.revision, p.generation, formattest.TimeAt(p.revision), from)
+		if !w.isRestorable(p) {
+			t.Fatalf("revision %d of generation %d (%v) is lost; window starts at %v", p.revision, p.generation, formattest.TimeAt(p.revision), from)
 		}
 	}
 	after := w.slots(t, policy, from)
 	for slot := range slots {
 		if !after[slot] {
-			t.Fatalf("the verified full of %s is lost", slot)
+			t.Fatalf("no verified full snapshot is left for slot %s", slot)
 		}
 	}
 }
 
-// quick is the default number of histories. For a longer run, use go test ./backup/archive/retention -run Promised
-// -rapid.checks 1500.
-const quick = "30"
+// defaultChecks is the default number of histories. For a longer run, use:
+//
+//	go test ./backup/archive/retention -run Promised -rapid.checks 1500
+const defaultChecks = "30"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
-		_ = checks.Value.Set(quick) // the value is a valid number
+		_ = checks.Value.Set(defaultChecks) // the value is a valid number
 	}
 	os.Exit(m.Run())
 }
 
-// world is a store with the backups of a cluster. Each revision equals the cluster's time in seconds.
-type world struct {
+// A simulation is a store with the backups of a simulated cluster. The current revision equals the cluster's time in
+// seconds.
+type simulation struct {
 	t          formattest.T
 	store      *memory.Store
 	archive    *archive.Archive
 	generation archive.Generation
 	clock      int64 // current time in seconds since the epoch, and the highest revision
 	head       format.Start
-	unmerged   []archive.Object
-	fulls      []archive.Full // full snapshots of the newest generation
-	rows       []point        // written rows in all generations
+	unmerged   []archive.Object // segments since the last merge or gap
+	fulls      []archive.Full   // full snapshots of the newest generation
+	rows       []point          // written rows in all generations
 }
 
 // point is a revision with rows.
@@ -202,8 +204,8 @@ type point struct {
 	revision   int64
 }
 
-func newWorld(t formattest.T) *world {
-	w := &world{t: t, store: memory.New(), clock: 1}
+func newSimulation(t formattest.T) *simulation {
+	w := &simulation{t: t, store: memory.New(), clock: 1}
 	w.store.Now = func() time.Time { return formattest.TimeAt(w.clock) }
 	w.archive = archive.New(w.store, &format.Keys{})
 	var err error
@@ -213,12 +215,12 @@ func newWorld(t formattest.T) *world {
 	return w
 }
 
-func (w *world) now() time.Time { return formattest.TimeAt(w.clock) }
+func (w *simulation) now() time.Time { return formattest.TimeAt(w.clock) }
 
-func (w *world) pass(d time.Duration) { w.clock += max(int64(d/time.Second), 1) }
+func (w *simulation) advance(d time.Duration) { w.clock += max(int64(d/time.Second), 1) }
 
 // read finds the path to a target and reads its objects.
-func (w *world) read(target archive.Target) (path archive.Path, reading archive.Reading, err error) {
+func (w *simulation) read(target archive.Target) (path archive.Path, reading archive.Reading, err error) {
 	if path, err = w.archive.Find(context.Background(), target); err == nil {
 		reading, err = w.archive.Read(context.Background(), path, func(format.Row) error { return nil })
 	}
@@ -226,7 +228,7 @@ func (w *world) read(target archive.Target) (path archive.Path, reading archive.
 }
 
 // write stores a segment with rows. The last row has the current time.
-func (w *world) write(rows int64) {
+func (w *simulation) write(rows int64) {
 	first := max(w.head.Position.Revision, w.clock-rows+1)
 	w.put(formattest.Build(w.t, &format.Keys{}, w.head, formattest.Rows(first, w.clock)))
 	for revision := first; revision <= w.clock; revision++ {
@@ -234,12 +236,12 @@ func (w *world) write(rows int64) {
 	}
 }
 
-// grant stores a segment without rows that contains a changed bucket.
-func (w *world) grant() {
+// writeBucket stores a segment without rows that contains a changed bucket.
+func (w *simulation) writeBucket() {
 	w.put(formattest.Build(w.t, &format.Keys{}, w.head, nil, formattest.Bucket("lease", "id", w.now().String())))
 }
 
-func (w *world) put(object format.Object) {
+func (w *simulation) put(object format.Object) {
 	require.NoError(w.t, archivetest.PutSegment(context.Background(), w.archive, object))
 	w.unmerged = append(w.unmerged, archive.Object{
 		Level: archive.Segment, Generation: w.generation.Number, Start: object.Position, Size: object.Size(), Modified: w.now(),
@@ -248,7 +250,7 @@ func (w *world) put(object format.Object) {
 }
 
 // full stores a full snapshot at the head of the chain, or at the current revision if there is a gap.
-func (w *world) full(gap bool) archive.Full {
+func (w *simulation) full(gap bool) archive.Full {
 	made := archive.Full{
 		Cluster: w.generation.Cluster, Generation: w.generation.Number, Revision: w.head.Position.Revision - 1, Next: w.head.Position,
 		Time: w.now(), Chain: w.head.Before, Last: w.head.Last, Member: "m", Reason: "schedule",
@@ -268,16 +270,16 @@ func (w *world) full(gap bool) archive.Full {
 	return made
 }
 
-// judge stores a restore test result.
-func (w *world) judge(full archive.Full, outcome archive.Outcome) {
+// putResult stores the result of a restore test of a full snapshot.
+func (w *simulation) putResult(full archive.Full, outcome archive.Outcome) {
 	require.NoError(w.t, w.archive.PutResult(context.Background(), archive.Result{
-		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: outcome, Why: "it differs", At: w.now(),
+		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: outcome, Why: "bad hash", At: w.now(),
 	}))
-	w.pass(time.Second)
+	w.advance(time.Second)
 }
 
-// merge merges the remaining segments and deletes all of them except the newest.
-func (w *world) merge() {
+// merge merges the unmerged segments and deletes all of them except the newest.
+func (w *simulation) merge() {
 	if len(w.unmerged) < 2 {
 		return
 	}
@@ -290,7 +292,7 @@ func (w *world) merge() {
 }
 
 // restore simulates a restore that creates a new generation.
-func (w *world) restore() {
+func (w *simulation) restore() {
 	number := w.generation.Number + 1
 	w.generation = archive.Generation{
 		Number: number, Cluster: "c" + string(rune('0'+number)), Parent: w.generation.Number, ParentRevision: w.head.Position.Revision - 1, Created: w.now(),
