@@ -71,8 +71,9 @@ const (
 )
 
 // ModeAfter chooses the validation mode from the exit record. If the record has a note, the data files must still
-// match it, because another etcd may have opened them since. The changed function compares the files with the note.
-// A record without a note is accepted as is. ModeAfter also returns the reason for the choice.
+// match it, because another etcd process may have opened them since. changed compares the files with the note and
+// returns an error if they differ. A record without a note is accepted as is. ModeAfter also returns the reason for
+// the choice.
 func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode Mode, reason string) {
 	word, err := record.Read()
 	if err != nil {

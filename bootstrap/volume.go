@@ -107,7 +107,7 @@ func (v *Volume) Unlock() (err error) {
 }
 
 // ErrDataInUse means that another process has the data open for writing or has locked the data directory.
-var ErrDataInUse = errors.New("the data is in use by a running etcd")
+var ErrDataInUse = errors.New("the data is in use by a running etcd process")
 
 // Limits for the search for databases. On a real volume, the data directory is at the top level and has few
 // siblings.

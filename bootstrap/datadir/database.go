@@ -273,7 +273,7 @@ func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
 	if len(damaged) == 0 {
 		return checkPages(ctx, tx)
 	}
-	m.warn("database %s: meta page %d is damaged; etcd uses the other meta page and replays the log from there", m.database, damaged[0])
+	m.warn("database %s: meta page %d is damaged; etcd uses the other meta page and replays later entries from the log", m.database, damaged[0])
 	return tx.ForEach(func(name []byte, bucket *bolt.Bucket) error {
 		if err := readAll(ctx, bucket); err != nil {
 			return fmt.Errorf("bucket %q: %w", name, err)

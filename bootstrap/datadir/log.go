@@ -29,7 +29,7 @@ type history struct {
 	metadata  []byte           // IDs of the cluster and the member, as encoded in the log
 	cut       cut              // where the last segment becomes unreadable, and what follows
 	segment   int              // index of the segment being read, starting at 0
-	notes     []note           // the parts of entries that affect later decisions
+	notes     []note           // notes on the entries, sorted by index
 	lowest    uint64           // lowest index of an entry; 0 if there are no entries
 	unread    error            // error from reading a segment
 
@@ -151,7 +151,7 @@ func (h *history) addEntry(data []byte) error {
 	case index == 0:
 		return errors.New("cannot decode entry")
 	case index > h.last+1:
-		return fmt.Errorf("entry %d follows entry %d", index, h.last)
+		return fmt.Errorf("entries are missing: entry %d follows entry %d", index, h.last)
 	}
 	h.last = index
 	return nil
@@ -355,7 +355,8 @@ func (m *member) membersNamed() (named []uint64, unread error) {
 	return named, unread
 }
 
-// A note holds the parts of a log entry that affect later decisions. Most entries have no note.
+// A note holds the parts of a log entry that an Inspection uses: the cluster version, the membership change, or the
+// v2 API request. Most entries have no note.
 type note struct {
 	index   uint64
 	version string             // cluster version set by the entry, such as 3.6.0
@@ -363,8 +364,8 @@ type note struct {
 	method  string             // method of a v2 API request that etcd 3.6 cannot replay
 }
 
-// note adds the note on an entry. Notes on entries with the same or a higher index are discarded, because a new
-// leader may overwrite entries.
+// note adds the note on an entry if the entry has one. Notes on entries with the same or a higher index are
+// discarded, because a new leader may overwrite entries.
 func (h *history) note(entry []byte) {
 	index := entryIndex(entry)
 	if index == 0 {

@@ -45,7 +45,7 @@ func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func
 	}
 }
 
-// An Inspection is the result of Look.
+// An Inspection contains the metadata and log entries that Look has read from a data directory.
 type Inspection struct {
 	*member
 

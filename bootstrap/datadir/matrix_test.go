@@ -63,7 +63,7 @@ func (j checkResults) word() string {
 	}
 }
 
-// A trial is an altered data directory.
+// A trial is an altered data directory with the results of starting etcd and of the wrapper's checks.
 type trial struct {
 	alteration
 	base    string

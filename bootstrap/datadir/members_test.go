@@ -32,9 +32,9 @@ import (
 
 // oldData describes the members and versions in the data of etcd 3.5 or earlier.
 type oldData struct {
-	bucket  map[uint64]bool // members in the database; true for voters
+	bucket  map[uint64]bool // members in the database, and whether each one is a voter
 	applied uint64
-	start   []uint64 // voters in the v2 store of the snapshot at entry 3, if any
+	start   []uint64 // voters in the v2 store of a snapshot at entry 3; nil if there is no snapshot
 	log     []raftpb.Entry
 	since36 bool
 }

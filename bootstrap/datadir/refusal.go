@@ -23,7 +23,8 @@ const (
 	letRead = "grant read access to the user that etcd-wrapper runs as, or set a different data-dir"
 )
 
-// A reason for not opening the data consists of an error format and the way to recover.
+// A reason is a kind of error that keeps etcd from opening the data. It consists of the format of the message and the
+// way to recover.
 type reason struct{ format, wayOut string }
 
 // reasons lists all reasons for the test that checks docs/refusals.md.

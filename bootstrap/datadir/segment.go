@@ -107,7 +107,8 @@ func (s *segment) nextFrame() (f frame, whole bool) {
 }
 
 // records yields the remaining records of the segment and verifies their checksums. Iteration ends at the first
-// error, which is io.ErrUnexpectedEOF if a crash left the record incomplete. etcd repairs incomplete records.
+// error, which is io.ErrUnexpectedEOF if a crash left the record incomplete. etcd repairs a log that ends with an
+// incomplete record by truncating it.
 func (s *segment) records() iter.Seq2[record, error] {
 	return func(yield func(record, error) bool) {
 		sum := uint32(0) // the first record of a segment sets the running checksum
@@ -212,18 +213,18 @@ var zeros [64 << 10]byte
 // word is the frame alignment in bytes.
 const word = 8
 
-// A validRecord is an intact record after the position where a segment becomes unreadable.
+// A validRecord is a record that was found after the position where a segment becomes unreadable.
 type validRecord struct {
 	record
 
 	at      int64 // offset in bytes
-	checked bool  // whether the data is known to be intact
+	checked bool  // whether the checksum proves that the data is intact
 }
 
-// validRecords yields the intact records after the point at which the segment becomes unreadable. The positions of
-// records are unknown after the damage, so validRecords accepts any frame whose checksum the next frame continues.
-// A matching checksum proves that the data of the second frame is intact, but proves nothing about the first frame.
-// The search continues past any further damage.
+// validRecords searches for records after the position where the segment becomes unreadable. The positions of records
+// are unknown after the damage, so validRecords accepts any frame whose checksum the next frame continues. A matching
+// checksum proves that the data of the second frame is intact, but proves nothing about the first frame. The search
+// continues past any further damage.
 func (s *segment) validRecords() iter.Seq[validRecord] {
 	return func(yield func(validRecord) bool) {
 		if s.isSingleFrame() {

@@ -22,7 +22,8 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// A reading contains the records of a segment, the offset of their end, and the error that ended the reading.
+// A reading contains the records of a segment, the offset at which the last one ends, and whether an incomplete
+// record (torn) or any error (failed) ended the reading.
 type reading struct {
 	records []record
 	ends    int64
@@ -181,8 +182,8 @@ var writers = map[string]struct {
 	"follower":                       {func(random *rand.Rand, first, last uint64) uint64 { return first - 1 + random.Uint64N(last-first+2) }, false},
 }
 
-// writtenLog is a log with a single segment. flushed contains, for each batch, the offset up to which the segment
-// was synced.
+// writtenLog is a log with a single segment. flushed contains the offset at which each batch of entries starts,
+// followed by the offset at which the last batch ends.
 type writtenLog struct {
 	content []byte
 	flushed []int64

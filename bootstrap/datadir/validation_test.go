@@ -34,8 +34,8 @@ func TestValidator_logsTheStart(t *testing.T) {
 	assert.JSONEq(t, `{"level":"info","message":"starting validation"}`, log.String())
 }
 
-// repeated returns a real data directory, a validation with a constant result, and the number of times the directory
-// was read.
+// repeated returns a directory, a function that validates it with the given result, and the number of validations
+// that were not answered from the cache.
 func repeated(t *testing.T, result error) (dir string, validate func(bootstrap.Mode) error, reads *atomic.Int32) {
 	dir, reads = t.TempDir(), &atomic.Int32{}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "db"), []byte("x"), 0o600))

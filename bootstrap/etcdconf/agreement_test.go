@@ -195,7 +195,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A result is the result of parsing a configuration with etcd's code.
+// A result contains the error or the values from parsing a configuration with etcd's code.
 type result struct {
 	Error  string            // error from etcd, or "" if etcd accepts the configuration
 	Values map[string]string // effective values by field name

@@ -1,9 +1,9 @@
 // Package etcdconf turns etcd's YAML configuration into a validated configuration for the embedded etcd.
 //
-// Every error names the key. etcd's own parser exits the process for some invalid values, panics for others, and
-// reports some only while the server is starting. Unknown keys are dropped with a warning. The command calls Parse
-// after the lifecycle has fetched a configuration, and passes the result to the embedded etcd and to the readiness
-// server.
+// The package checks all values before it calls etcd's own parser, which exits the process for some invalid values,
+// panics for others, and does not reject some until the server is starting. Every error names the key. Unknown keys
+// are dropped with a warning. The command calls Parse after the lifecycle has fetched a configuration, and passes the
+// result to the embedded etcd and to the readiness server.
 package etcdconf
 
 import (
@@ -29,7 +29,7 @@ import (
 	goyaml "sigs.k8s.io/yaml/goyaml.v2"
 )
 
-// Checked is a configuration that etcd accepts, without the dropped keys.
+// Checked is a valid configuration, and describes the keys that were dropped.
 type Checked struct {
 	// Etcd has no logger and no ZapLoggerBuilder. The caller that starts etcd must set a logger.
 	Etcd *embed.Config

@@ -22,7 +22,8 @@ func maxWords(page string) int {
 	}
 }
 
-// generated matches a generated diagram. Its words do not count, because it grows with its transition table.
+// generated matches a generated diagram. Its words do not count, because its size depends on the transition table
+// that it shows.
 var generated = regexp.MustCompile("(?s)```mermaid\n.*?```\n")
 
 func TestPages_length(t *testing.T) {
