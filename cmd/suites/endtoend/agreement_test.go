@@ -19,7 +19,7 @@ func TestFailedInitialization_isRetried(t *testing.T) {
 	p.Sidecar.Takes = 20 * time.Millisecond
 	run := p.StartReady()
 	assert.Equal(t, []string{"full", "full", "full"}, p.Sidecar.Modes())
-	assert.Len(t, run.Log.Matching(harness.Line{"event": "config valid"}), 1, "etcd is opened once")
+	assert.Len(t, run.Log.Matching(harness.Line{"event": "config valid"}), 1, "the configuration is accepted, and etcd opened, only once")
 	assert.Len(t, p.Sidecar.Statuses("Failed"), 2)
 	run.Shutdown()
 }
@@ -48,7 +48,7 @@ func TestInitializationResult_inTwoPackets(t *testing.T) {
 	took := watch.Duration()
 	run.AwaitReady()
 	oneInitialization(p)
-	assert.Less(t, took, 500*time.Millisecond, "from the result to the start of etcd")
+	assert.Less(t, took, 500*time.Millisecond, "time from the validation result to the start of etcd")
 	run.Shutdown()
 }
 
@@ -79,26 +79,26 @@ func TestSlowConfiguration(t *testing.T) {
 	oneInitialization(p)
 	fetched := p.Sidecar.Requests(harness.ConfigPath)
 	assert.True(t, fetched[0].At.Before(p.Sidecar.Statuses("Successful")[0].At), "the configuration is requested before the validation ends")
-	assert.True(t, p.Sidecar.Statuses("Successful")[0].At.Before(openTime(run)), "etcd starts after the result")
+	assert.True(t, p.Sidecar.Statuses("Successful")[0].At.Before(openTime(run)), "etcd starts after the validation result")
 	require.Len(t, fetched, 2)
-	assert.Less(t, openTime(run).Sub(fetched[1].At), p.Sidecar.Slow, "the first request is the early one, and etcd does not wait for the one after the result")
+	assert.Less(t, openTime(run).Sub(fetched[1].At), p.Sidecar.Slow, "etcd starts with the prefetched configuration, without waiting for the second response")
 	run.Shutdown()
 }
 
 func TestEtcdOpens_onlyAfterTheResult(t *testing.T) {
 	t.Parallel()
 	for name, misleading := range map[string]harness.Fault{
-		"an empty body":             harness.Reply(http.StatusOK, ""),
-		"the word in lower case":    harness.Reply(http.StatusOK, "successful"),
-		"the word with a tail":      harness.Reply(http.StatusOK, "Successful!"),
-		"the word in a page":        harness.Reply(http.StatusOK, "<html>Successful</html>"),
-		"the word twice":            harness.Reply(http.StatusOK, "Successful Successful"),
-		"the word with another 2xx": harness.Reply(http.StatusAccepted, "Successful"),
-		"the word with 500":         harness.Reply(http.StatusInternalServerError, "Successful"),
-		"a redirect to the word":    redirect,
-		"a word that breaks off":    cutShort,
-		"no reply":                  cut,
-		"a body without end":        sendForever,
+		"an empty body":              harness.Reply(http.StatusOK, ""),
+		"the status in lower case":   harness.Reply(http.StatusOK, "successful"),
+		"the status with a suffix":   harness.Reply(http.StatusOK, "Successful!"),
+		"the status in an HTML page": harness.Reply(http.StatusOK, "<html>Successful</html>"),
+		"the status twice":           harness.Reply(http.StatusOK, "Successful Successful"),
+		"the status with code 202":   harness.Reply(http.StatusAccepted, "Successful"),
+		"the status with code 500":   harness.Reply(http.StatusInternalServerError, "Successful"),
+		"a redirect to the status":   redirect,
+		"a truncated status":         cutShort,
+		"no response":                cut,
+		"an endless body":            sendForever,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -108,8 +108,8 @@ func TestEtcdOpens_onlyAfterTheResult(t *testing.T) {
 			run := p.StartReady()
 			oneInitialization(p)
 			assert.Empty(t, p.Sidecar.Requests(trapPath), "redirects are not followed")
-			assert.True(t, p.Sidecar.Statuses("Successful")[0].At.Before(openTime(run)), "etcd starts after the result")
-			assert.GreaterOrEqual(t, len(p.Sidecar.Requests(harness.StatusPath)), 4, "the wrapper retried after each misleading reply")
+			assert.True(t, p.Sidecar.Statuses("Successful")[0].At.Before(openTime(run)), "etcd starts after the validation result")
+			assert.GreaterOrEqual(t, len(p.Sidecar.Requests(harness.StatusPath)), 4, "the wrapper retried after each misleading response")
 			run.Shutdown()
 		})
 	}
@@ -144,11 +144,11 @@ func openTime(run *harness.Run) time.Time {
 	return at
 }
 
-// oneInitialization requires that exactly one initialization was requested and that its result was reported once.
+// oneInitialization requires that the wrapper requested exactly one initialization and received exactly one result.
 func oneInitialization(p *harness.Pod) {
 	p.T.Helper()
-	require.Len(p.T, p.Sidecar.Requests(harness.StartPath), 1, "one initialization")
-	require.Len(p.T, p.Sidecar.Statuses("Successful"), 1, "one result")
+	require.Len(p.T, p.Sidecar.Requests(harness.StartPath), 1, "initialization requests")
+	require.Len(p.T, p.Sidecar.Statuses("Successful"), 1, "results")
 	for _, r := range p.Sidecar.Filter(func(r harness.Request) bool { return r.Method != "" }) {
 		require.Equal(p.T, http.MethodGet, r.Method, r.Path)
 	}

@@ -16,11 +16,11 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// Even before etcd's certificate is known, the wrapper must respond to the status command in the pod, and to the
-// kubelet, which does not verify certificates.
+// Before the wrapper has etcd's certificate, it must already respond to the kubelet, which does not verify
+// certificates, and to the status command in the same pod.
 func TestTLS_answersInEveryPhase(t *testing.T) {
 	t.Parallel()
-	for state, hinder := range map[string]func(*harness.Sidecar){
+	for state, holdIn := range map[string]func(*harness.Sidecar){
 		"Query":       func(s *harness.Sidecar) { s.Broken[harness.StatusPath] = harness.Block },
 		"Wait":        func(s *harness.Sidecar) { s.Takes = harness.Forever },
 		"FetchConfig": func(s *harness.Sidecar) { s.Broken[harness.ConfigPath] = harness.Block },
@@ -30,22 +30,23 @@ func TestTLS_answersInEveryPhase(t *testing.T) {
 			p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
 			p.EnableSidecarTLS(ca, ca.Bundle())
 			p.RequireClientCerts(ca)
-			hinder(p.Sidecar)
+			holdIn(p.Sidecar)
 			run := p.Start()
 			awaitState(run, state)
-			answersInTime(t, p, state)
+			requireResponses(t, p, state)
 			if state == "Wait" {
 				p.Sidecar.Finish()
 			}
 			p.Sidecar.ClearFaults()
 			run.AwaitReady()
-			assert.Equal(t, "etcd-main-local", p.ServerCertName(), "the temporary certificate is no longer served")
+			assert.Equal(t, "etcd-main-local", p.ServerCertName(), "the server's certificate is now etcd's instead of the temporary one")
 			run.Shutdown()
 		})
 	}
 }
 
-func answersInTime(t *testing.T, p *harness.Pod, state string) {
+// requireResponses requires that the member responds in time to probes and to the status command.
+func requireResponses(t *testing.T, p *harness.Pod, state string) {
 	t.Helper()
 	probe := &http.Client{Transport: &http.Transport{TLSClientConfig: certificates.Insecure()}, Timeout: 5 * time.Second}
 	for path, code := range map[string]int{"/readyz": http.StatusServiceUnavailable, "/livez": http.StatusOK} {
@@ -70,7 +71,7 @@ func TestTLS_plainConfigurationAfterTLSFlags(t *testing.T) {
 	p.Flags = append(p.Flags, "--etcd-client-cert-path="+client.Cert, "--etcd-client-key-path="+client.Key)
 	run := p.StartReady()
 	_, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port), certificates.Insecure())
-	require.Error(t, err, "the server no longer uses TLS")
+	require.Error(t, err, "the server uses TLS although etcd's configuration does not")
 	run.Shutdown()
 }
 
@@ -82,7 +83,7 @@ func TestExpiredServerCertificate_unreadyUntilRenewed(t *testing.T) {
 	run := p.Start()
 	awaitState(run, "Serving")
 	var out string
-	harness.Eventually(t, "the check fails", func() bool {
+	harness.Eventually(t, "the certificates check fails and the member has a quorum", func() bool {
 		out, _, _ = p.Begin("status", "-v").Wait()
 		return strings.Contains(harness.OneLine(out), "failed certificates no client can connect: etcd's server certificate") && strings.Contains(out, "ok        quorum")
 	})

@@ -25,7 +25,7 @@ func TestQuorumLoss_unreadyUntilTheMemberReturns(t *testing.T) {
 	assert.Equal(t, "value", pods[1].Get("key"))
 	assert.Equal(t, []string{"full", "full"}, pods[1].Sidecar.Modes())
 	again.Kill()
-	t.Logf("the stop without a quorum took %s", runs[0].Shutdown())
+	t.Logf("duration of the stop without a quorum: %s", runs[0].Shutdown())
 }
 
 func TestAllMembers_stopAtOnce(t *testing.T) {

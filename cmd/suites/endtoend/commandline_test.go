@@ -18,7 +18,7 @@ func TestInvalidCommandLine_namesTheFlag(t *testing.T) {
 		for _, dir := range untouched {
 			found, err := os.ReadDir(dir)
 			require.NoError(t, err)
-			assert.Empty(t, found, "nothing was started")
+			assert.Empty(t, found, "a rejected command line must not create files")
 		}
 	})
 	for flag, args := range map[string][]string{
@@ -52,7 +52,7 @@ func TestInvalidCommandLine_namesTheFlag(t *testing.T) {
 			run := p.Run(args...)
 			require.Equal(t, 64, run.Exit(harness.Patience))
 			lines := run.Log.Matching(harness.Line{"level": "error"})
-			require.Len(t, lines, 1, "one sentence")
+			require.Len(t, lines, 1, "number of errors")
 			assert.Contains(t, lines[0]["error"], flag, "the error names the flag")
 		})
 	}

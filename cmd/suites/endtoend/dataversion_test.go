@@ -17,7 +17,7 @@ import (
 )
 
 // downgrade enables the tests that upgrade clusters from etcd 3.5 and downgrade them again.
-var downgrade = flag.Bool("downgrade", false, "run also the tests that take clusters from etcd 3.5 to ours and back")
+var downgrade = flag.Bool("downgrade", false, "also run the tests that upgrade clusters from etcd 3.5 and downgrade them again")
 
 // reportedVersions returns the versions that etcd reports, or the zero value if etcd does not respond.
 func reportedVersions(p *harness.Pod) (v version.Versions) {
@@ -27,15 +27,15 @@ func reportedVersions(p *harness.Pod) (v version.Versions) {
 	}
 	defer response.Body.Close()
 	if body, err := io.ReadAll(response.Body); err == nil {
-		_ = json.Unmarshal(body, &v) // on error, v is the zero value
+		_ = json.Unmarshal(body, &v) // the caller retries if the versions are missing
 	}
 	return v
 }
 
-// awaitVersion waits until both the cluster and the storage report the given version.
+// awaitVersion waits until etcd reports the given version as both the cluster version and the storage version.
 func awaitVersion(p *harness.Pod, wanted string) {
 	p.T.Helper()
-	harness.Eventually(p.T, "the data are at "+wanted, func() bool {
+	harness.Eventually(p.T, "the cluster and storage versions are "+wanted, func() bool {
 		now := reportedVersions(p)
 		return now.Cluster == wanted && now.Storage == wanted
 	})
@@ -50,8 +50,8 @@ func putMany(p *harness.Pod, from, to int) {
 	}
 }
 
-// holds checks that the pod serves the first count keys.
-func holds(p *harness.Pod, count int) {
+// requireKeys requires that the pod serves the first count keys that putMany wrote.
+func requireKeys(p *harness.Pod, count int) {
 	p.T.Helper()
 	client := p.Etcd()
 	for i := range count {
@@ -61,13 +61,13 @@ func holds(p *harness.Pod, count int) {
 	}
 }
 
-// readByOld runs etcd 3.5 on the pod's data and checks that it serves the first count keys.
-func readByOld(p *harness.Pod, count int) {
+// requireReadableByOldEtcd runs etcd 3.5 with the pod's data, and requires that it serves the first count keys.
+func requireReadableByOldEtcd(p *harness.Pod, count int) {
 	p.T.Helper()
 	old := beginOldEtcd(p, "3.5")
-	p.Get("key-0") // waits until etcd is listening
+	p.Get("key-0") // blocks until etcd is listening
 	require.Equal(p.T, "3.5.27", reportedVersions(p).Server)
-	holds(p, count)
+	requireKeys(p, count)
 	old.Stop()
 }
 
@@ -76,7 +76,7 @@ func TestEtcd3_5ReadsDataAfterStop(t *testing.T) {
 	for name, end := range map[string]func(run *harness.Run, early []byte){
 		"stopped": func(run *harness.Run, _ []byte) { run.Shutdown() },
 		"killed":  func(run *harness.Run, _ []byte) { run.Kill() },
-		"killed, the database behind the log": func(run *harness.Run, early []byte) {
+		"killed, with a database that is older than the log": func(run *harness.Run, early []byte) {
 			run.Kill()
 			require.NoError(run.T, os.WriteFile(run.Pod.DBPath(), early, 0o600))
 		},
@@ -89,9 +89,9 @@ func TestEtcd3_5ReadsDataAfterStop(t *testing.T) {
 			require.NoError(t, err)
 			putMany(p, 0, 100)
 			end(run, early)
-			readByOld(p, 100)
+			requireReadableByOldEtcd(p, 100)
 			run = p.StartReady()
-			holds(p, 100)
+			requireKeys(p, 100)
 			run.Shutdown()
 		})
 	}
@@ -103,9 +103,9 @@ func TestDataVersion_isReported(t *testing.T) {
 	run := p.StartReady()
 	awaitVersion(p, "3.5.0")
 	assert.Equal(t, "3.5.27+3.6.16", reportedVersions(p).Server)
-	harness.Eventually(t, "the version is kept", func() bool { return run.Status().DataVersion.Phase == "kept" })
+	harness.Eventually(t, "the data version is kept", func() bool { return run.Status().DataVersion.Phase == "kept" })
 	about := run.Status()
-	assert.Equal(t, "3.6.16", about.Versions.Etcd, "the program's own version, not the announced one")
+	assert.Equal(t, "3.6.16", about.Versions.Etcd, "the version of the embedded etcd, not the one that etcd reports to clients")
 	assert.Equal(t, "3.5", about.DataVersion.Wanted)
 	assert.True(t, about.DataVersion.Readable)
 	_, checks := run.Request(http.MethodGet, "/readyz?verbose")
@@ -142,16 +142,16 @@ func TestDataVersion_raisedAndLowered(t *testing.T) {
 	run.Shutdown()
 
 	run = p.StartReady()
-	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // the member is ready nevertheless
+	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // degraded, but still ready
 	harness.Eventually(t, "etcd 3.5 can read the data", func() bool { return run.Status().DataVersion.Readable })
 	assert.Equal(t, "holding", run.Status().DataVersion.Phase)
-	harness.Eventually(t, "the check reports it", func() bool { return dataVersionCheck(run) == "ok" })
+	harness.Eventually(t, "the data_version check is ok again", func() bool { return dataVersionCheck(run) == "ok" })
 	putMany(p, 40, 60)
 	run.Kill()
-	readByOld(p, 60)
+	requireReadableByOldEtcd(p, 60)
 
 	run = p.StartReady()
-	harness.Eventually(t, "the version need not be held", func() bool { return run.Status().DataVersion.Phase == "kept" })
+	harness.Eventually(t, "the data version is kept without a downgrade in progress", func() bool { return run.Status().DataVersion.Phase == "kept" })
 	assert.Equal(t, "3.5.27+3.6.16", reportedVersions(p).Server)
 	run.Shutdown()
 }

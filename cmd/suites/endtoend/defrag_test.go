@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// fragment fills the database with more data than a connection can buffer, then deletes some of it to leave free
-// pages.
+// fragment fills the database and deletes half of the data to leave free pages. The data is too large to be buffered
+// in a connection, so a snapshot stays open until the client reads it.
 func fragment(t *testing.T, p *harness.Pod) {
 	t.Helper()
 	for i := range 24 {
@@ -54,15 +54,15 @@ func TestDefragment_command(t *testing.T) {
 	assert.Equal(t, int(exitcode.NoAnswer), code, log)
 }
 
-// A defragmentation during a snapshot must not block etcd forever: the etcd-backup-restore sidecar may request both
-// at the same time.
+// A defragmentation must be rejected while a client reads a snapshot, instead of blocking etcd. The
+// etcd-backup-restore sidecar may request both at the same time.
 func TestDefragment_duringASnapshot(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := p.StartReady()
 	fragment(t, p)
-	reading, leave := context.WithCancel(t.Context())
-	defer leave()
+	reading, stopReading := context.WithCancel(t.Context())
+	defer stopReading()
 	stream, err := etcdserverpb.NewMaintenanceClient(p.Etcd().ActiveConnection()).Snapshot(reading, &etcdserverpb.SnapshotRequest{})
 	require.NoError(t, err)
 	_, err = stream.Recv()
@@ -79,7 +79,7 @@ func TestDefragment_duringASnapshot(t *testing.T) {
 	p.Put("key", "value")
 	run.AwaitReady()
 
-	leave()
+	stopReading()
 	harness.Eventually(t, "the snapshot is closed", func() bool { return len(run.Status().Maintenance.Readers) == 0 })
 	out, log, code := p.Begin("etcdctl", "defrag").Wait()
 	require.Zero(t, code, log)
@@ -93,7 +93,7 @@ func TestDefragment_unreadyMeanwhile(t *testing.T) {
 	pods, runs := harness.Cluster(t, 3)
 	fragment(t, pods[0])
 	for i, p := range pods {
-		harness.Eventually(t, "all members have seen the end of the previous turn", func() bool {
+		harness.Eventually(t, "the member is defragmented; this is rejected until it has learned that the previous defragmentation is over", func() bool {
 			_, _, code := p.Begin("defrag").Wait()
 			return code == 0
 		})

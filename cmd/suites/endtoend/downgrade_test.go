@@ -20,12 +20,13 @@ import (
 func optIn(t *testing.T) {
 	t.Helper()
 	if !*downgrade {
-		t.Skip("takes long: run it with -downgrade")
+		t.Skip("skipped: slow; enable it with -downgrade")
 	}
 	t.Parallel()
 }
 
-// oldCluster returns a cluster of three etcd 3.5 members that communicate over TLS and contain some keys.
+// oldCluster starts a cluster of three etcd 3.5 members, whose peer connections use TLS, and writes the given number
+// of keys.
 func oldCluster(t *testing.T, keys int) (pods []*harness.Pod, old []*harness.Command) {
 	t.Helper()
 	pods = harness.Members(t, 3, peerTLS)
@@ -46,7 +47,7 @@ func TestDowngrade_rollingAndBack(t *testing.T) {
 		runs = append(runs, p.StartReady())
 		putMany(p, keys, keys+10)
 		keys += 10
-		holds(p, keys)
+		requireKeys(p, keys)
 	}
 	for _, p := range pods {
 		awaitVersion(p, "3.5.0")
@@ -56,12 +57,12 @@ func TestDowngrade_rollingAndBack(t *testing.T) {
 		old[i] = beginOldEtcd(p, "3.5")
 		putMany(p, keys, keys+10)
 		keys += 10
-		holds(p, keys)
+		requireKeys(p, keys)
 	}
 }
 
-// In a mixed cluster, the sidecar must be able to replace a member that has lost its volume with a learner of the same
-// name.
+// In a cluster with both etcd versions, it must be possible to replace a member that has lost its volume with a
+// learner of the same name, as the sidecar does.
 func TestDowngrade_mixedClusterReplacesLostVolume(t *testing.T) {
 	optIn(t)
 	pods, old := oldCluster(t, 10)
@@ -73,7 +74,7 @@ func TestDowngrade_mixedClusterReplacesLostVolume(t *testing.T) {
 	run := pods[2].Start()
 	promote(t, pods[0])
 	run.AwaitReady()
-	holds(pods[2], 10)
+	requireKeys(pods[2], 10)
 	awaitVersion(pods[2], "3.5.0")
 	run.Shutdown()
 }
@@ -89,8 +90,8 @@ func TestDowngrade_memberThatWants3_6(t *testing.T) {
 	joined := pods[2].Start("--etcd-data-version=3.6")
 	promote(t, pods[0])
 	joined.AwaitReady()
-	holds(pods[2], 10)
-	harness.Eventually(t, "the member waits for the others", func() bool { return joined.Status().DataVersion.Phase == "waiting" })
+	requireKeys(pods[2], 10)
+	harness.Eventually(t, "the member waits until the other members can use data version 3.6", func() bool { return joined.Status().DataVersion.Phase == "waiting" })
 	for _, p := range pods {
 		awaitVersion(p, "3.5.0")
 	}
@@ -114,7 +115,7 @@ func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	}
 	runs = harness.StartAll(pods)
 	for _, run := range runs {
-		harness.Eventually(t, "the version is held", func() bool {
+		harness.Eventually(t, "the data version is held at 3.5", func() bool {
 			about := run.Status().DataVersion
 			return about != nil && about.Readable && about.Phase == "holding"
 		})
@@ -125,7 +126,7 @@ func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	joined := pods[2].Start()
 	promote(t, pods[0])
 	joined.AwaitReady()
-	holds(pods[2], 10)
+	requireKeys(pods[2], 10)
 	for _, p := range pods {
 		awaitVersion(p, "3.5.0")
 	}
@@ -137,13 +138,13 @@ func TestDowngrade_canceledForLostVolume(t *testing.T) {
 		beginOldEtcd(p, "3.5")
 	}
 	for _, p := range pods {
-		holds(p, 10)
+		requireKeys(p, 10)
 	}
 }
 
-// The test restores a volume from a copy that was made before the cluster was upgraded. If the current leader has
-// already recorded a higher log position for the member, the member's etcd exits, whatever its version. A leader
-// elected afterwards sends the missing entries.
+// A member must be able to continue with a copy of its volume from before an upgrade of the cluster. Its first start
+// may fail: every etcd version exits if the leader has already recorded a higher log position for the member. A leader
+// that is elected afterwards sends the missing entries.
 func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	optIn(t)
 	pods, runs := harness.Cluster(t, 3)
@@ -152,7 +153,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	backup := filepath.Join(pods[2].Dir, "backup")
 	require.NoError(t, exec.Command("cp", "-a", pods[2].DataDir(), backup).Run())
 	runs[0].Shutdown()
-	runs[1].Kill() // the cluster loses its quorum
+	runs[1].Kill() // a graceful stop is impossible without a quorum
 	runs = harness.StartAll(pods, "--etcd-data-version=3.6")
 	for _, p := range pods {
 		awaitVersion(p, "3.6.0")
@@ -165,24 +166,24 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	require.NoError(t, os.Rename(backup, pods[2].DataDir()))
 	harness.StartAll(pods[:2], "--etcd-data-version=3.6")
 
-	first := pods[2].Start() // this member requires 3.5, and its data contains nothing specific to 3.6
-	ended := false
+	first := pods[2].Start() // with the default data version 3.5, which its data still has
+	exited := false
 	harness.Eventually(t, "the member is ready or has exited", func() bool {
 		select {
 		case <-first.Ended:
-			ended = true
+			exited = true
 		default:
 		}
-		return ended || first.Readyz() == 200
+		return exited || first.Readyz() == 200
 	})
-	t.Logf("the first start ended: %t", ended)
-	if ended {
+	t.Logf("the first start exited: %t", exited)
+	if exited {
 		pods[2].StartReady()
 	}
-	holds(pods[2], 20)
+	requireKeys(pods[2], 20)
 }
 
-// rejoin removes a member and re-adds it as a learner.
+// rejoin removes the member with other's name from p's cluster and adds it again as a learner.
 func rejoin(t *testing.T, p, other *harness.Pod) {
 	t.Helper()
 	client := p.Etcd()
@@ -190,24 +191,24 @@ func rejoin(t *testing.T, p, other *harness.Pod) {
 	require.NoError(t, err)
 	for _, member := range members.Members {
 		if member.Name == other.Config["name"] {
-			eventually(t, "it is removed", func(ctx context.Context) error {
+			eventually(t, "the member is removed", func(ctx context.Context) error {
 				_, err := client.MemberRemove(ctx, member.ID)
 				return err
 			})
 		}
 	}
-	eventually(t, "it is added", func(ctx context.Context) error {
+	eventually(t, "the learner is added", func(ctx context.Context) error {
 		_, err := client.MemberAddAsLearner(ctx, []string{other.PeerURL()})
 		return err
 	})
 	other.Config["initial-cluster-state"] = "existing"
 }
 
-// promote promotes the learner once it has caught up.
+// promote promotes the learner in the pod's cluster. etcd accepts this once the learner has caught up.
 func promote(t *testing.T, p *harness.Pod) {
 	t.Helper()
 	client := p.Etcd()
-	eventually(t, "the learner has a vote", func(ctx context.Context) error {
+	eventually(t, "the learner is promoted", func(ctx context.Context) error {
 		members, err := client.MemberList(ctx)
 		if err != nil {
 			return err
@@ -226,7 +227,8 @@ func promoteIn(ctx context.Context, client *clientv3.Client, members []*etcdserv
 	return nil
 }
 
-// eventually retries a membership change that etcd rejects until all members have been connected for a few seconds.
+// eventually retries a membership change, because etcd rejects it until all members have been connected for a few
+// seconds. A change also counts as successful if its member no longer exists.
 func eventually(t *testing.T, what string, do func(ctx context.Context) error) {
 	t.Helper()
 	harness.Eventually(t, what, func() bool {

@@ -16,9 +16,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// rewrite starts a run whose sidecar changes the configuration during the validation. The sidecar reports the
-// validation result only after it has served the new configuration.
-func rewrite(t *testing.T, p *harness.Pod, change func()) *harness.Run {
+// startWithChangedConfig starts a run whose sidecar changes the configuration during the validation. The sidecar
+// reports the validation result only after it has served the new configuration.
+func startWithChangedConfig(t *testing.T, p *harness.Pod, change func()) *harness.Run {
 	t.Helper()
 	old, err := yaml.Marshal(p.Config)
 	require.NoError(t, err)
@@ -28,9 +28,9 @@ func rewrite(t *testing.T, p *harness.Pod, change func()) *harness.Run {
 	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "config prefetched"})
 	p.Sidecar.ClearFaults()
-	asked := len(p.Sidecar.Requests(harness.ConfigPath))
+	before := len(p.Sidecar.Requests(harness.ConfigPath))
 	harness.Eventually(t, "the configuration is requested two more times", func() bool {
-		return len(p.Sidecar.Requests(harness.ConfigPath)) >= asked+2
+		return len(p.Sidecar.Requests(harness.ConfigPath)) >= before+2
 	})
 	p.Sidecar.Finish()
 	return run
@@ -39,27 +39,26 @@ func rewrite(t *testing.T, p *harness.Pod, change func()) *harness.Run {
 func TestConfiguration_demandsTLSDuringValidation(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
-	run := rewrite(t, p, func() { p.RequireClientCerts(ca) })
+	run := startWithChangedConfig(t, p, func() { p.RequireClientCerts(ca) })
 	run.AwaitReady()
 	p.Put("key", "value")
-	require.Error(t, putWithoutCertificate(p), "etcd asks for a certificate")
+	require.Error(t, putWithoutCertificate(p), "etcd requires a client certificate")
 	run.Shutdown()
 }
 
 func TestScaledUpMember_createsNoCluster(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
-	run := rewrite(t, p, p.WithoutQuorum)
+	run := startWithChangedConfig(t, p, p.WithoutQuorum)
 	run.AwaitLine(harness.Line{"message": "is starting a new election at term"})
 	assert.NotEqual(t, http.StatusOK, run.Readyz())
 	status, _ := run.Stop(syscall.SIGTERM)
 	assert.Equal(t, 0, status)
 }
 
-// The start must use the prefetched configuration: in this test, the sidecar stops answering configuration requests
-// once it has reported the validation result. When three hibernated members wake up, real sidecars query a cluster
-// that cannot answer yet, and took 35 s for the initialization and 37 s for the configuration. The delays here are a
-// tenth of that.
+// Three hibernated members that wake up must start with the prefetched configuration. Their sidecars query a cluster
+// that cannot respond yet, which took 35 s for the initialization and 37 s for the configuration with real sidecars.
+// The delays here are a tenth of that. After its first response, each sidecar blocks further configuration requests.
 func TestHibernatedMembers_waitForTheSidecar(t *testing.T) {
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 3)
@@ -70,7 +69,7 @@ func TestHibernatedMembers_waitForTheSidecar(t *testing.T) {
 	}
 	for _, p := range pods {
 		p.Sidecar.Takes = 3500 * time.Millisecond
-		p.Sidecar.Faults[harness.ConfigPath] = []harness.Fault{after(3700 * time.Millisecond)}
+		p.Sidecar.Faults[harness.ConfigPath] = []harness.Fault{respondAfter(3700 * time.Millisecond)}
 		p.Sidecar.Broken[harness.ConfigPath] = harness.Block
 	}
 	runs = harness.StartAll(pods)
@@ -87,18 +86,19 @@ func TestMismatchedCertificatePair_isRetried(t *testing.T) {
 	p.StartAndStop()
 	security := p.Config["client-transport-security"].(map[string]any)
 	path := fmt.Sprint(security["key-file"])
-	right := exchange(t, path, ca.Issue("another").Key)
+	restore := exchange(t, path, ca.Issue("another").Key)
 	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "config unavailable", "message": "client-transport-security.key-file"})
 	assert.Equal(t, "terminated", p.Record())
-	right()
+	restore()
 	run.AwaitReady()
 	run.Shutdown()
-	assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes(), "the validation is not repeated")
+	assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes(), "there is only one validation per start")
 }
 
-// exchange replaces the content of a file with that of another file, and back restores the original content.
-func exchange(t *testing.T, path, other string) (back func()) {
+// exchange replaces the content of a file with that of another file, and returns a function that restores the original
+// content.
+func exchange(t *testing.T, path, other string) (restore func()) {
 	t.Helper()
 	own, err := os.ReadFile(path)
 	require.NoError(t, err)

@@ -23,7 +23,7 @@ func listenOn(t *testing.T, port int) net.Listener {
 
 func TestInvalidConfiguration(t *testing.T) {
 	t.Parallel()
-	for key, spoil := range map[string]func(config map[string]any){
+	for key, invalidate := range map[string]func(config map[string]any){
 		"listen-client-urls":    func(c map[string]any) { c["listen-client-urls"] = "foo" },
 		"listen-peer-urls":      func(c map[string]any) { c["listen-peer-urls"] = "http://a b:1" },
 		"advertise-client-urls": func(c map[string]any) { c["advertise-client-urls"] = []int{1} },
@@ -37,10 +37,10 @@ func TestInvalidConfiguration(t *testing.T) {
 		t.Run(key, func(t *testing.T) {
 			t.Parallel()
 			p := harness.NewPod(t)
-			spoil(p.Config)
+			invalidate(p.Config)
 			p.WriteRecord("terminated")
 			same := unchangedFile(t, p.RecordPath())
-			require.NoError(t, os.WriteFile(p.TerminationMessage(), []byte("of the last container"), 0o600))
+			require.NoError(t, os.WriteFile(p.TerminationMessage(), []byte("previous message"), 0o600))
 			run := p.Start()
 			require.Equal(t, 78, run.Exit(harness.Patience))
 			same()
@@ -51,7 +51,7 @@ func TestInvalidConfiguration(t *testing.T) {
 			assert.Contains(t, lines[0]["message"], key, "the message names the key")
 			left := terminationMessage(p)
 			assert.Contains(t, left, key, "the termination message names the key")
-			assert.NotContains(t, left, "of the last container")
+			assert.NotContains(t, left, "previous message")
 		})
 	}
 }
@@ -66,12 +66,12 @@ func TestPortInUse_wrapper(t *testing.T) {
 	require.Equal(t, 69, run.Exit(harness.Patience))
 	same()
 	p.RequireNoData()
-	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }), "the sidecar gets no request")
+	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }), "the sidecar receives no request")
 	assert.NotEmpty(t, run.Log.FindText("address already in use"))
 }
 
-// A start that cannot bind a port must leave the data unchanged, because etcd binds its ports before it opens its
-// data.
+// A start that cannot bind one of etcd's ports must keep the exit record, because etcd binds its ports before it opens
+// its data. The next start then needs only a sanity validation.
 func TestPortInUse_etcd(t *testing.T) {
 	t.Parallel()
 	for name, port := range map[string]func(p *harness.Pod) int{
@@ -105,7 +105,7 @@ func TestUnreadableData_crashWithReason(t *testing.T) {
 	p.ExpectTerminationMessage()
 	second := p.Start()
 	require.Equal(t, 2, second.Exit(harness.Patience))
-	require.NoFileExists(t, p.RecordPath(), "there is no clean record after a crash")
+	require.NoFileExists(t, p.RecordPath(), "a crash leaves no exit record")
 	assert.NotContains(t, states(second), "Serving")
 	assert.Contains(t, terminationMessage(p), "crash: ")
 
@@ -123,7 +123,7 @@ func TestVolumeIsAFile(t *testing.T) {
 	require.NoError(t, os.Remove(p.Volume))
 	require.NoError(t, os.WriteFile(p.Volume, nil, 0o600))
 	run := p.Start()
-	assert.Equal(t, 64, run.Exit(harness.Patience), "the next start fails in the same way")
+	assert.Equal(t, 64, run.Exit(harness.Patience), "exit status of a start that would fail again")
 	run.AwaitLine(harness.Line{"level": "error", "message": p.Volume})
 	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }))
 }

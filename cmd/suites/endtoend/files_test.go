@@ -44,7 +44,7 @@ func modesOtherThan(p *harness.Pod, file, directory fs.FileMode) (others []strin
 	return others
 }
 
-// tree returns a hash of each file on the volume.
+// tree returns the mode, the modification time and a hash of each file on the volume, by path.
 func tree(p *harness.Pod) map[string]string {
 	p.T.Helper()
 	files := map[string]string{}
@@ -61,7 +61,7 @@ func tree(p *harness.Pod) map[string]string {
 	return files
 }
 
-// unchangedFile returns a function that requires that the file's content has not changed since the call.
+// unchangedFile returns a function that requires that the file has not been changed or replaced since the call.
 func unchangedFile(t *testing.T, path string) func() {
 	t.Helper()
 	before, content := inspect(t, path)
@@ -69,7 +69,7 @@ func unchangedFile(t *testing.T, path string) func() {
 		t.Helper()
 		after, now := inspect(t, path)
 		require.Equal(t, content, now)
-		require.True(t, os.SameFile(before, after), "%s is the same file", path)
+		require.True(t, os.SameFile(before, after), "%s has not been replaced", path)
 		require.Equal(t, before.ModTime(), after.ModTime())
 	}
 }

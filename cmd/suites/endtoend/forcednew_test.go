@@ -9,9 +9,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// One of three members lags behind and is mistakenly started with force-new-cluster. The other two members must not
-// join the new cluster, which lacks acknowledged writes. Instead, they must wait, explain how to proceed, and serve
-// once the member with force-new-cluster has stopped.
+// A member that lags behind the other two is started with force-new-cluster by mistake. The other members must not
+// join its cluster, which lacks acknowledged writes. They must wait, explain how to proceed, and serve once that
+// member has been stopped.
 func TestForceNewCluster_leftInTheFile(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
@@ -38,7 +38,7 @@ func TestForceNewCluster_leftInTheFile(t *testing.T) {
 		run.AwaitLine(harness.Line{"level": "warn", "message": "only 1 of the 3 members that the data lists, as after force-new-cluster"})
 		run.AwaitLine(harness.Line{"message": "to keep this data, stop the running members"})
 	}
-	alone.Shutdown() // as the messages advise
+	alone.Shutdown() // as the message advises
 	for i, run := range c.runs[1:] {
 		run.AwaitReady()
 		for key := range 20 {

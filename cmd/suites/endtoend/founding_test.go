@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Two pods must wait for the third, even if it is scheduled much later, because it may have data.
+// Two pods without data must not create a cluster before the third has started, because the third may have data.
 func TestNewCluster_lateLastMember(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -24,12 +24,12 @@ func TestNewCluster_lateLastMember(t *testing.T) {
 		run.AwaitReady()
 	}
 	c.pods[0].Put("key", "value")
-	c.requireWhole()
+	c.requireAllVoters()
 }
 
-// edited returns three pods whose configurations list all three members. The first pod has already run as a single
-// member and is now stopped.
-func edited(t *testing.T) *three {
+// grownConfig returns three pods whose configurations list all three members. The first pod has already run as a
+// single member, so it has data, and is now stopped.
+func grownConfig(t *testing.T) *three {
 	t.Helper()
 	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
 	first, all := c.pods[0], c.pods[0].Config["initial-cluster"]
@@ -41,11 +41,12 @@ func edited(t *testing.T) *three {
 	return c
 }
 
-// New members must not create a new cluster if they are started while the first pod, which has data, is down.
+// New members that are started while the first pod is down must not create a new cluster, because the first pod has
+// data.
 func TestNewMembers_waitForTheFirstWithoutStore(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
-	c := edited(t)
+	c := grownConfig(t)
 	runs := []*harness.Run{c.pods[1].Start(), c.pods[2].Start()}
 	for _, run := range runs {
 		run.AwaitLine(harness.Line{"message": "waiting for other members, which may have data: etcd-main-0 does not respond"})
@@ -53,13 +54,14 @@ func TestNewMembers_waitForTheFirstWithoutStore(t *testing.T) {
 	for _, run := range append(runs, c.pods[0].Start()) {
 		run.AwaitReady()
 	}
-	c.requireWhole()
+	c.requireAllVoters()
 }
 
-// Growing a cluster by two pods must require only a single change to initial-cluster, which all pods share.
+// To grow a cluster from one to three pods, it must be sufficient to change initial-cluster once, in the configuration
+// that all pods share.
 func TestSingleMember_growsToThree(t *testing.T) {
 	t.Parallel()
-	c := edited(t)
+	c := grownConfig(t)
 	harness.StartAll(c.pods)
-	c.requireWhole()
+	c.requireAllVoters()
 }

@@ -9,7 +9,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// If signals keep arriving until the process exits, the last one must not kill the process after a clean shutdown.
+// If signals arrive until the process exits, the last one must not kill it: the exit status must be that of a clean
+// shutdown.
 func TestSignals_duringExit(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -20,7 +21,7 @@ func TestSignals_duringExit(t *testing.T) {
 		signalUntilExit(run)
 		want := 0
 		if len(run.Log.Matching(harness.Line{"from": "Terminating", "event": "signal"})) > 0 {
-			want = 143 // on a busy machine, two signals may be too far apart to count as one
+			want = 143 // two signals were too far apart to count as one, which may happen on a busy machine
 		}
 		require.Equal(t, want, run.Cmd.ProcessState.ExitCode())
 	}
@@ -30,11 +31,11 @@ func TestSignals_duringExit(t *testing.T) {
 // as one.
 func signalUntilExit(run *harness.Run) {
 	for {
-		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have exited
+		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have exited already
 		select {
 		case <-run.Ended:
 			return
-		default: // no pause, because the process's last steps are short
+		default: // no pause, so that a signal also arrives during the last steps of the exit
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The record must stay removed, because the wrapper cannot know how the other process that is using the data will
-// exit.
+// Once the wrapper has waited for another process that has opened the data for writing, it must not write an exit
+// record when it is stopped, because it cannot know how the other process will exit.
 func TestDatabaseInUse_stop(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -73,8 +73,8 @@ func TestDatabaseInUse_twoVolumes(t *testing.T) {
 	assert.NoFileExists(t, second.RecordPath())
 }
 
-// The wrapper must not request an initialization while the data is in use, because the sidecar deletes data that it
-// considers corrupt. If the wrapper is killed afterwards, the exit record must not claim a clean shutdown.
+// While another process uses the data, the wrapper must not request an initialization, because the sidecar deletes
+// data that it considers corrupt. If the wrapper is killed while it waits, there must be no exit record.
 func TestDatabaseInUse_noInitialization(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

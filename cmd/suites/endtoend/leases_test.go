@@ -17,7 +17,7 @@ func TestLeases_unreachableAPIServer(t *testing.T) {
 	run := p.StartReady()
 	p.Put("key", "value")
 	run.AwaitLine(harness.Line{"level": "warn", "lease": "etcd-main-0"})
-	harness.Eventually(t, "the lease is retried", func() bool {
+	harness.Eventually(t, "the status shows that the lease was retried", func() bool {
 		status := run.Status()
 		return len(status.Leases) == 1 && status.Leases[0].Problem != nil && status.Leases[0].Problem.Count > 1
 	})

@@ -20,11 +20,11 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// fates lists ways to lose a member's data, each with the reason that is logged and the number of preserved copies.
-var fates = map[string]struct {
-	happens func(c *three, p *harness.Pod)
-	says    string
-	asides  int
+// dataLosses lists ways in which a stopped member loses its data.
+var dataLosses = map[string]struct {
+	inflict func(c *three, p *harness.Pod)
+	message string // logged by the next start
+	copies  int    // number of copies of the data that the next start preserves
 }{
 	"lost": {func(_ *three, p *harness.Pod) { emptyVolume(p) }, "the volume is empty; getting the data from ", 0},
 	"broken": {func(_ *three, p *harness.Pod) {
@@ -45,7 +45,7 @@ var fates = map[string]struct {
 
 func TestLostMember_rejoins(t *testing.T) {
 	t.Parallel()
-	for name, fate := range fates {
+	for name, loss := range dataLosses {
 		t.Run(name, func(t *testing.T) {
 			if name != "lost" {
 				onlyWithMembers(t)
@@ -54,21 +54,21 @@ func TestLostMember_rejoins(t *testing.T) {
 			c := newThree(t)
 			last := c.pods[2]
 			c.runs[2].Kill()
-			fate.happens(c, last)
+			loss.inflict(c, last)
 
 			run := last.StartReady()
-			run.AwaitLine(harness.Line{"message": fate.says, "level": "warn"})
-			c.requireWhole()
-			assert.Len(t, preserved(last), fate.asides, "nothing is deleted")
+			run.AwaitLine(harness.Line{"message": loss.message, "level": "warn"})
+			c.requireAllVoters()
+			assert.Len(t, preserved(last), loss.copies, "the old data is preserved")
 			run.Kill()
 			again := last.StartReady()
-			c.requireWhole()
+			c.requireAllVoters()
 			again.Shutdown()
 		})
 	}
 }
 
-// steps lists the log lines of a rejoin in order.
+// steps lists log lines of a member that rejoins after it has lost its data, in order.
 var steps = []harness.Line{
 	{"message": "the data on the volume cannot be used: "},
 	{"message": "removed this member's old ID"},
@@ -92,14 +92,14 @@ func TestLostMember_killedWhileRejoining(t *testing.T) {
 		run.AwaitLine(step)
 		run.Kill()
 		run = last.StartReady()
-		c.requireWhole()
-		assert.GreaterOrEqual(t, len(preserved(last)), round+1, "all data is preserved, including that of an etcd that was killed at its start")
+		c.requireAllVoters()
+		assert.GreaterOrEqual(t, len(preserved(last)), round+1, "the data of each round is preserved, even if etcd was killed while it was starting")
 		run.Kill()
 	}
 }
 
-// In a cluster with a 100 MB database, a member with an empty volume must vote again within 30 s. Meanwhile, the
-// other members must accept writes, except during an election.
+// In a cluster with a 100 MB database, a member with an empty volume must be a voter again within 30 s. Meanwhile, the
+// other members must acknowledge writes at least every 5 s.
 func TestLostMember_largeDatabase(t *testing.T) {
 	onlyWithMembers(t)
 	c := newThree(t)
@@ -116,7 +116,7 @@ func TestLostMember_largeDatabase(t *testing.T) {
 	writing.Go(func() {
 		for last := time.Now(); ctx.Err() == nil; {
 			within, cancel := context.WithTimeout(ctx, time.Second)
-			if _, err := etcd.Put(within, "beat", "v"); err == nil {
+			if _, err := etcd.Put(within, "key", "value"); err == nil {
 				longest, last = max(longest, time.Since(last)), time.Now()
 			} else if ctx.Err() == nil {
 				failed++
@@ -129,11 +129,11 @@ func TestLostMember_largeDatabase(t *testing.T) {
 	took, real := watch.Duration(), time.Since(start)
 	stop()
 	writing.Wait()
-	t.Logf("back as a voter after %s (%s without the machine's other work); the longest pause between two writes was %s, %d tries failed",
+	t.Logf("voter again after %s (%s as measured by a Watch); longest gap between two writes: %s; %d writes failed",
 		real.Round(time.Millisecond), took.Round(time.Millisecond), longest.Round(time.Millisecond), failed)
 	assert.Less(t, took, 30*time.Second)
 	assert.Less(t, longest, 5*time.Second)
-	c.requireWhole()
+	c.requireAllVoters()
 }
 
 func TestAllMembersLost_restored(t *testing.T) {
@@ -156,7 +156,7 @@ func TestAllMembersLost_restored(t *testing.T) {
 				action(c.pods[i])
 			}
 			runs := c.restart()
-			assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "no revision is assigned twice, because the store has reserved this many")
+			assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "the restored cluster skips the revisions that the store has reserved, so that none is assigned twice")
 			for _, run := range runs {
 				run.Kill()
 			}
@@ -174,15 +174,15 @@ func TestLostMember_autoTLS(t *testing.T) {
 	last := c.pods[2]
 	c.runs[2].LoseVolume()
 	c.runs[2] = last.StartReady()
-	c.runs[2].AwaitLine(harness.Line{"message": fates["lost"].says, "level": "warn"})
-	c.requireWhole()
+	c.runs[2].AwaitLine(harness.Line{"message": dataLosses["lost"].message, "level": "warn"})
+	c.requireAllVoters()
 
 	before := c.pods[0].Revision()
 	for _, run := range c.runs {
 		run.LoseVolume()
 	}
 	c.restart()
-	assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "no revision is assigned twice, because the store has reserved this many")
+	assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "the restored cluster skips the revisions that the store has reserved, so that none is assigned twice")
 }
 
 func TestRestore_threeMembers(t *testing.T) {
@@ -202,15 +202,15 @@ func TestRestore_threeMembers(t *testing.T) {
 		run.Shutdown()
 	}
 	for _, p := range c.pods {
-		assert.Len(t, preserved(p), 1, "the old data of each member is preserved")
+		assert.Len(t, preserved(p), 1, "each member preserves its old data")
 	}
 	c.restart(flags...)
 	for _, p := range c.pods {
-		assert.Len(t, preserved(p), 1, "the restore ID was used already")
+		assert.Len(t, preserved(p), 1, "a restore ID that was already used has no effect")
 	}
 }
 
-// enableAuthentication creates users with the root role and the same password, and enables authentication.
+// enableAuthentication enables authentication, after creating users with the root role and the password "secret".
 func enableAuthentication(t *testing.T, etcd *clientv3.Client, users ...string) {
 	t.Helper()
 	for _, user := range users {
@@ -223,7 +223,8 @@ func enableAuthentication(t *testing.T, etcd *clientv3.Client, users ...string) 
 	require.NoError(t, err)
 }
 
-// Recovery must use etcd's certificates to query the other members, and the root password to change the membership.
+// In a cluster with TLS and authentication, recovery must use etcd's certificates to query the other members. To
+// change the membership, it needs the root password, and must ask for it in the log.
 func TestLostMember_TLSAndAuthentication(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -243,12 +244,12 @@ func TestLostMember_TLSAndAuthentication(t *testing.T) {
 func TestLostMember_isPromoted(t *testing.T) {
 	onlyWithMembers(t)
 	for name, start := range map[string]func(t *testing.T) *three{
-		"root by certificate": func(t *testing.T) *three { // used instead of the password, even for the promotion
+		"root by certificate": func(t *testing.T) *three { // recovery needs no password, not even for the promotion
 			c := startThree(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
-			enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // common name of the certificate in --etcd-client-cert-path
+			enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // the client certificate's name
 			return c
 		},
-		"older data version": func(t *testing.T) *three { // all members run etcd 3.6 but report an older version
+		"older data version": func(t *testing.T) *three { // all members run etcd 3.6 but report version 3.5
 			return startThree(t, harness.StandaloneMembers(t, 3), "--etcd-data-version=3.5")
 		},
 	} {
@@ -263,7 +264,8 @@ func TestLostMember_isPromoted(t *testing.T) {
 	}
 }
 
-// The wrapper must detect the data of a removed member before it starts etcd, because etcd would exit at every start.
+// The wrapper must detect that its data belongs to a removed member before it starts etcd, because etcd would exit at
+// every start.
 func TestRemovedMember_joinsAgain(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"down", "serving"} {
@@ -279,7 +281,7 @@ func TestRemovedMember_joinsAgain(t *testing.T) {
 			if state == "down" {
 				c.runs[2].Kill()
 			}
-			harness.Eventually(t, "etcd allows the removal", func() bool {
+			harness.Eventually(t, "etcd accepts the removal", func() bool {
 				_, _, code := c.pods[0].Begin("etcdctl", "member", "remove", id).Wait()
 				return code == 0
 			})
@@ -289,8 +291,8 @@ func TestRemovedMember_joinsAgain(t *testing.T) {
 			}
 			run := last.StartReady()
 			run.AwaitLine(harness.Line{"message": "which is no longer in the cluster", "level": "warn"})
-			c.requireWhole()
-			assert.Len(t, preserved(last), 1, "nothing is deleted")
+			c.requireAllVoters()
+			assert.Len(t, preserved(last), 1, "the old data is preserved")
 		})
 	}
 }
@@ -303,8 +305,8 @@ func terminationMessage(p *harness.Pod) string {
 	return string(text)
 }
 
-// A raft conflict must be reported in one sentence and resolved as soon as possible, even if the current leader has
-// no record of the member's log position.
+// If a member is rolled back, etcd crashes because of a raft conflict. The termination message must explain this, and
+// the next start must replace the member, even if a new leader has no record of the member's log position.
 func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -312,13 +314,13 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	last := c.pods[2]
 	last.ExpectTerminationMessage()
 	c.runs[2].Kill()
-	fates["rolled back"].happens(c, last)
+	dataLosses["rolled back"].inflict(c, last)
 
 	run := last.Start("--recover=never")
 	require.Equal(t, 2, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(last), "tocommit")
 	assert.Contains(t, terminationMessage(last), "--recover=auto")
-	for _, other := range c.runs[:2] { // the new leader has no record of the member's log position
+	for _, other := range c.runs[:2] { // restart the leader, so that a new one is elected
 		if status := other.Status(); status.Leader == status.MemberID {
 			other.Shutdown()
 			c.pods[slices.Index(c.runs, other)].StartReady()
@@ -327,7 +329,7 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	}
 	run = last.StartReady()
 	run.AwaitLine(harness.Line{"message": "etcd crashed with this data at the last start", "level": "warn"})
-	c.requireWhole()
+	c.requireAllVoters()
 	assert.Len(t, preserved(last), 1)
 }
 
@@ -340,8 +342,8 @@ func TestSwappedVolumes_bothMembersWait(t *testing.T) {
 		run.Kill()
 	}
 	swap := func() {
-		one, other, aside := c.pods[1].Volume, c.pods[2].Volume, filepath.Join(c.pods[1].Dir, "swapped")
-		for _, move := range [][2]string{{one, aside}, {other, one}, {aside, other}} {
+		one, other, temporary := c.pods[1].Volume, c.pods[2].Volume, filepath.Join(c.pods[1].Dir, "swapped")
+		for _, move := range [][2]string{{one, temporary}, {other, one}, {temporary, other}} {
 			require.NoError(t, os.Rename(move[0], move[1]))
 		}
 	}
@@ -362,7 +364,7 @@ func TestSwappedVolumes_bothMembersWait(t *testing.T) {
 		p.Start()
 	}
 	c.runs[0].AwaitReady()
-	c.requireWhole()
+	c.requireAllVoters()
 }
 
 // If two of five members are lost at the same time, they must rejoin one after the other. A member that is rolled
@@ -377,10 +379,10 @@ func TestLostMember_twoOfFive(t *testing.T) {
 	c.runs[2], c.runs[4] = c.pods[2].Start(), c.pods[4].Start()
 	c.runs[2].AwaitReady()
 	c.runs[4].AwaitReady()
-	c.requireWhole()
+	c.requireAllVoters()
 	c.runs[3].Kill()
-	fates["rolled back"].happens(c, c.pods[3])
+	dataLosses["rolled back"].inflict(c, c.pods[3])
 	c.pods[3].StartReady()
-	c.requireWhole()
+	c.requireAllVoters()
 	assert.Len(t, preserved(c.pods[3]), 1)
 }

@@ -19,7 +19,8 @@ import (
 // lifted is the maximum time from deleting and compacting keys until the NOSPACE alarm is disarmed.
 const lifted = 20 * time.Second
 
-// All members must be defragmented in turn, because each member raises its own alarm.
+// After keys have been deleted and compacted, all members must be defragmented one after the other until writes
+// succeed again, because each member raises an alarm of its own.
 func TestMembersWithoutSpace_acceptWritesAfterCompaction(t *testing.T) {
 	onlyWithMembers(t)
 	for _, size := range []int{3, 5} {
@@ -44,7 +45,7 @@ func awaitWrites(t *testing.T, size int) {
 	}
 	for round := range 2 {
 		for i := 0; put(etcd, fmt.Sprintf("/much/%06d", i)) == nil; i++ {
-			require.Less(t, i, 1000, "there is a quota")
+			require.Less(t, i, 1000, "the quota must be exceeded")
 		}
 		deleted, err := etcd.Delete(t.Context(), "/much/", clientv3.WithPrefix())
 		require.NoError(t, err)
@@ -52,10 +53,10 @@ func awaitWrites(t *testing.T, size int) {
 		require.NoError(t, err)
 		watch := harness.StartWatch()
 		for _, p := range pods {
-			harness.Eventually(t, "writes succeed again", func() bool { return put(p.Etcd(), "/room") == nil })
+			harness.Eventually(t, "writes succeed again", func() bool { return put(p.Etcd(), "/key") == nil })
 		}
 		took := watch.Duration()
-		t.Logf("round %d: writes were possible at every member after %s", round, took)
+		t.Logf("round %d: writes succeeded at every member after %s", round, took)
 		assert.Less(t, took, lifted)
 		alarms, err := etcd.AlarmList(t.Context())
 		require.NoError(t, err)
@@ -74,8 +75,8 @@ func TestMemberLostWithoutSpace(t *testing.T) {
 	pods[0].Config["quota-backend-bytes"] = 1 << 20
 	pods[0].WriteConfigFile()
 	c := startThree(t, pods)
-	harness.Eventually(t, "there is no space", func() bool {
-		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // stays in use; may time out on a busy machine
+	harness.Eventually(t, "the NOSPACE alarm is raised", func() bool {
+		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // may time out on a busy machine
 		return c.alarmed()
 	})
 	for _, step := range steps[2:4] { // kill the member while it is rejoining
@@ -85,8 +86,8 @@ func TestMemberLostWithoutSpace(t *testing.T) {
 	}
 	c.runs[2].Kill()
 	pods[2].StartReady()
-	assert.True(t, c.alarmed(), "there is still no space")
-	c.requireWhole()
+	assert.True(t, c.alarmed(), "the NOSPACE alarm is still raised")
+	c.requireAllVoters()
 }
 
 // alarmed reports whether any alarm is raised.
@@ -97,8 +98,8 @@ func (c *three) alarmed() bool {
 	return len(alarms.Alarms) > 0
 }
 
-// A member whose data was deleted must rejoin despite a CORRUPT alarm, because deleting the data is how users repair
-// a corrupt member.
+// A member whose data was deleted must rejoin despite a CORRUPT alarm, because users repair a corrupt member by
+// deleting its data.
 func TestMemberLostDuringCorruptAlarm(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -110,11 +111,11 @@ func TestMemberLostDuringCorruptAlarm(t *testing.T) {
 	_, err := c.pods[0].Etcd().AlarmDisarm(t.Context(), raised)
 	require.NoError(t, err)
 	run.AwaitReady()
-	c.requireWhole()
+	c.requireAllVoters()
 }
 
-// The wrapper must disarm the alarm of a removed member, because the cluster rejects writes as long as the alarm is
-// raised.
+// When a member is replaced, the wrapper must disarm the alarm of the removed member. Otherwise, the cluster would
+// reject writes forever.
 func TestReplacedMember_alarmIsDisarmed(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
@@ -130,7 +131,7 @@ func TestReplacedMember_alarmIsDisarmed(t *testing.T) {
 		return err == nil
 	})
 	assert.Less(t, watch.Duration(), lifted)
-	c.requireWhole()
+	c.requireAllVoters()
 }
 
 // raise raises an alarm on behalf of a member.

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// beginOldEtcd runs an old version of etcd with the pod's data and configuration, as etcd-druid's pods do.
+// beginOldEtcd starts an old etcd version, instead of the wrapper, with the pod's data and configuration.
 func beginOldEtcd(p *harness.Pod, version string) *harness.Command {
 	p.T.Helper()
 	program := harness.OldEtcd(p.T, version)
@@ -37,7 +37,7 @@ func TestEtcd3_4ClusterIsRefused(t *testing.T) {
 		old = append(old, beginOldEtcd(p, "3.4"))
 	}
 	putMany(pods[0], 0, 10)
-	harness.Eventually(t, "the cluster is at 3.4", func() bool { return reportedVersions(pods[2]).Cluster == "3.4.0" })
+	harness.Eventually(t, "the cluster version is 3.4", func() bool { return reportedVersions(pods[2]).Cluster == "3.4.0" })
 	old[2].Stop()
 	pods[2].WriteRecord("terminated")
 	pods[2].ExpectTerminationMessage()
@@ -45,17 +45,17 @@ func TestEtcd3_4ClusterIsRefused(t *testing.T) {
 	run := pods[2].Start()
 	assert.Equal(t, 78, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(run.Pod), "etcd 3.4")
-	assert.Equal(t, "terminated", pods[2].Record(), "data that etcd has not opened is unchanged")
+	assert.Equal(t, "terminated", pods[2].Record(), "the exit record is kept, because etcd was not started")
 
 	putMany(pods[0], 10, 20)
 	old[2] = beginOldEtcd(pods[2], "3.4")
-	holds(pods[2], 20)
+	requireKeys(pods[2], 20)
 	for _, each := range old {
 		each.Stop()
 	}
 }
 
-// A member without data must ask the other members for the cluster version, and must not join an etcd 3.4 cluster.
+// A member without data must query the other members for the cluster version, and must not join an etcd 3.4 cluster.
 func TestEtcd3_4ClusterGetsNoNewMember(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
@@ -79,7 +79,7 @@ func TestEtcd3_4DataOfASingleMemberAreServed(t *testing.T) {
 	putMany(p, 0, 10)
 	old.Stop()
 	run := p.StartReady()
-	holds(p, 10)
+	requireKeys(p, 10)
 	awaitVersion(p, "3.5.0")
 	run.Shutdown()
 }
@@ -102,19 +102,19 @@ func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	assert.Equal(t, 70, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(p), "etcd 3.4")
 
-	// follow the advice in the message
+	// Do what the message advises.
 	p.Config["snapshot-count"] = 1
 	old = beginOldEtcd(p, "3.5")
 	putMany(p, 10, 11)
 	old.Stop()
 	delete(p.Config, "snapshot-count")
 	run = p.StartReady()
-	holds(p, 11)
+	requireKeys(p, 11)
 	run.Shutdown()
 }
 
-// Data with different member lists must be rejected. etcd 3.5 stores the member list twice, and early 3.5 releases
-// removed members from only one of the lists.
+// Data that contains two different member lists must be rejected. etcd 3.5 stores the list twice, and early 3.5
+// releases remove a member from only one of the lists.
 func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -134,12 +134,12 @@ func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 	assert.Equal(t, 70, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(p), `still lists member 1234567890abcdef ("removed"), which was removed from the cluster`)
 
-	// follow the advice in the message
+	// Do what the message advises.
 	old = beginOldEtcd(p, "3.5")
 	putMany(p, 10, 11)
 	old.Stop()
 	run = p.StartReady()
-	holds(p, 11)
+	requireKeys(p, 11)
 	members, err := p.Etcd().MemberList(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, members.Members, 1)

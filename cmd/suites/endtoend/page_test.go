@@ -28,7 +28,7 @@ func TestPage_wholeRun(t *testing.T) {
 
 	run.Shutdown()
 	if len(run.Log.FindText("open requests may be cut off")) > 0 {
-		return // in this case, the page does not show the latest events
+		return // the process exited before the page had received the last events
 	}
 	awaitPage(tab, "Terminated", "not ready")
 	tab.WaitForElements("#edge_Serving_Terminating.visited", "body.lost")

@@ -17,10 +17,10 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// In each of the tests below, two failures happen at the same time. Other tests cover the individual failures.
+// Each test in this file combines two failures, which other tests cover individually.
 
-// If there is no space for the data from the other members, a lost member must name the preserved copy to delete, and
-// recover once it is deleted.
+// A member with corrupt data on an almost full volume must ask for the deletion of the preserved copy, and recover
+// once the copy is deleted.
 func TestLostMember_littleSpace(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -40,10 +40,11 @@ func TestLostMember_littleSpace(t *testing.T) {
 	assert.Contains(t, run.Status().Recovery.Reason, "or delete "+preserved(last)[0])
 	require.NoError(t, os.RemoveAll(preserved(last)[0]))
 	run.AwaitReady()
-	c.requireWhole()
+	c.requireAllVoters()
 }
 
-// If the CA bundle is replaced while a member is waiting, the member must use the new bundle.
+// A lost member that cannot connect to the other members because its CA bundle is wrong must recover once the bundle
+// has been replaced, without a restart.
 func TestLostMember_renewedCA(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -65,7 +66,8 @@ func TestLostMember_renewedCA(t *testing.T) {
 	run.AwaitReady()
 }
 
-// A lost member must be able to rejoin from a node with a different address.
+// A member that has lost its volume must be able to rejoin with a different address. Until its configuration contains
+// the old address as well, it must advise adding it.
 func TestLostMember_newAddress(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -83,14 +85,14 @@ func TestLostMember_newAddress(t *testing.T) {
 	last.Config["initial-cluster"] = fmt.Sprintf("%s,%s=%s", last.Config["initial-cluster"], last.Config["name"], old)
 	last.WriteConfigFile()
 	run = last.Start()
-	require.Eventually(t, func() bool { return run.Readyz() == http.StatusOK }, 5*time.Minute, 10*time.Millisecond, "the member watches the old address for a minute first")
+	require.Eventually(t, func() bool { return run.Readyz() == http.StatusOK }, 5*time.Minute, 10*time.Millisecond, "ready; the member first waits for a minute for a response from its old address")
 	run.Kill()
 	last.StartReady()
-	c.requireWhole()
+	c.requireAllVoters()
 }
 
-// A new member must wait while another member is down, because etcd counts a member that has been added but not
-// started as unavailable.
+// A new member must not be added while another member is down, because etcd would count both as unavailable until the
+// new member has started.
 func TestNewMember_waitsForTheOneThatIsDown(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -109,8 +111,8 @@ func TestNewMember_waitsForTheOneThatIsDown(t *testing.T) {
 	assert.Equal(t, "value", fourth.Get("key"))
 }
 
-// If a cluster's only voter and its learner are started at the same time, the learner must not create a cluster of
-// its own, even if it has no data.
+// If a cluster's only voter and its learner are restarted at the same time, the learner must not create a cluster of
+// its own.
 func TestSingleMemberAndLearner_startTogether(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -122,14 +124,14 @@ func TestSingleMemberAndLearner_startTogether(t *testing.T) {
 	first.Put("key", "value")
 	addLearner(first, second)
 	learner := second.Start()
-	learner.AwaitLine(harness.Line{"message": personsLearner})
+	learner.AwaitLine(harness.Line{"message": notPromoted})
 	first.Config["initial-cluster"] = both
 	first.WriteConfigFile()
 	learner.Shutdown()
 	alone.Shutdown()
 	alone, learner = first.Start(), second.Start()
 	alone.AwaitReady()
-	promoteByHand(first, learner)
+	promoteManually(first, learner)
 	learner.AwaitReady()
 	assert.Equal(t, "value", second.Get("key"))
 }

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// joining returns a pod without a sidecar whose member joins first's cluster.
+// joining returns a pod without a sidecar whose configuration makes it join the cluster of the first pod.
 func joining(t *testing.T, first *harness.Pod) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, map[string]any{"name": "etcd-main-1", "initial-cluster-state": "existing"})
@@ -29,18 +29,18 @@ func learners(p *harness.Pod) int {
 	return strings.Count(out, ", true")
 }
 
-// addLearner adds a learner with etcdctl.
+// addLearner adds the pod's member to the first pod's cluster as a learner, with etcdctl.
 func addLearner(first, added *harness.Pod) {
 	first.T.Helper()
 	_, log, code := first.Begin("etcdctl", "member", "add", fmt.Sprint(added.Config["name"]), "--learner", "--peer-urls="+added.PeerURL()).Wait()
 	require.Zero(first.T, code, log)
 }
 
-// promoteByHand promotes a learner with the command printed in its log.
-func promoteByHand(first *harness.Pod, learner *harness.Run) {
+// promoteManually promotes a learner with the command that the learner has logged.
+func promoteManually(first *harness.Pod, learner *harness.Run) {
 	first.T.Helper()
-	learner.AwaitLine(harness.Line{"message": personsLearner})
-	message := fmt.Sprint(learner.Log.Matching(harness.Line{"message": personsLearner})[0]["message"])
+	learner.AwaitLine(harness.Line{"message": notPromoted})
+	message := fmt.Sprint(learner.Log.Matching(harness.Line{"message": notPromoted})[0]["message"])
 	command := strings.Fields(message[strings.Index(message, "member promote"):])
 	harness.Eventually(first.T, "the learner is promoted", func() bool {
 		_, _, code := first.Begin(append([]string{"etcdctl"}, command...)...).Wait()
@@ -48,7 +48,8 @@ func promoteByHand(first *harness.Pod, learner *harness.Run) {
 	})
 }
 
-const personsLearner = "is not promoted automatically"
+// notPromoted is logged by a learner that a user has added.
+const notPromoted = "is not promoted automatically"
 
 func TestMemberAddedByUser_staysLearner(t *testing.T) {
 	t.Parallel()
@@ -59,15 +60,15 @@ func TestMemberAddedByUser_staysLearner(t *testing.T) {
 	addLearner(first, second)
 
 	run := second.Start()
-	run.AwaitLine(harness.Line{"message": personsLearner})
+	run.AwaitLine(harness.Line{"message": notPromoted})
 	run.Kill()
 	run = second.Start()
-	run.AwaitLine(harness.Line{"message": personsLearner})
+	run.AwaitLine(harness.Line{"message": notPromoted})
 	assert.Equal(t, 1, learners(first))
 	_, why := run.Request(http.MethodGet, "/readyz")
 	assert.Contains(t, why, "not_learner")
 
-	promoteByHand(first, run)
+	promoteManually(first, run)
 	run.AwaitReady()
 	assert.Equal(t, "value", second.Get("key"))
 	assert.Zero(t, learners(first))
@@ -83,20 +84,20 @@ func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
 	second := joining(t, first)
 	addLearner(first, second)
 	run := second.Start()
-	run.AwaitLine(harness.Line{"message": personsLearner})
+	run.AwaitLine(harness.Line{"message": notPromoted})
 	run.LoseVolume()
 
 	run = second.Start()
 	run.AwaitLine(harness.Line{"message": "removed this member's old ID"})
-	run.Kill() // the note about the learner is stored in the cluster
+	run.Kill() // the cluster contains a note that the member was a learner
 	run = second.Start()
-	promoteByHand(first, run)
+	promoteManually(first, run)
 	run.AwaitReady()
 	assert.Equal(t, "value", second.Get("key"))
-	awaitNoteRemoved(first) // from now on, the member is treated as a voter if it is lost
+	awaitNoteRemoved(first) // the member is no longer a learner
 }
 
-// awaitNoteRemoved waits until the cluster contains no note about a learner.
+// awaitNoteRemoved waits until the cluster contains no note about a learner. Each note has a lease.
 func awaitNoteRemoved(p *harness.Pod) {
 	p.T.Helper()
 	harness.Eventually(p.T, "the note is removed", func() bool {
@@ -119,7 +120,7 @@ func TestMemberAddedByRecovery_isPromoted(t *testing.T) {
 	run = last.Start()
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
 	run.AwaitReady()
-	c.requireWhole()
+	c.requireAllVoters()
 	awaitNoteRemoved(c.pods[0])
-	assert.Empty(t, run.Log.FindText(personsLearner))
+	assert.Empty(t, run.Log.FindText(notPromoted))
 }

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// block returns the code block on a page whose first line is first.
+// block returns the code block on a page that starts with the given text.
 func block(t *testing.T, page, first string) docs.Block {
 	t.Helper()
 	for _, block := range docs.Blocks(t) {
@@ -27,23 +27,23 @@ func block(t *testing.T, page, first string) docs.Block {
 			return block
 		}
 	}
-	require.Fail(t, page+" has no block that begins with "+first)
+	require.Fail(t, page+" has no code block that starts with "+first)
 	return docs.Block{}
 }
 
-// typed returns the commands in a block without their output. own alternates between placeholders and their
-// replacements.
-func typed(block docs.Block, own ...string) string {
+// typed returns a script that prints and runs each command in a block. replacements alternates between text in the
+// commands, such as placeholders, and its replacement.
+func typed(block docs.Block, replacements ...string) string {
 	var script strings.Builder
 	for _, command := range block.Commands() {
-		fmt.Fprintf(&script, "printf '$ %%s\\n' '%s'\n%s\n", strings.ReplaceAll(command, "'", `'\''`), strings.NewReplacer(own...).Replace(command))
+		fmt.Fprintf(&script, "printf '$ %%s\\n' '%s'\n%s\n", strings.ReplaceAll(command, "'", `'\''`), strings.NewReplacer(replacements...).Replace(command))
 	}
 	return script.String()
 }
 
-// helpers creates a script from the commands on a page. The program is in PATH, runs in the background, and is
-// stopped where the page says Ctrl-C. Where the page sleeps for a fixed time, the script waits for an event instead.
-// GO does nothing, because the program has already been built.
+// helpers is the beginning of each script that runs commands from a page. It puts the program into PATH, and defines
+// functions that wait until the program is ready, stop it where the page says Ctrl-C, and wait until a revision is
+// stored where the page sleeps for a fixed time. GO does nothing, because the program has already been built.
 const helpers = `
 set -e
 export GO=true PATH="$PWD/bin:$PATH"
@@ -55,18 +55,19 @@ stored() { until etcd-wrapper backup get greeting --at=revision:"$1" >/dev/null 
 ip link set lo up
 `
 
-// inAnother runs a script in the background, as in a second terminal, and waits until etcd is ready.
+// inAnother returns a script that runs the given script in the background, as in a second terminal, and waits until
+// etcd is ready.
 func inAnother(script string) string {
 	return "{\n" + script + "\n} >>log 2>&1 & run=$!\nstarted\n"
 }
 
-// follow runs a script in a directory that contains the Makefile and the program. The script has its own network
-// namespace, because the ports on the pages may be in use.
+// follow runs a script in a new directory that contains the Makefile and the program, and returns the script's output
+// and the directory. The script has its own network namespace, because the ports on the pages may be in use.
 func follow(t *testing.T, script string) (printed, dir string) {
 	t.Helper()
 	for _, tool := range []string{"make", "ip", "zstd"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip("there is no " + tool)
+			t.Skip("skipped: " + tool + " is not installed")
 		}
 	}
 	dir = t.TempDir()
@@ -84,21 +85,21 @@ func follow(t *testing.T, script string) (printed, dir string) {
 	command.Stdout, command.Stderr = &out, &out
 	err = command.Run()
 	if errors.Is(err, syscall.EPERM) {
-		t.Skip("a network of its own needs root")
+		t.Skip("skipped: a network namespace requires root")
 	}
-	log, _ := os.ReadFile(filepath.Join(dir, "log")) // the program's log in the format used on a terminal
+	log, _ := os.ReadFile(filepath.Join(dir, "log")) // output of inAnother, printed if the script fails
 	require.NoError(t, err, "%s\n%s", out.String(), log[max(0, len(log)-2000):])
 	return out.String(), dir
 }
 
 // assertPrinted checks that the given strings were printed in order.
-func assertPrinted(t *testing.T, printed string, said ...string) {
+func assertPrinted(t *testing.T, printed string, want ...string) {
 	t.Helper()
 	rest := printed
-	for _, text := range said {
-		_, behind, found := strings.Cut(rest, text)
-		assert.True(t, found, "%q is printed:\n%s", text, printed)
-		rest = behind
+	for _, text := range want {
+		_, after, found := strings.Cut(rest, text)
+		assert.True(t, found, "the output does not contain %q in the expected order:\n%s", text, printed)
+		rest = after
 	}
 }
 
@@ -129,10 +130,10 @@ func TestReadmeCommands(t *testing.T) {
 	}
 }
 
-// recordingFile is the source of the recording in the README.
+// recordingFile contains the terminal session from which the recording in the README is drawn.
 const recordingFile = "../../../docs/pictures/recording.txt"
 
-// recording returns the part of a session that the README shows.
+// recording returns the commands of a session that the README shows, with their output.
 func recording(printed string) string {
 	var shown strings.Builder
 	for _, part := range strings.Split("\n"+printed, "\n$ ")[1:] {
@@ -147,12 +148,12 @@ func recording(printed string) string {
 	return shown.String()
 }
 
-// masked replaces all parts of a text that differ between runs.
+// masked replaces all numbers in a text, because they differ between runs.
 func masked(text string) string {
 	return regexp.MustCompile(`\d+`).ReplaceAllString(text, "N")
 }
 
-// The commands on the page must import the data of another etcd and rehearse a restore.
+// The commands on the pages must import the data of an existing etcd cluster and rehearse a restore.
 func TestPageCommands_migrationAndPlanning(t *testing.T) {
 	t.Parallel()
 	const moving = "docs/moving.md"
@@ -173,10 +174,11 @@ etcd-wrapper etcdutl snapshot restore plain.db --data-dir lib/etcd --name node-1
 		"etcd-wrapper etcdctl get greeting -w fields\nstopped\n")
 	assertPrinted(t, printed, "revision 2", "snap.db contains revision 2", "$ mv /var/lib", "greeting\nhello\n", `"Revision" : 100000`, `"Value" : "hello"`)
 	assert.DirExists(t, filepath.Join(dir, "rehearsal", "member"))
-	assert.FileExists(t, filepath.Join(dir, "backups", "cluster.json"), "the store has a generation")
+	assert.FileExists(t, filepath.Join(dir, "backups", "cluster.json"), "the imported data is backed up")
 }
 
-// snapshots returns the commands in the block about another chart, except the last one, which starts the member.
+// snapshots returns the commands with which a page takes a snapshot of an existing cluster and restores it. The last
+// command of the block, which starts the member, is omitted (see last).
 func snapshots(t *testing.T, page string) string {
 	t.Helper()
 	three := block(t, page, "etcdctl --endpoints=$OLD")

@@ -14,23 +14,23 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// oddRecords lists what may be at the exit record's path instead of a valid record.
-var oddRecords = map[string]func(t *testing.T, path string){
-	"a symbolic link to a clean word": func(t *testing.T, path string) {
+// invalidRecords lists functions that create something other than a valid record at the exit record's path.
+var invalidRecords = map[string]func(t *testing.T, path string){
+	"a symbolic link to a file with a valid word": func(t *testing.T, path string) {
 		require.NoError(t, os.WriteFile(path+".target", []byte("terminated"), 0o600))
 		require.NoError(t, os.Symlink(path+".target", path))
 	},
-	"a symbolic link to nothing": func(t *testing.T, path string) { require.NoError(t, os.Symlink("/nowhere", path)) },
-	"a FIFO":                     func(t *testing.T, path string) { require.NoError(t, unix.Mkfifo(path, 0o600)) },
-	"a directory":                func(t *testing.T, path string) { require.NoError(t, os.Mkdir(path, 0o700)) },
-	"a directory with content": func(t *testing.T, path string) {
+	"a dangling symbolic link": func(t *testing.T, path string) { require.NoError(t, os.Symlink("/nowhere", path)) },
+	"a FIFO":                   func(t *testing.T, path string) { require.NoError(t, unix.Mkfifo(path, 0o600)) },
+	"a directory":              func(t *testing.T, path string) { require.NoError(t, os.Mkdir(path, 0o700)) },
+	"a directory that is not empty": func(t *testing.T, path string) {
 		require.NoError(t, os.MkdirAll(filepath.Join(path, "terminated"), 0o700))
 	},
-	"a word with a newline": written("terminated\n"),
-	"two words":             written("terminated interrupt"),
-	"another word":          written("Terminated"),
-	"nothing":               written(""),
-	"a large file": func(t *testing.T, path string) {
+	"a valid word and a newline": written("terminated\n"),
+	"two valid words":            written("terminated interrupt"),
+	"an unknown word":            written("Terminated"),
+	"an empty file":              written(""),
+	"a large file that starts with a valid word": func(t *testing.T, path string) {
 		written("terminated")(t, path)
 		require.NoError(t, os.Truncate(path, 10<<20))
 	},
@@ -42,19 +42,19 @@ func written(content string) func(t *testing.T, path string) {
 
 func TestExitRecord_unknownWordMeansFullValidation(t *testing.T) {
 	t.Parallel()
-	for name, lay := range oddRecords {
+	for name, create := range invalidRecords {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := harness.NewPod(t)
-			lay(t, p.RecordPath())
+			create(t, p.RecordPath())
 			run := p.StartReady()
 			assert.Equal(t, []string{"full"}, p.Sidecar.Modes())
 			run.Shutdown()
 			left, err := os.Lstat(p.RecordPath())
 			require.NoError(t, err)
-			assert.Equal(t, os.FileMode(0o600), left.Mode(), "a regular file")
+			assert.Equal(t, os.FileMode(0o600), left.Mode(), "the record is a regular file")
 			if target, err := os.ReadFile(p.RecordPath() + ".target"); err == nil {
-				assert.Equal(t, "terminated", string(target), "the target of the link")
+				assert.Equal(t, "terminated", string(target), "the target of the link is unchanged")
 			}
 		})
 	}
@@ -70,16 +70,16 @@ func TestExitRecord_unremovable(t *testing.T) {
 	require.Equal(t, 74, run.Exit(harness.Patience))
 	same()
 	p.RequireNoData()
-	assert.NotEmpty(t, run.Log.FindText("cannot remove exit record"), "the log says why")
+	assert.NotEmpty(t, run.Log.FindText("cannot remove exit record"), "the log contains the reason")
 }
 
-// freeze creates a file that cannot be removed. If the test runs as root, the file is immutable. Otherwise, the file
-// is in another user's directory.
+// freeze prevents the removal of a file until the end of the test. For root, it makes the file immutable; for other
+// users, it makes the directory read-only.
 func freeze(t *testing.T, path string) {
 	t.Helper()
 	if os.Geteuid() == 0 {
 		if out, err := exec.Command("chattr", "+i", path).CombinedOutput(); err != nil {
-			t.Skipf("skipped: a file cannot be made immutable here: %v: %s", err, out)
+			t.Skipf("skipped: cannot make a file immutable: %v: %s", err, out)
 		}
 		t.Cleanup(func() { require.NoError(t, exec.Command("chattr", "-i", path).Run()) })
 		return
@@ -99,9 +99,9 @@ func TestVolumeLock_twoWrappers(t *testing.T) {
 
 	second := other.Start()
 	second.AwaitLine(harness.Line{"event": "volume busy"})
-	harness.Eventually(t, "the second process keeps trying", func() bool { return len(second.Log.Matching(harness.Line{"event": "volume busy"})) > 3 })
+	harness.Eventually(t, "the second process retries", func() bool { return len(second.Log.Matching(harness.Line{"event": "volume busy"})) > 3 })
 	assert.NotEmpty(t, second.Log.FindText("locked by another process"))
-	assert.Empty(t, other.Sidecar.Filter(func(harness.Request) bool { return true }), "the second process sends no request")
+	assert.Empty(t, other.Sidecar.Filter(func(harness.Request) bool { return true }), "the second process sends no request to its sidecar")
 
 	first.Shutdown()
 	second.AwaitReady()
@@ -125,24 +125,24 @@ func TestVolumeLock_stopWhileWaiting(t *testing.T) {
 	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }))
 }
 
-// A record must be ignored if another etcd has used the data since the record was written.
+// An exit record must be ignored if the data has been used or replaced since the record was written.
 func TestExitRecord_olderThanTheData(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, p *harness.Pod){
-		"another etcd has served, and was killed": func(t *testing.T, p *harness.Pod) {
-			other := harness.NewPod(t) // has its own volume and record
+		"another process has used the data and was killed": func(t *testing.T, p *harness.Pod) {
+			other := harness.NewPod(t) // has a volume and a record of its own
 			other.Config = p.Config
 			other.ClientPort, other.PeerPort = p.ClientPort, p.PeerPort
 			run := other.StartReady()
 			other.Put("key", "value")
 			run.Kill()
 		},
-		"the data were replaced by a copy": func(t *testing.T, p *harness.Pod) {
+		"the data was replaced by a copy": func(t *testing.T, p *harness.Pod) {
 			require.NoError(t, os.Rename(p.DataDir(), p.DataDir()+".old"))
 			out, err := exec.Command("cp", "-a", p.DataDir()+".old", p.DataDir()).CombinedOutput()
 			require.NoError(t, err, string(out))
 		},
-		"the log is gone": func(t *testing.T, p *harness.Pod) {
+		"the data was deleted": func(t *testing.T, p *harness.Pod) {
 			require.NoError(t, os.RemoveAll(filepath.Join(p.DataDir(), "member")))
 		},
 	} {
@@ -159,7 +159,8 @@ func TestExitRecord_olderThanTheData(t *testing.T) {
 	}
 }
 
-// The wrapper must accept a record without a note, as written by gardener/etcd-wrapper and older versions.
+// The wrapper must accept an exit record without the file that describes the data, as written by gardener/etcd-wrapper
+// and by older versions.
 func TestExitRecord_withoutNote(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

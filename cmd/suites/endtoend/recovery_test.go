@@ -30,14 +30,14 @@ func newPodWithStore(t *testing.T) *harness.Pod {
 	return p
 }
 
-// shutdownStored stops a run and requires that the store contains all writes.
+// shutdownStored stops a run and requires it to report that the store contains all writes.
 func shutdownStored(run *harness.Run) {
 	run.T.Helper()
 	run.Shutdown()
 	run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
-// preserved returns the preserved copies of the data directory.
+// preserved returns the paths of the copies of the data directory that recovery has preserved.
 func preserved(p *harness.Pod) []string {
 	p.T.Helper()
 	found, err := filepath.Glob(p.DataDir() + ".aside-*")
@@ -45,21 +45,21 @@ func preserved(p *harness.Pod) []string {
 	return found
 }
 
-// The test restores a single member and checks the log, the metrics and the status, and that clients with a watch
-// must list again.
+// A single member whose volume is lost or corrupt must be restored without losing a write. The test also checks the
+// log, the metrics, the status and that existing watches end.
 func TestRestore_singleMember(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		action  func(p *harness.Pod)
 		message string
 		cause   string
-		asides  int
+		copies  int // number of copies of the data that recovery preserves
 	}{
-		"when its volume was lost": {func(p *harness.Pod) {
+		"lost volume": {func(p *harness.Pod) {
 			require.NoError(p.T, os.RemoveAll(p.Volume))
 			require.NoError(p.T, os.Mkdir(p.Volume, 0o700))
 		}, "the volume is empty; the cluster is restored to revision", "empty", 0},
-		"when its volume is broken": {func(p *harness.Pod) {
+		"corrupt database": {func(p *harness.Pod) {
 			harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10)
 		}, "the volume is damaged; the cluster is restored to revision", "corrupt", 1},
 	} {
@@ -75,13 +75,13 @@ func TestRestore_singleMember(t *testing.T) {
 			second := p.StartReady()
 			second.AwaitLine(harness.Line{"message": test.message, "level": "warn"})
 			second.AwaitLine(harness.Line{"message": "nothing is known to be lost", "level": "warn"})
-			_, counted := second.Request(http.MethodGet, "/metrics")
-			assert.Contains(t, counted, `etcd_wrapper_recoveries_total{cause="`+test.cause+`",outcome="restored"} 1`)
-			assert.Contains(t, counted, "\netcd_wrapper_recovery_lost_revisions 0\n")
-			assert.Contains(t, counted, `etcd_wrapper_recovery_state{state="Ready"} 1`)
+			_, metrics := second.Request(http.MethodGet, "/metrics")
+			assert.Contains(t, metrics, `etcd_wrapper_recoveries_total{cause="`+test.cause+`",outcome="restored"} 1`)
+			assert.Contains(t, metrics, "\netcd_wrapper_recovery_lost_revisions 0\n")
+			assert.Contains(t, metrics, `etcd_wrapper_recovery_state{state="Ready"} 1`)
 			assert.Equal(t, "value", p.Get("key"))
-			assert.Greater(t, p.Revision(), max(before, archive.Margin), "no revision is assigned twice, because the store has reserved this many")
-			assert.Len(t, preserved(p), test.asides)
+			assert.Greater(t, p.Revision(), max(before, archive.Margin), "the restored cluster skips the revisions that the store has reserved, so that none is assigned twice")
+			assert.Len(t, preserved(p), test.copies)
 			out, _, _ := p.Begin("status", "-v").Wait()
 			assert.Contains(t, harness.OneLine(out), "nothing is known to be lost")
 			requireCompacted(p, before)
@@ -89,20 +89,21 @@ func TestRestore_singleMember(t *testing.T) {
 
 			third := p.StartReady()
 			assert.Equal(t, "value", p.Get("key"))
-			assert.Len(t, preserved(p), test.asides, "the next start preserves nothing")
+			assert.Len(t, preserved(p), test.copies, "the next start preserves no further copy")
 			third.Shutdown()
 		})
 	}
 }
 
-// requireCompacted checks that clients with a watch that predates the restore must list again.
+// requireCompacted requires that a watch from a revision before the restore ends with an error, so that its client
+// lists the keys again.
 func requireCompacted(p *harness.Pod, from int64) {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
-	answer, open := <-p.Etcd().Watch(ctx, "key", clientv3.WithRev(from))
+	response, open := <-p.Etcd().Watch(ctx, "key", clientv3.WithRev(from))
 	require.True(p.T, open)
-	require.ErrorIs(p.T, answer.Err(), rpctypes.ErrCompacted)
+	require.ErrorIs(p.T, response.Err(), rpctypes.ErrCompacted)
 }
 
 func TestRestore_toATimeOnlyOnce(t *testing.T) {
@@ -112,7 +113,7 @@ func TestRestore_toATimeOnlyOnce(t *testing.T) {
 	p.Put("key", "good")
 	to := p.Revision()
 	shutdownStored(first)
-	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // selectable by time only once its second is over
+	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // the first whole second after the last write
 	harness.Eventually(t, "the time has passed", func() bool { return time.Now().After(moment) })
 	at := moment.Format(time.RFC3339)
 	second := p.StartReady()
@@ -126,7 +127,7 @@ func TestRestore_toATimeOnlyOnce(t *testing.T) {
 		p.Put("key", "later")
 		shutdownStored(third)
 		fourth := p.StartReady(flags...)
-		assert.Equal(t, "later", p.Get("key"), "the restore ID was used already")
+		assert.Equal(t, "later", p.Get("key"), "a restore ID that was already used has no effect")
 		fourth.Shutdown()
 	}
 	assert.Len(t, preserved(p), 2)
@@ -140,7 +141,7 @@ func TestRestore_impossible(t *testing.T) {
 		status  int
 		message []string
 	}{
-		"a target that is not kept": {func(*harness.Pod) {}, []string{"--restore-to=revision:4711", "--restore-id=x"}, 78, []string{
+		"a target that is not in the store": {func(*harness.Pod) {}, []string{"--restore-to=revision:4711", "--restore-id=x"}, 78, []string{
 			"refusing to start etcd on this data directory: nothing was moved because the requested target cannot be restored: revision 4711 is not available", "restore points: revisions ", "backup list",
 		}},
 		"--recover=never": {func(p *harness.Pod) { harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10) }, []string{"--recover=never"}, 70, []string{
@@ -161,13 +162,13 @@ func TestRestore_impossible(t *testing.T) {
 			for _, part := range test.message {
 				assert.Contains(t, terminationMessage(p), part)
 			}
-			assert.Empty(t, preserved(p), "nothing is moved")
+			assert.Empty(t, preserved(p), "the data is not moved")
 		})
 	}
 }
 
-// Tokens issued before a restore must be rejected. Otherwise, etcd would delay requests with such a token until it
-// reaches the log index at which the token was issued.
+// Authentication tokens issued before a restore must be rejected. Otherwise, etcd would delay requests with such a
+// token until its log reaches the index at which the token was issued.
 func TestRestore_oldTokensAreRejected(t *testing.T) {
 	t.Parallel()
 	p := newPodWithStore(t)
@@ -175,43 +176,43 @@ func TestRestore_oldTokensAreRejected(t *testing.T) {
 	p.WriteConfigFile()
 	run := p.StartReady()
 	enableAuthentication(t, p.Etcd(), "root")
-	survivor := harness.NewClient(t, clientv3.Config{Endpoints: []string{p.Endpoint()}, Username: "root", Password: "secret"})
-	for range 2 { // tokens of a restored cluster must also be rejected
-		requireOldTokensRejected(p, survivor, run)
+	oldClient := harness.NewClient(t, clientv3.Config{Endpoints: []string{p.Endpoint()}, Username: "root", Password: "secret"})
+	for range 2 { // in the second round, the tokens are those of a restored cluster
+		requireOldTokensRejected(p, oldClient, run)
 		run = p.StartReady()
 	}
 }
 
-func requireOldTokensRejected(p *harness.Pod, survivor *clientv3.Client, run *harness.Run) {
+func requireOldTokensRejected(p *harness.Pod, oldClient *clientv3.Client, run *harness.Run) {
 	t := p.T
 	t.Helper()
 	for range 50 {
-		_, err := survivor.Put(t.Context(), "key", "value")
+		_, err := oldClient.Put(t.Context(), "key", "value")
 		require.NoError(t, err)
 	}
-	old, err := survivor.Authenticate(t.Context(), "root", "secret")
+	old, err := oldClient.Authenticate(t.Context(), "root", "secret")
 	require.NoError(t, err)
-	was, err := survivor.AuthStatus(t.Context())
+	before, err := oldClient.AuthStatus(t.Context())
 	require.NoError(t, err)
 	shutdownStored(run)
 	emptyVolume(p)
 
 	run = p.StartReady()
-	newcomer := p.Etcd()
-	for _, client := range []*clientv3.Client{newcomer, survivor} {
-		_, err := client.Authenticate(t.Context(), "root", "secret") // Authenticate needs no token
+	newClient := p.Etcd()
+	for _, client := range []*clientv3.Client{newClient, oldClient} {
+		_, err := client.Authenticate(t.Context(), "root", "secret") // requires no token
 		require.NoError(t, err, "the client has reconnected")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*harness.Patience)
 	defer cancel()
-	_, err = etcdserverpb.NewKVClient(newcomer.ActiveConnection()).Range(
+	_, err = etcdserverpb.NewKVClient(newClient.ActiveConnection()).Range(
 		metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, old.Token), &etcdserverpb.RangeRequest{Key: []byte("key")})
 	require.ErrorContains(t, err, "invalid auth token")
-	got, err := survivor.Get(ctx, "key")
-	require.NoError(t, err, "a client from before the restore authenticates again")
+	got, err := oldClient.Get(ctx, "key")
+	require.NoError(t, err, "a client that connected before the restore authenticates again")
 	assert.Equal(t, "value", string(got.Kvs[0].Value))
-	status, err := survivor.AuthStatus(ctx)
+	status, err := oldClient.AuthStatus(ctx)
 	require.NoError(t, err)
-	assert.Greater(t, status.AuthRevision, was.AuthRevision+1000, "tokens from after the restored revision are outdated")
+	assert.Greater(t, status.AuthRevision, before.AuthRevision+1000, "the auth revision is higher than that of any token issued before the restore")
 	run.Kill()
 }

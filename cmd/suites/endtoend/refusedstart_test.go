@@ -15,25 +15,25 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The first line of the termination message must state the problem and the next step.
+// The first line of the termination message must contain the problem and how to fix it.
 func TestRefusedStart_firstLine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		spoil         func(p *harness.Pod)
-		status        int
-		wrong, wayOut string
+		invalidate   func(p *harness.Pod)
+		status       int
+		problem, fix string
 	}{
-		"a file in the place of the volume": {func(p *harness.Pod) {
+		"the volume is a file": {func(p *harness.Pod) {
 			p.Flags = append(p.Flags, "--volume-dir="+filepath.Join(p.Dir, "etcd.yaml"))
 		}, 64, "--volume-dir: ", "is a file; specify the directory that contains the data directory"},
-		"a mistyped volume": {func(p *harness.Pod) {
+		"the volume does not exist": {func(p *harness.Pod) {
 			p.Flags = append(p.Flags, "--volume-dir="+p.Volume+"-mistyped")
 		}, 64, "does not exist", "fix the path, or create the directory for a new cluster"},
-		"a list where text belongs": {func(p *harness.Pod) { p.Config["data-dir"] = []string{"a"} }, 78, "data-dir: must be text", "not a list"},
-		"URLs that differ": {func(p *harness.Pod) {
+		"a list instead of text": {func(p *harness.Pod) { p.Config["data-dir"] = []string{"a"} }, 78, "data-dir: must be text", "not a list"},
+		"different peer URLs": {func(p *harness.Pod) {
 			p.Config["initial-advertise-peer-urls"] = "http://127.0.0.1:1"
 		}, 78, "initial-advertise-peer-urls: ", "use the same URLs in both"},
-		"a database of a newer etcd's cluster": {func(p *harness.Pod) {
+		"data of a newer etcd version": {func(p *harness.Pod) {
 			p.StartAndStop()
 			setClusterVersion(p, "3.8.0")
 		}, 78, "the data belongs to a cluster at version 3.8", "start an etcd-wrapper release that runs etcd 3.8"},
@@ -42,12 +42,12 @@ func TestRefusedStart_firstLine(t *testing.T) {
 			t.Parallel()
 			p := harness.NewStandalonePod(t, nil)
 			p.ExpectTerminationMessage()
-			c.spoil(p)
+			c.invalidate(p)
 			p.WriteConfigFile()
 			assert.Equal(t, c.status, p.Start().Exit(harness.Patience))
 			line, _, _ := strings.Cut(terminationMessage(p), "\n")
-			assert.Contains(t, line, c.wrong)
-			assert.Contains(t, line, c.wayOut)
+			assert.Contains(t, line, c.problem)
+			assert.Contains(t, line, c.fix)
 			assert.NotContains(t, line, "Go struct")
 			_, err := os.Stat(p.Volume + "-mistyped")
 			require.ErrorIs(t, err, os.ErrNotExist)
@@ -55,20 +55,20 @@ func TestRefusedStart_firstLine(t *testing.T) {
 	}
 }
 
-// The URLs of new members must be compared only after all members have responded, because a member without data may
-// also be joining an existing cluster.
+// A member without data may be about to create a cluster or to join an existing one. Once all members have responded
+// and a new cluster is to be created, its peer URLs must match initial-cluster.
 func TestRefusedStart_foundingMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		sidecar bool
-		listed  string // peer URL of the first member in initial-cluster; the member itself uses its actual port
-		more    string // further pair in initial-cluster
+		listed  string // peer URL of the first member in initial-cluster, without the port
+		more    string // additional name and URL in initial-cluster
 	}{
-		"more URLs":                 {false, "http://127.0.0.1", ",etcd-main-0=http://127.0.0.1:1"},
-		"more URLs, with a sidecar": {true, "http://127.0.0.1", ",etcd-main-0=http://127.0.0.1:1"},
-		"another name":              {false, "http://localhost", ""},
-		"another IP address":        {false, "http://127.0.0.9", ""},
-		"another scheme":            {false, "https://127.0.0.1", ""},
+		"additional URL":                 {false, "http://127.0.0.1", ",etcd-main-0=http://127.0.0.1:1"},
+		"additional URL, with a sidecar": {true, "http://127.0.0.1", ",etcd-main-0=http://127.0.0.1:1"},
+		"different host name":            {false, "http://localhost", ""},
+		"different IP address":           {false, "http://127.0.0.9", ""},
+		"different scheme":               {false, "https://127.0.0.1", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -94,7 +94,7 @@ func TestRefusedStart_foundingMember(t *testing.T) {
 	}
 }
 
-// setClusterVersion sets the cluster version in the data.
+// setClusterVersion changes the cluster version in the database.
 func setClusterVersion(p *harness.Pod, version string) {
 	p.T.Helper()
 	database, err := bolt.Open(p.DBPath(), 0o600, nil)

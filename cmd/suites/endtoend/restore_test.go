@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// restore creates a data directory from a database with etcdutl, as described in the runbook.
+// restore creates the pod's data directory from a database file with etcdutl, as the runbook describes.
 func restore(p *harness.Pod, database string, flags ...string) {
 	p.T.Helper()
 	_, log, status := p.Begin(append([]string{
@@ -25,12 +25,12 @@ func restore(p *harness.Pod, database string, flags ...string) {
 // moveDataDir renames the data directory and returns the path of the database in it.
 func moveDataDir(p *harness.Pod) (database string) {
 	p.T.Helper()
-	aside := p.DataDir() + ".aside"
-	require.NoError(p.T, os.Rename(p.DataDir(), aside))
-	return filepath.Join(aside, "member", "snap", "db")
+	moved := p.DataDir() + ".moved"
+	require.NoError(p.T, os.Rename(p.DataDir(), moved))
+	return filepath.Join(moved, "member", "snap", "db")
 }
 
-// startFully starts without an exit record, so a full validation is required.
+// startFully removes the exit record, starts the program and requires that it performs a full validation.
 func startFully(p *harness.Pod) *harness.Run {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.RecordPath()))
@@ -39,8 +39,8 @@ func startFully(p *harness.Pod) *harness.Run {
 	return run
 }
 
-// The restore procedure in the Kubernetes documentation must work. It bumps the revision, because controllers must
-// never see it decrease.
+// The restore procedure in the Kubernetes documentation must work. It increases the revision, so that controllers
+// never see a revision that is lower than before.
 func TestStandalone_bumpedRevision(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
@@ -65,8 +65,8 @@ func TestStandalone_bumpedRevision(t *testing.T) {
 	}
 }
 
-// cutLogOff removes the last entries from the log.
-func cutLogOff(p *harness.Pod) {
+// truncateLog removes the last entries from the log.
+func truncateLog(p *harness.Pod) {
 	p.T.Helper()
 	segments, err := filepath.Glob(filepath.Join(p.DataDir(), "member", "wal", "*.wal"))
 	require.NoError(p.T, err)
@@ -78,7 +78,7 @@ func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	p.StartAndStop("key", "value", "long", strings.Repeat("v", 2000))
-	cutLogOff(p)
+	truncateLog(p)
 	require.NoError(t, os.RemoveAll(p.RecordPath()))
 
 	second := p.Start()
@@ -94,13 +94,13 @@ func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	third.Shutdown()
 }
 
-// If the wrapper rejects data that the sidecar considers valid, the message must explain that the wrapper checks more
-// than the sidecar.
+// If the wrapper rejects data that the sidecar has validated, the message must explain that the sidecar does not check
+// for this kind of damage.
 func TestRefusal_validForTheSidecar(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop("key", "value", "long", strings.Repeat("v", 2000))
-	cutLogOff(p)
+	truncateLog(p)
 	p.ExpectTerminationMessage()
 	second := p.Start()
 	require.NotZero(t, second.Exit(harness.Patience))
@@ -110,7 +110,7 @@ func TestRefusal_validForTheSidecar(t *testing.T) {
 	assert.Contains(t, message, "neither the validation nor the sidecar checks for this)")
 }
 
-// The wrapper must accept the volume's root as the data directory, although it also contains the wrapper's own files.
+// The data directory may be the volume itself, which also contains the wrapper's own files.
 func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
@@ -127,8 +127,8 @@ func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	second.Shutdown()
 }
 
-// The wrapper must start with a data directory that contains nothing but a preserved copy, as happens if a start
-// fails before etcd creates a member.
+// The wrapper must start even if the data directory contains only a preserved copy, which happens if a start fails
+// before etcd has created its files.
 func TestStandalone_preservedUninitializedMember(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The root password must not change after a restart. If the volume is lost, the password must be restored from the
-// backups, even if the cluster contained no keys.
+// The root password is set only when the cluster is created. It must not change when a member is restarted, and must
+// be restored from the backups if the volume is lost, even if the cluster contained no keys.
 func TestRootPassword_newCluster(t *testing.T) {
 	t.Parallel()
 	p := newPodWithStore(t)
@@ -21,38 +21,38 @@ func TestRootPassword_newCluster(t *testing.T) {
 	file := filepath.Join(p.Dir, "password")
 	require.NoError(t, os.WriteFile(file, []byte("se:cret\n"), 0o600))
 	p.Flags = append(p.Flags, "--root-password-file="+file)
-	guarded := func(run *harness.Run) {
+	requirePassword := func(run *harness.Run) {
 		out, log, status := p.Begin("etcdctl", "get", "key").Wait()
 		assert.NotZero(t, status, out)
 		assert.Contains(t, log, "user name is empty")
-		visit(p, "etcdctl", "--user=root:se:cret", "user", "list")
+		command(p, "etcdctl", "--user=root:se:cret", "user", "list")
 		assert.Equal(t, "ok", run.Status().Headline.Health, run.Status().Headline.Summary)
 		assert.Empty(t, run.Log.FindText("se:cret"))
 	}
 	run := p.StartReady()
-	guarded(run)
+	requirePassword(run)
 	shutdownStored(run)
 	emptyVolume(p)
 	run = p.StartReady()
-	guarded(run)
+	requirePassword(run)
 
-	visit(p, "etcdctl", "--user=root:se:cret", "put", "key", "value")
-	visit(p, "backup", "now")
-	visit(p, "backup", "verify")
-	visit(p, "defrag")
+	command(p, "etcdctl", "--user=root:se:cret", "put", "key", "value")
+	command(p, "backup", "now")
+	command(p, "backup", "verify")
+	command(p, "defrag")
 	shutdownStored(run)
-	require.NoError(t, os.WriteFile(file, []byte("another"), 0o600)) // the password in etcd does not change
+	require.NoError(t, os.WriteFile(file, []byte("another"), 0o600)) // must not change the password in etcd
 	run = p.StartReady()
-	guarded(run)
+	requirePassword(run)
 	run.LoseVolume()
 	run = p.StartReady()
-	guarded(run)
-	assert.Equal(t, "value\n", visit(p, "etcdctl", "--user=root:se:cret", "get", "key", "--print-value-only"))
+	requirePassword(run)
+	assert.Equal(t, "value\n", command(p, "etcdctl", "--user=root:se:cret", "get", "key", "--print-value-only"))
 	run.Shutdown()
 }
 
-// visit runs a command that must succeed.
-func visit(p *harness.Pod, args ...string) (out string) {
+// command runs a command, which must succeed, and returns its output.
+func command(p *harness.Pod, args ...string) (out string) {
 	p.T.Helper()
 	out, log, status := p.Begin(args...).Wait()
 	require.Equal(p.T, 0, status, "%v: %s", args, log)

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The test types keys into Bash as a user would, including tabs that request completion.
+// The test types commands into an interactive Bash, including the Tab key that requests a completion.
 func TestBashCompletion(t *testing.T) {
 	t.Parallel()
 	named := filepath.Join(t.TempDir(), "etcd-wrapper")
@@ -27,7 +27,7 @@ func TestBashCompletion(t *testing.T) {
 	} {
 		bash := exec.Command("bash", "--norc", "--noprofile", "-i")
 		bash.Env = append(os.Environ(), "PATH="+filepath.Dir(named)+":"+os.Getenv("PATH"), "HISTFILE=", "INPUTRC=/dev/null")
-		// The completed commands are added to the history but not executed.
+		// "false &&" prevents the execution, and the history shows the completed command.
 		bash.Stdin = strings.NewReader("source <(etcd-wrapper completion bash)\nfalse && " + keys + "\nhistory\n")
 		out, err := bash.CombinedOutput()
 		require.NoError(t, err, "%s", out)
@@ -38,7 +38,7 @@ func TestBashCompletion(t *testing.T) {
 func TestManualPage_noWarnings(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("groff"); err != nil {
-		t.Skip("there is no groff to read it with")
+		t.Skip("skipped: groff is not installed")
 	}
 	page := harness.Output(t, "man")
 	groff := exec.Command("groff", "-man", "-Tutf8", "-ww", "-P-cbou")
@@ -48,5 +48,5 @@ func TestManualPage_noWarnings(t *testing.T) {
 	shown, err := groff.Output()
 	require.NoError(t, err)
 	assert.Empty(t, warnings.String())
-	assert.True(t, strings.Contains(string(shown), "       --backup-store=URL\n              URL "), "a flag with its description below it")
+	assert.True(t, strings.Contains(string(shown), "       --backup-store=URL\n              URL "), "each flag is followed by its indented description")
 }

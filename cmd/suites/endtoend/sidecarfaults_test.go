@@ -9,10 +9,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// trapPath is the target of redirects.
+// trapPath is the target of redirects. The wrapper must never request it.
 const trapPath = "/trap"
 
-// redirect redirects to trapPath, where the sidecar serves a result that must be ignored.
+// redirect sends a redirect to trapPath, where the sidecar would serve a successful result.
 func redirect(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, trapPath, http.StatusFound)
 }
@@ -20,7 +20,7 @@ func redirect(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 // cut closes the connection without sending a response.
 func cut(*harness.Sidecar, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
-// cutShort closes the connection after sending part of a status.
+// cutShort closes the connection after the first part of the status "Successful".
 func cutShort(_ *harness.Sidecar, w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Length", "10")
 	_, _ = w.Write([]byte("Success"))
@@ -28,7 +28,7 @@ func cutShort(_ *harness.Sidecar, w http.ResponseWriter, _ *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// sendForever sends an endless response, which starts with a valid one.
+// sendForever sends an endless response that starts with the status "Successful".
 func sendForever(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	chunk := append([]byte("Successful"), make([]byte, 64<<10)...)
 	for r.Context().Err() == nil {
@@ -38,8 +38,8 @@ func sendForever(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// after sends a correct response after a pause.
-func after(pause time.Duration) harness.Fault {
+// respondAfter returns a Fault that sends a correct response after a pause.
+func respondAfter(pause time.Duration) harness.Fault {
 	return func(s *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 		<-time.After(pause)
 		s.Serve(w, r)

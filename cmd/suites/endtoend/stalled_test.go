@@ -13,14 +13,14 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// If the log's reader stalls, etcd must still serve requests and stop without delay.
+// If the process that reads the log hangs, etcd must still serve requests and stop without delay.
 func TestStalledLogReader_delaysNothing(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Listen()
 	reader, writer, err := os.Pipe()
 	require.NoError(t, err)
-	defer reader.Close() // stays open but is never read
+	defer reader.Close() // until then, the pipe is open but is not read
 	fillPipe(t, writer)
 
 	ctx, cancel := harness.WithPatience(t.Context())
@@ -29,7 +29,7 @@ func TestStalledLogReader_delaysNothing(t *testing.T) {
 	command.Stderr = writer
 	require.NoError(t, command.Start())
 	run := &harness.Run{T: t, Pod: p, Cmd: command}
-	harness.Eventually(t, "ready", func() bool { return run.Readyz() == 200 })
+	harness.Eventually(t, "the member is ready", func() bool { return run.Readyz() == 200 })
 
 	watch := harness.StartWatch()
 	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
@@ -38,7 +38,7 @@ func TestStalledLogReader_delaysNothing(t *testing.T) {
 	assert.Equal(t, "terminated", p.Record())
 }
 
-// fillPipe fills the buffer of a pipe.
+// fillPipe writes to a pipe until its buffer is full.
 func fillPipe(t *testing.T, pipe *os.File) {
 	t.Helper()
 	require.NoError(t, pipe.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))

@@ -11,10 +11,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// validated returns the validation modes that a run used.
+// validated returns the modes of the validations that a run has started.
 func validated(run *harness.Run) (modes []string) {
-	for _, begun := range run.Log.Matching(harness.Line{"message": "starting validation"}) {
-		modes = append(modes, begun["mode"].(string))
+	for _, line := range run.Log.Matching(harness.Line{"message": "starting validation"}) {
+		modes = append(modes, line["mode"].(string))
 	}
 	return modes
 }
@@ -25,7 +25,7 @@ func TestStandalone_keysAndRecord(t *testing.T) {
 	first := p.StartReady()
 	p.Put("key", "value")
 	assert.Equal(t, []string{"full"}, validated(first))
-	require.Len(t, first.Log.FindText("is empty; creating a new cluster"), 1, "an empty volume looks like a lost one")
+	require.Len(t, first.Log.FindText("is empty; creating a new cluster"), 1, "the log reports the new cluster, because the volume could also have been lost")
 	require.True(t, first.Status().NewCluster)
 	status, _ := first.Stop(syscall.SIGINT)
 	require.Equal(t, 0, status)
@@ -59,7 +59,7 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			end(first)
 			harness.CorruptFile(t, p.DBPath(), 0, 16<<10)
 			before := tree(p)
-			delete(before, p.RecordPath()+".crash") // only a killed run leaves this file behind
+			delete(before, p.RecordPath()+".crash") // left behind by a killed run, and then removed
 
 			p.ExpectTerminationMessage()
 			second := p.Start()
@@ -70,10 +70,10 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			assert.Contains(t, message, "is corrupt or unusable: database "+p.DBPath())
 			assert.NotContains(t, states(second), "FetchConfig")
 			after := tree(p)
-			delete(before, p.RecordPath()+".last") // every run writes this file
+			delete(before, p.RecordPath()+".last") // rewritten by every run
 			delete(after, p.RecordPath()+".last")
-			delete(before, p.RecordPath()+".last.tmp") // a process may be killed while it is writing this file
-			assert.Equal(t, before, after, "nothing on disk has changed")
+			delete(before, p.RecordPath()+".last.tmp") // may be left behind by a killed process, and is then replaced
+			assert.Equal(t, before, after, "the volume has not changed")
 		})
 	}
 }

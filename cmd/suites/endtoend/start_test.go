@@ -23,7 +23,7 @@ func TestValidation_firstFullThenSanity(t *testing.T) {
 			p := harness.NewPod(t)
 			first := p.StartReady()
 			p.Put("key", "value")
-			assert.NoFileExists(t, p.RecordPath(), "no record while etcd runs")
+			assert.NoFileExists(t, p.RecordPath(), "there is no exit record while etcd is running")
 			status, took := first.Stop(signal)
 			require.Equal(t, 0, status)
 			assert.Less(t, took, harness.StopBudget)
@@ -73,7 +73,8 @@ func awaitState(run *harness.Run, state string) {
 	harness.Eventually(run.T, "the state is "+state, func() bool { return run.Status().State == state })
 }
 
-// states returns the lifecycle's states in order. Repeated polls in Wait and Query appear only once.
+// states returns the states that the lifecycle has entered, in order. Repeated changes between Wait and Query, which
+// occur while the wrapper polls the sidecar, are listed only once.
 func states(run *harness.Run) []string {
 	visited := []string{"Query"}
 	for _, entry := range run.Log.Matching(nil) {
@@ -99,8 +100,8 @@ func TestFetchedConfiguration_permissions(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), stored.Mode())
 	content, err := os.ReadFile(p.StoredConfig())
 	require.NoError(t, err)
-	assert.Contains(t, string(content), "member-name-prefix: etcd-main", "the file is as served")
-	assert.NotEmpty(t, run.Log.FindText("next-cluster-version-compatible"), "the log names the keys that etcd does not know")
+	assert.Contains(t, string(content), "member-name-prefix: etcd-main", "the file also contains keys that etcd does not support")
+	assert.NotEmpty(t, run.Log.FindText("next-cluster-version-compatible"), "the log names the keys that etcd does not support")
 }
 
 func TestReadyz_lifecycle(t *testing.T) {
@@ -108,7 +109,7 @@ func TestReadyz_lifecycle(t *testing.T) {
 	p := harness.NewPod(t)
 	p.Sidecar.Takes = harness.Forever
 	run := p.Start()
-	harness.Eventually(t, "/readyz replies before etcd runs", func() bool { return run.Readyz() == http.StatusServiceUnavailable })
+	harness.Eventually(t, "/readyz returns 503 before etcd is running", func() bool { return run.Readyz() == http.StatusServiceUnavailable })
 	_, why := run.Request(http.MethodGet, "/readyz")
 	assert.Regexp(t, `lifecycle failed: (Query|Trigger|Wait|FetchConfig|StartEtcd) for`, why)
 	p.Sidecar.Finish()
@@ -116,9 +117,9 @@ func TestReadyz_lifecycle(t *testing.T) {
 	release := p.BlockClose()
 	run.Signal(syscall.SIGTERM)
 	run.AwaitLine(harness.Line{"to": "Terminating", "event": "signal"})
-	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz(), "unready immediately, while etcd is still closing")
+	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz(), "the member is unready while etcd is closing")
 	assert.Empty(t, run.Log.Matching(harness.Line{"event": "etcd closed"}), "etcd is still closing")
-	assert.NoFileExists(t, p.RecordPath(), "no record before etcd is closed")
+	assert.NoFileExists(t, p.RecordPath(), "there is no exit record before etcd is closed")
 	release()
 	require.Equal(t, 0, run.Exit(harness.StopBudget))
 	assert.Equal(t, "terminated", p.Record())
@@ -132,13 +133,13 @@ func TestReadyz_withoutQuorum(t *testing.T) {
 	run := p.Start()
 	run.AwaitLine(harness.Line{"message": "is starting a new election at term"})
 	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz())
-	harness.Eventually(t, "the status has the reason in its first line", func() bool {
+	harness.Eventually(t, "the first line of the status contains the reason", func() bool {
 		out, _, _ := p.Begin("status", "-v").Wait()
 		return strings.Contains(harness.OneLine(out), "StartEtcd, not ready: waiting for a leader, which requires a quorum")
 	})
 	status, took := run.Stop(syscall.SIGTERM)
 	require.Equal(t, 0, status)
-	assert.Less(t, took, 5*time.Second, "there is no other member to wait for")
+	assert.Less(t, took, 5*time.Second, "the stop does not wait for the missing members")
 	assert.Equal(t, "terminated", p.Record())
 	assert.NotContains(t, states(run), "Serving")
 }
@@ -150,7 +151,7 @@ func TestReadyTimeout(t *testing.T) {
 	p.WriteRecord("terminated")
 	run := p.Start("--etcd-ready-timeout=1s")
 	require.Equal(t, 75, run.Exit(harness.Patience))
-	assert.NoFileExists(t, p.RecordPath(), "the stop was not requested")
+	assert.NoFileExists(t, p.RecordPath(), "there is no exit record after a timeout, because no stop was requested")
 	assert.NotContains(t, states(run), "Serving")
 }
 

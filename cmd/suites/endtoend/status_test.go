@@ -25,7 +25,7 @@ func TestStatusCommand(t *testing.T) {
 	out, log, code := p.Begin("status", "-v").Wait()
 	assert.Equal(t, int(exitcode.NotReady), code, log)
 	assert.Contains(t, out, "not ready\n")
-	assert.NotContains(t, out, "\x1b", "colours only on a terminal")
+	assert.NotContains(t, out, "\x1b", "output that is not a terminal has no colors")
 
 	p.Sidecar.Finish()
 	run.AwaitReady()
@@ -56,11 +56,11 @@ func TestStatusWatch_eachStepOnce(t *testing.T) {
 	watch := p.Begin("status", "--watch")
 	p.Sidecar.ClearFaults()
 	awaitState(run, "Wait")
-	harness.Eventually(t, "the watch prints something", func() bool { return watch.Output() != "" })
+	harness.Eventually(t, "the watch prints a line", func() bool { return watch.Output() != "" })
 	p.Sidecar.Finish()
 	harness.Eventually(t, "the watch prints the readiness", func() bool { return strings.Contains(watch.Output(), "  ready\n") })
 	interrupted := p.Begin("status", "--watch")
-	harness.Eventually(t, "the second watch prints something", func() bool { return interrupted.Output() != "" })
+	harness.Eventually(t, "the second watch prints a line", func() bool { return interrupted.Output() != "" })
 	interrupted.Stop()
 	_, log, code := interrupted.Wait()
 	assert.Equal(t, int(exitcode.CutShort), code)
@@ -69,7 +69,7 @@ func TestStatusWatch_eachStepOnce(t *testing.T) {
 	out, log, code := watch.Wait()
 	assert.Equal(t, int(exitcode.NotReady), code, log)
 	changes := []string{"FetchConfig → StartEtcd", "StartEtcd → Serving", "  ready\n", "Serving → Terminating"}
-	if len(run.Log.FindText("requests may be cut off")) == 0 { // the process waits only a limited time for its watchers
+	if len(run.Log.FindText("requests may be cut off")) == 0 { // otherwise, the last change is missing
 		changes = append(changes, "Terminating → Terminated")
 	}
 	for _, line := range changes {

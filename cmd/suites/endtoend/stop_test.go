@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// stops lists the ways in which a stop can be requested.
+// stops lists the ways to request a stop.
 var stops = map[string]func(run *harness.Run) error{
 	"SIGTERM": func(run *harness.Run) error { return run.Cmd.Process.Signal(syscall.SIGTERM) },
 	"SIGINT":  func(run *harness.Run) error { return run.Cmd.Process.Signal(syscall.SIGINT) },
@@ -32,11 +32,10 @@ var stops = map[string]func(run *harness.Run) error{
 	},
 }
 
-// beforeEtcd lists the states before etcd is started. Each entry describes how to keep a wrapper in that state, and
-// which calls the sidecar receives.
+// beforeEtcd lists the states of the lifecycle before etcd is started.
 var beforeEtcd = map[string]struct {
-	hold func(*harness.Sidecar)
-	path string
+	hold func(*harness.Sidecar) // keeps the wrapper in the state
+	path string                 // of the last request that the sidecar receives
 }{
 	"Query":       {func(s *harness.Sidecar) { s.Broken[harness.StatusPath] = harness.Block }, harness.StatusPath},
 	"Trigger":     {func(s *harness.Sidecar) { s.Broken[harness.StartPath] = harness.Block }, harness.StartPath},
@@ -58,7 +57,7 @@ func TestStop_beforeEtcdKeepsTheRecord(t *testing.T) {
 				run.AwaitLine(harness.Line{"to": state})
 				p.Sidecar.Await(held.path)
 				if state == "Wait" {
-					harness.Eventually(t, "the backoff is long", func() bool { return len(p.Sidecar.Statuses("Progress")) > 10 })
+					harness.Eventually(t, "the wrapper has polled more than 10 times, so that its pauses are long", func() bool { return len(p.Sidecar.Statuses("Progress")) > 10 })
 				}
 				watch := harness.StartWatch()
 				require.NoError(t, ask(run))
@@ -92,12 +91,12 @@ func TestStop_openWatches(t *testing.T) {
 	for range 3 {
 		replies := p.Etcd().Watch(context.Background(), "key")
 		p.Put("key", "value")
-		reply, _ := harness.Receive(t, "the watch sees the write", replies)
+		reply, _ := harness.Receive(t, "the watch returns the write", replies)
 		require.NoError(t, reply.Err())
 	}
 	status, took := run.Stop(syscall.SIGTERM)
 	assert.Equal(t, 0, status)
-	assert.Less(t, took, 3*time.Second, "etcd alone waits 7 s for them")
+	assert.Less(t, took, 3*time.Second, "plain etcd waits 7 s for open watches")
 	assert.Equal(t, "terminated", p.Record())
 }
 
@@ -112,11 +111,11 @@ func TestStop_secondSignalForcesExit(t *testing.T) {
 			run.Signal(syscall.SIGTERM)
 			run.AwaitLine(harness.Line{"to": "Terminating", "event": "signal"})
 			start := time.Now()
-			harness.Eventually(t, "the second signal counts separately", func() bool { return time.Since(start) > 100*time.Millisecond })
+			harness.Eventually(t, "100 ms have passed, so that the second signal is not treated as a duplicate", func() bool { return time.Since(start) > 100*time.Millisecond })
 			status, took := run.Stop(second)
 			assert.Equal(t, want, status)
 			assert.Less(t, took, harness.AbortBudget)
-			assert.NoFileExists(t, p.RecordPath(), "etcd's close did not return")
+			assert.NoFileExists(t, p.RecordPath(), "there is no exit record, because etcd was not closed")
 		})
 	}
 }
@@ -141,7 +140,7 @@ func TestStop_beforeStart(t *testing.T) {
 	require.NoError(t, unix.Mkfifo(pipe, 0o600))
 	run := p.Start("--backup-restore-tls-enabled", "--backup-restore-ca-cert-bundle-path="+pipe)
 	run.AwaitLine(harness.Line{"message": "etcd-wrapper starts"})
-	_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have exited, because a pipe is not a certificate
+	_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have exited already
 	run.Exit(harness.AbortBudget)               // any exit status is acceptable
 }
 
@@ -169,14 +168,14 @@ func TestHangup_unreadLog(t *testing.T) {
 	run.Signal(syscall.SIGHUP)
 	p.Put("key", "value")
 	run.AwaitReady()
-	code, _ := run.Request(http.MethodPost, "/stop") // the request is logged
+	code, _ := run.Request(http.MethodPost, "/stop") // the process must survive logging the request
 	require.Equal(t, http.StatusOK, code)
 	assert.Equal(t, 0, run.Exit(harness.StopBudget))
 	assert.Equal(t, "terminated", p.Record())
 }
 
-// A stop must not wait for clients with full buffers: a suspended etcdctl watch, and a watch and a snapshot whose
-// responses are never read.
+// A stop must not wait for clients that do not read their responses: a suspended "etcdctl watch", a watch and a
+// snapshot.
 func TestStop_stalledClients(t *testing.T) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"plain text": false, "TLS": true} {
@@ -208,10 +207,10 @@ func TestStop_stalledClients(t *testing.T) {
 
 			status, took := run.Stop(syscall.SIGTERM)
 			assert.Equal(t, 0, status)
-			assert.Less(t, took, 4*time.Second, "their connections are closed within 2 s")
+			assert.Less(t, took, 4*time.Second, "the stop waits for at most 2 s until it closes the clients' connections")
 			assert.Equal(t, "terminated", p.Record())
 			for _, call := range []string{"Maintenance/Snapshot", "Watch/Watch"} {
-				assert.NotEmpty(t, run.Log.FindText("is not reading the response to "+call), "the log names a client of %s", call)
+				assert.NotEmpty(t, run.Log.FindText("is not reading the response to "+call), "the log names the client that does not read %s", call)
 			}
 		})
 	}

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A serviceManager is a socket that receives notifications, like systemd's.
+// A serviceManager listens on a socket for notifications, like systemd.
 type serviceManager struct {
 	t      *testing.T
 	socket *net.UnixConn
@@ -25,7 +25,7 @@ type serviceManager struct {
 
 func newServiceManager(t *testing.T) *serviceManager {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "notify") // socket paths are limited to 108 bytes
+	dir, err := os.MkdirTemp("", "notify") // t.TempDir is too long for a socket, whose path is limited to 108 bytes
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	path := filepath.Join(dir, "socket")
@@ -61,7 +61,7 @@ func TestSystemd_readyAndStopping(t *testing.T) {
 			release := p.BlockClose()
 			require.NoError(t, ask(run))
 			assert.Equal(t, "STOPPING=1", manager.receive(harness.Patience))
-			harness.Eventually(t, "etcd is still being closed", func() bool { return run.Status().State == "Terminating" })
+			harness.Eventually(t, "the status shows that etcd is being closed", func() bool { return run.Status().State == "Terminating" })
 			release()
 			assert.Zero(t, run.Exit(harness.Patience))
 			assert.Empty(t, manager.receive(time.Millisecond), "each message is sent once")
@@ -78,7 +78,7 @@ func TestSystemd_stopBeforeReady(t *testing.T) {
 	run := p.Start()
 	awaitState(run, "Wait")
 	run.Signal(syscall.SIGTERM)
-	assert.Equal(t, "STOPPING=1", manager.receive(harness.Patience), "READY=1 was never sent")
+	assert.Equal(t, "STOPPING=1", manager.receive(harness.Patience), "the first message, because READY=1 is not sent")
 	assert.Zero(t, run.Exit(harness.Patience))
 }
 

@@ -14,11 +14,11 @@ import (
 
 const tasks = "docs/tasks.md"
 
-// task returns the commands in the code block whose first line is first. own alternates between placeholders and
-// their replacements.
-func task(t *testing.T, first string, own ...string) string {
+// task returns a script that runs the commands of a code block on the page. The arguments are those of block and
+// typed.
+func task(t *testing.T, first string, replacements ...string) string {
 	t.Helper()
-	return typed(block(t, tasks, first), own...)
+	return typed(block(t, tasks, first), replacements...)
 }
 
 func TestPageCommands_undoDeletion(t *testing.T) {

@@ -37,7 +37,7 @@ func TestTerminationMessage_problems(t *testing.T) {
 	assert.Regexp(t, `(?m)^invalid etcd configuration or request: .*YAML`, message)
 	assert.Contains(t, message, "\nstate before the stop: FetchConfig, ")
 	assert.Contains(t, message, "\nexit record: none, so the next start runs a full validation\n")
-	assert.Equal(t, 1, strings.Count(message, "YAML"), "the fatal error appears once: %s", message)
+	assert.Equal(t, 1, strings.Count(message, "YAML"), "the message contains the fatal error once: %s", message)
 }
 
 func TestTerminationMessage_expiredSidecarCertificate(t *testing.T) {
@@ -47,7 +47,7 @@ func TestTerminationMessage_expiredSidecarCertificate(t *testing.T) {
 	ca.IssuesUntil(time.Now().Add(-time.Hour))
 	p.EnableSidecarTLS(ca, ca.Bundle())
 	run := p.Start()
-	harness.Eventually(t, "the log says why", func() bool {
+	harness.Eventually(t, "the log contains the reason", func() bool {
 		return len(run.Log.FindText("certificate has expired or is not yet valid")) > 0
 	})
 	status, _ := run.Stop(syscall.SIGTERM)

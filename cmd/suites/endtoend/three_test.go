@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// members enables all lost-member tests instead of a selection. make test-recovery sets this flag.
-var members = flag.Bool("members", false, "run every test about members that are lost")
+// members enables all tests about lost members instead of a selection. "make test-recovery" sets this flag.
+var members = flag.Bool("members", false, "run all tests about lost members")
 
 // onlyWithMembers skips a slow test unless -members is set.
 func onlyWithMembers(t *testing.T) {
@@ -24,7 +24,7 @@ func onlyWithMembers(t *testing.T) {
 	}
 }
 
-// three is a cluster of three members without sidecars that contains one key.
+// three is a cluster of members without sidecars, usually three, that contains one key.
 type three struct {
 	*testing.T
 
@@ -47,13 +47,13 @@ func startThree(t *testing.T, pods []*harness.Pod, flags ...string) *three {
 	return c
 }
 
-// requireWhole requires that all members are voters and that the last one has the same keys as the others.
-func (c *three) requireWhole() {
+// requireAllVoters requires that all members are started voters, and that the third one serves the cluster's key.
+func (c *three) requireAllVoters() {
 	c.Helper()
 	out, log, code := c.pods[0].Begin("etcdctl", "member", "list").Wait()
 	require.Zero(c, code, log)
 	assert.Equal(c, len(c.pods), strings.Count(out, ", started, "), "%s", out)
-	assert.Equal(c, len(c.pods), strings.Count(out, ", false"), "no member is a learner in\n%s", out)
+	assert.Equal(c, len(c.pods), strings.Count(out, ", false"), "number of members that are not learners:\n%s", out)
 	assert.Equal(c, "value", c.pods[2].Get("key"))
 }
 
@@ -62,7 +62,7 @@ func emptyVolume(p *harness.Pod) {
 	require.NoError(p.T, os.RemoveAll(p.Volume))
 }
 
-// storedThree returns a cluster whose members share a store that contains all writes.
+// storedThree starts three members that share a backup store, and waits until the store contains all writes.
 func storedThree(t *testing.T) *three {
 	t.Helper()
 	return stored(t, harness.StandaloneMembers(t, 3))
@@ -81,6 +81,6 @@ func stored(t *testing.T, pods []*harness.Pod) *three {
 func (c *three) restart(flags ...string) (runs []*harness.Run) {
 	c.Helper()
 	runs = harness.StartAll(c.pods, flags...)
-	c.requireWhole()
+	c.requireAllVoters()
 	return runs
 }

@@ -24,10 +24,10 @@ func TestTLS_sidecarAndClients(t *testing.T) {
 	p.EnableSidecarTLS(ca, ca.Bundle())
 	p.RequireClientCerts(ca)
 	run := p.Start()
-	run.AwaitReady() // over HTTPS without a client certificate
+	run.AwaitReady() // /readyz requires HTTPS but no client certificate
 	p.Put("key", "value")
 	assert.Equal(t, "value", p.Get("key"))
-	assert.Equal(t, "etcd-main-local", p.ServerCertName(), "/readyz has etcd's certificate")
+	assert.Equal(t, "etcd-main-local", p.ServerCertName(), "the wrapper's own server uses etcd's certificate")
 	require.Error(t, putWithoutCertificate(p), "etcd requires a client certificate")
 	oneInitialization(p)
 	code, _ := run.Request(http.MethodPost, "/stop")
@@ -49,7 +49,7 @@ func TestReadyz_HTTPSByEtcdConfiguration(t *testing.T) {
 func TestTLS_sidecarOfAnotherCA(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
-	p.EnableSidecarTLS(certificates.NewAuthority(t, "stranger"), ca.Bundle())
+	p.EnableSidecarTLS(certificates.NewAuthority(t, "another CA"), ca.Bundle())
 	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "no answer", "message": "certificate signed by unknown authority"})
 	harness.Eventually(t, "the wrapper retries", func() bool { return len(run.Log.Matching(harness.Line{"event": "no answer"})) > 2 })
@@ -59,7 +59,7 @@ func TestTLS_sidecarOfAnotherCA(t *testing.T) {
 	for _, later := range []string{"Trigger", "FetchConfig", "StartEtcd"} {
 		assert.NotContains(t, states(run), later)
 	}
-	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }), "the sidecar gets no request")
+	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }), "the sidecar receives no request")
 	p.RequireNoData()
 }
 
@@ -84,8 +84,8 @@ func putWithoutCertificate(p *harness.Pod) error {
 	return err
 }
 
-// The wrapper must report a renewed CA bundle, because etcd reads the bundle only once and would later reject all
-// clients.
+// If the CA bundle changes, the wrapper must ask for a restart. etcd reads the bundle only when it starts, so it would
+// reject clients with certificates of the new CA.
 func TestTLS_renewedCARequiresRestart(t *testing.T) {
 	t.Parallel()
 	ca := certificates.NewAuthority(t, "ca")
@@ -115,10 +115,10 @@ func TestTLS_rejectedCertificateDegradesMember(t *testing.T) {
 	p.RequireClientCerts(certificates.NewAuthority(t, "authority"))
 	p.Config["advertise-client-urls"] = "https://etcd.example.org:2379"
 	run := p.StartReady()
-	harness.Eventually(t, "the check names the cause", func() bool {
+	harness.Eventually(t, "the check reports that the certificate does not match the advertised URL", func() bool {
 		_, body := run.Request(http.MethodGet, "/readyz?verbose")
 		return strings.Contains(body, "is not valid for the advertised host etcd.example.org")
 	})
-	assert.Equal(t, http.StatusOK, run.Readyz(), "clients that do not verify names are served")
+	assert.Equal(t, http.StatusOK, run.Readyz(), "the member stays ready, because clients that do not verify the host name can connect")
 	run.Shutdown()
 }

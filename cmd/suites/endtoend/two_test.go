@@ -13,21 +13,21 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// soon limits how long a member may take to report a problem and its solution.
-const soon = 30 * time.Second
+// explanationLimit limits how long a member may take to report a problem and its solution.
+const explanationLimit = 30 * time.Second
 
-// requireExplanation requires that a member's log and status contain the given words.
+// requireExplanation requires that a member's log and status contain the given text within explanationLimit.
 func requireExplanation(t *testing.T, run *harness.Run, words string) {
 	t.Helper()
 	watch := harness.StartWatch()
 	run.AwaitLine(harness.Line{"message": words, "level": "warn"})
-	assert.Less(t, watch.Duration(), soon)
+	assert.Less(t, watch.Duration(), explanationLimit)
 	require.NotNil(t, run.Status().Recovery)
 	assert.Contains(t, run.Status().Recovery.Reason, words)
 }
 
-// A second member that was added as a voter must be able to start, although the cluster has no quorum until it is
-// running.
+// If a second member is added as a voter, the cluster has no quorum until this member is running. The member must be
+// able to start nevertheless.
 func TestSecondMember_addedAsVoter(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -46,15 +46,15 @@ func TestSecondMember_addedAsVoter(t *testing.T) {
 	assert.Equal(t, "value", second.Get("key"))
 }
 
-// If one of two members is lost, the messages must explain the repair, because the cluster has no quorum and only a
-// user can repair it.
+// If one of two members is lost, the cluster has no quorum, so that only a user can repair it. The messages must
+// explain how.
 func TestLostMember_oneOfTwo(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
 		stored  bool
 		message string
-		out     func(c *three)
+		repair  func(c *three)
 	}{
 		"without a store": {false, "set force-new-cluster: true", func(c *three) {
 			first := c.pods[0]
@@ -92,7 +92,7 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 			c.runs[1] = c.pods[1].Start()
 			requireExplanation(t, c.runs[1], "the cluster has 2 voting members: the other members do not form a quorum, so this member cannot be replaced")
 			assert.Contains(t, c.runs[1].Status().Recovery.Reason, test.message)
-			test.out(c)
+			test.repair(c)
 			for _, run := range c.runs {
 				run.AwaitReady()
 			}
@@ -103,7 +103,8 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 	}
 }
 
-// If two of three members are lost, both must explain that the only member with data does not form a quorum.
+// If two of three members are lost, both must explain that the remaining member does not form a quorum and how to
+// proceed.
 func TestLostMember_twoOfThree(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -118,7 +119,8 @@ func TestLostMember_twoOfThree(t *testing.T) {
 	requireExplanation(t, c.runs[2], "etcd-main-1 is not running etcd and has no usable data")
 }
 
-// A cluster must be restored from its store even if all its members were rolled back to the same state.
+// If the volumes of all members are rolled back to the same older state, the cluster must be restored from its store,
+// which contains later writes.
 func TestAllMembersRolledBack_restored(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -150,6 +152,6 @@ func TestAllMembersRolledBack_restored(t *testing.T) {
 	c.restart()
 	assert.Equal(t, "value", c.pods[0].Get("later"))
 	for _, p := range c.pods {
-		assert.Len(t, preserved(p), 1, "nothing is deleted")
+		assert.Len(t, preserved(p), 1, "the old data is preserved")
 	}
 }
