@@ -18,9 +18,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Close stops etcd and returns once etcd has fully stopped. opened reports whether etcd opened or rejected the data.
-// Close returns an error if etcd did not shut down cleanly. Close has no timeout of its own, so the caller must
-// enforce one.
+// Close stops etcd and returns once etcd has fully stopped. opened is false if etcd has not opened the data. opened is
+// also true if Open rejected the data, so that the caller does not treat the data as valid. Close returns an error if
+// etcd did not shut down cleanly. Close has no timeout of its own, so the caller must enforce one.
 func (m *Member) Close() (opened bool, err error) {
 	if !m.opened {
 		return false, nil
@@ -58,8 +58,8 @@ func (m *Member) closeInOrder() error {
 	if m.etcd == nil {
 		return m.startErr
 	}
-	impatient := time.AfterFunc(m.options.ClosePatience, m.etcd.Server.HardStop)
-	defer impatient.Stop()
+	hardStop := time.AfterFunc(m.options.ClosePatience, m.etcd.Server.HardStop)
+	defer hardStop.Stop()
 	m.doing.Store(m.describeClose("waiting for database maintenance to finish"))
 	if m.stopServing != nil {
 		m.stopServing()
@@ -85,9 +85,9 @@ func (m *Member) closeInOrder() error {
 // leaveReserve is the part of ClosePatience that is reserved for closing etcd if the member cannot leave the cluster.
 const leaveReserve = 5 * time.Second
 
-// leave removes this member from the cluster if the cluster was scaled down. The removal may depend on this member's
-// own vote: in a two-member cluster, neither member can remove the other on its own. If the member cannot leave in
-// time, it stays in the member list.
+// leave removes this member from the cluster if the cluster was scaled down, and reports whether the member has left.
+// The removal may depend on this member's own vote: in a two-member cluster, neither member can remove the other on
+// its own. If the member cannot leave in time, it stays in the member list.
 func (m *Member) leave() bool {
 	server := m.etcd.Server
 	if m.options.Unwanted == nil || !isClosed(server.ReadyNotify()) || len(server.Cluster().Members()) == 1 {
@@ -100,7 +100,7 @@ func (m *Member) leave() bool {
 	}
 	m.doing.Store("leaving the cluster because it was scaled down")
 	left := func() bool { return server.Cluster().Member(server.MemberID()) == nil }
-	retry(ctx, server, m.options.Log, hurried, "remove this member from the scaled-down cluster", func(ctx context.Context) error {
+	retry(ctx, server, m.options.Log, stoppingPolicy, "remove this member from the scaled-down cluster", func(ctx context.Context) error {
 		_, err := server.RemoveMember(ctx, uint64(server.MemberID()))
 		if left() {
 			return nil // the removal may have succeeded even though the response was lost
@@ -111,13 +111,13 @@ func (m *Member) leave() bool {
 		m.options.Log.Info().Msg("left the cluster because it was scaled down")
 	} else {
 		m.options.Log.Warn().Stringer("member", server.MemberID()).
-			Msg("cannot leave the cluster after it was scaled down: restart this member, or remove it with etcdctl member remove")
+			Msg("cannot leave the cluster after it was scaled down: restart this member, or run \"etcdctl member remove\" with its ID")
 	}
 	return left()
 }
 
-// watchClose keeps Doing up to date while etcd is closing, and disconnects clients that hold up the close. waits is
-// the initial value of Doing.
+// watchClose keeps Doing up to date while etcd is closing, and disconnects clients that delay the close because they
+// do not read their responses. waits is the initial value of Doing.
 func (m *Member) watchClose(waits string, closed <-chan struct{}) {
 	doing, stopping := waits, m.etcd.Server.StoppingNotify()
 	report := func(next string) {
@@ -162,9 +162,9 @@ const (
 	drainPoll    = 100 * time.Millisecond
 	stalledAfter = time.Second             // a send that blocks longer than this is stalled
 	drainGrace   = 1500 * time.Millisecond // how long stalled requests may delay the close
-	drainQuiet   = 2 * drainPoll           // wait after the last non-stalled request, so that its response is sent
+	drainQuiet   = 2 * drainPoll           // pause after the last request that was not stalled, so that its response is sent
 
-	largeResponse = 32 << 10 // in bytes; a smaller response never blocks on a slow client
+	largeResponse = 32 << 10 // in bytes; the client cannot block the sending of a smaller response
 )
 
 // drain finishes or cancels client requests before etcd closes.
@@ -181,8 +181,8 @@ const (
 type drain struct {
 	ctx     context.Context //nolint:containedctx // AfterFunc needs a context
 	cancel  context.CancelFunc
-	started time.Time    // written before ctx is canceled, read only afterwards
-	took    atomic.Int64 // time until the last endless request finished, in nanoseconds
+	started time.Time    // start of the drain; written before ctx is canceled, and read only afterwards
+	took    atomic.Int64 // time from started until the last endless request finished, in nanoseconds
 
 	unaries atomic.Int64 // number of active unary handlers
 
@@ -190,10 +190,10 @@ type drain struct {
 	calls   map[*call]struct{}
 	grpc    []*grpc.Server
 	https   map[*http.Server]struct{} // servers for HTTP/2 over TLS
-	running time.Time                 // last time a request was active and not stalled
+	running time.Time                 // last time at which a request was active and not stalled
 }
 
-// call is a request whose response the client may be blocking.
+// call is a request whose client may block the response by not reading it.
 type call struct {
 	method  string
 	client  string
@@ -250,11 +250,11 @@ func (d *drain) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	return reply, err
 }
 
-// track adds a call.
+// track records the start of a call.
 func (d *drain) track(ctx context.Context, method string) *call {
 	c := &call{method: strings.TrimPrefix(method, "/etcdserverpb."), client: "unknown"}
-	if from, ok := peer.FromContext(ctx); ok {
-		c.client = from.Addr.String()
+	if p, ok := peer.FromContext(ctx); ok {
+		c.client = p.Addr.String()
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -277,7 +277,7 @@ func (d *drain) finish(ctx context.Context, c *call) {
 	})
 }
 
-// isUnread reports whether the client has stopped reading the response.
+// isUnread reports whether the call is stalled because the client is not reading the response.
 func (c *call) isUnread() bool {
 	since := c.sending.Load()
 	return since != nil && time.Since(*since) >= stalledAfter
@@ -300,11 +300,11 @@ func (d *drain) unreadResponses() (clients []string) {
 func (d *drain) isExpired() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	runs := d.unaries.Load() > 0
+	active := d.unaries.Load() > 0
 	for c := range d.calls {
-		runs = runs || !c.isUnread()
+		active = active || !c.isUnread()
 	}
-	if runs {
+	if active {
 		d.running = time.Now()
 	}
 	return time.Since(d.started) >= drainGrace && time.Since(d.running) >= drainQuiet
@@ -335,8 +335,8 @@ func (d *drain) withDrain(ctx context.Context) (drained context.Context, end fun
 	}
 }
 
-// unavailable returns Unavailable if the drain has started, and err otherwise. After Unavailable, etcd's client
-// resumes its watch on another member from the last revision received.
+// unavailable returns an error with code Unavailable if the drain has started, and err otherwise. After Unavailable,
+// etcd's client resumes its watch on another member, starting after the last revision that it received.
 func (d *drain) unavailable(err error) error {
 	if d.ctx.Err() != nil {
 		d.took.Store(int64(time.Since(d.started)))

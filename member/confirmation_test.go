@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/member"
 )
 
-// confirming is a member whose revisions are confirmed by the test.
+// confirming is a member whose replies wait until the test confirms that their data is stored.
 type confirming struct {
 	*bench
 	*testing.T
@@ -79,19 +79,19 @@ func (c *confirming) start(request func(ctx context.Context) error) <-chan error
 	c.Helper()
 	before, done := c.waiting.Load(), make(chan error, 1)
 	go func() { done <- request(soon(c.T)) }()
-	require.Eventually(c, func() bool { return c.waiting.Load() > before }, patience, tick, "the reply waits")
+	require.Eventually(c, func() bool { return c.waiting.Load() > before }, patience, tick, "the reply is held back")
 	assert.Empty(c, done)
 	return done
 }
 
-// requirePassed requires that a reply arrives, even if it is an error.
+// requirePassed waits for the reply to a request and returns its error. The test fails if the reply is held back.
 func (c *confirming) requirePassed(done <-chan error) error {
 	c.Helper()
 	select {
 	case err := <-done:
 		return err
 	case <-time.After(patience):
-		require.FailNow(c, "the reply waits")
+		require.FailNow(c, "the reply is still held back")
 		return nil
 	}
 }
@@ -128,7 +128,7 @@ func TestRepliesForKeysWaitForTheirRevision(t *testing.T) {
 		}
 	}
 	_, err := c.etcd.Get(soon(t), "key")
-	require.NoError(t, err, "what is stored is read at once")
+	require.NoError(t, err, "a read of stored data does not wait")
 }
 
 func TestRepliesWithoutARevisionWaitForEverything(t *testing.T) {
@@ -192,22 +192,22 @@ func TestWatchSendsOnlyWhatIsStored(t *testing.T) {
 	watch := c.etcd.Watch(soon(t), "key", clientv3.WithCreatedNotify())
 	require.True(t, (<-watch).Created)
 	first := c.start(c.put("key"))
-	require.Eventually(t, func() bool { return c.waiting.Load() == 2 }, patience, tick, "the first event waits, as the put does")
+	require.Eventually(t, func() bool { return c.waiting.Load() == 2 }, patience, tick, "the event is held back, and so is the reply to the put")
 	second := c.start(c.put("key"))
 	revision := c.Server().KV().Rev()
 	assert.Empty(t, watch)
 	c.confirmUpTo(revision - 1)
 	assert.Equal(t, revision-1, (<-watch).Events[0].Kv.ModRevision)
-	require.Eventually(t, func() bool { return c.waiting.Load() == 2 }, patience, tick, "so does the second one")
+	require.Eventually(t, func() bool { return c.waiting.Load() == 2 }, patience, tick, "the second event is held back, too")
 	assert.Empty(t, watch)
 	c.confirm()
-	assert.Equal(t, revision, (<-watch).Events[0].Kv.ModRevision, "in order")
+	assert.Equal(t, revision, (<-watch).Events[0].Kv.ModRevision, "events arrive in order")
 	require.NoError(t, c.requirePassed(first))
 	require.NoError(t, c.requirePassed(second))
 
 	late := c.start(c.put("other"))
 	require.NoError(t, c.etcd.RequestProgress(soon(t)))
-	require.Eventually(t, func() bool { return c.waiting.Load() == 2 }, patience, tick, "so does the notification")
+	require.Eventually(t, func() bool { return c.waiting.Load() == 2 }, patience, tick, "the progress notification is held back, too")
 	assert.Empty(t, watch)
 	c.confirm()
 	assert.Equal(t, revision+1, (<-watch).Header.Revision)
@@ -221,9 +221,9 @@ func TestWaitOfAWatchEndsWithItsStream(t *testing.T) {
 	watch := c.etcd.Watch(ctx, "key", clientv3.WithCreatedNotify())
 	require.True(t, (<-watch).Created)
 	_ = c.start(c.put("key"))
-	require.Eventually(t, func() bool { return c.waiting.Load() == 2 }, patience, tick, "the event waits, and the put")
+	require.Eventually(t, func() bool { return c.waiting.Load() == 2 }, patience, tick, "the event and the reply to the put are held back")
 	cancel()
-	require.Eventually(t, func() bool { return c.waiting.Load() == 1 }, patience, tick, "the wait of the event ends")
+	require.Eventually(t, func() bool { return c.waiting.Load() == 1 }, patience, tick, "canceling the watch ends the wait for its event")
 }
 
 func TestLeasesAreKeptAliveWhileOtherRepliesWait(t *testing.T) {
@@ -244,20 +244,20 @@ func TestLeasesAreKeptAliveWhileOtherRepliesWait(t *testing.T) {
 	kept, err := c.etcd.KeepAliveOnce(soon(t), lease.ID)
 	require.NoError(t, err)
 	assert.EqualValues(t, 100, kept.TTL)
-	assert.EqualValues(t, 1, kept.Revision, "not the revision that waits")
-	is, err := c.etcd.Status(soon(t), c.endpoint())
+	assert.EqualValues(t, 1, kept.Revision, "the header contains the last confirmed revision")
+	state, err := c.etcd.Status(soon(t), c.endpoint())
 	require.NoError(t, err)
-	assert.EqualValues(t, 1, is.Header.Revision)
+	assert.EqualValues(t, 1, state.Header.Revision)
 
 	ended := c.start(func(ctx context.Context) error { _, err := c.etcd.KeepAliveOnce(ctx, 4711); return err })
 	c.confirmAll()
-	assert.Equal(t, rpctypes.ErrLeaseNotFound, c.requirePassed(ended), "that depends on what was revoked")
+	assert.Equal(t, rpctypes.ErrLeaseNotFound, c.requirePassed(ended), "a reply about a missing lease waits, because it depends on revocations")
 	require.NoError(t, c.requirePassed(waiting))
 
 	c.gate.Confirm(2, 0, time.Now().Add(-ack.Validity))
 	late := c.start(func(ctx context.Context) error { _, err := c.etcd.KeepAliveOnce(ctx, lease.ID); return err })
 	c.confirm()
-	require.NoError(t, c.requirePassed(late), "another cluster might have let it expire")
+	require.NoError(t, c.requirePassed(late), "the reply waits while it is unknown whether the store still belongs to this cluster")
 }
 
 func TestNothingPassesBeforeTheStoreIsKnown(t *testing.T) {
@@ -290,7 +290,7 @@ func TestSnapshotIsSentOnceEverythingInItIsStored(t *testing.T) {
 	c.confirmAll()
 	require.NoError(t, c.requirePassed(done))
 	assert.Greater(t, read, int64(16<<10))
-	assert.EqualValues(t, 1, c.gate.Requests(), "only its first part waits")
+	assert.EqualValues(t, 1, c.gate.Requests(), "only the first chunk waits")
 }
 
 func TestLocksWaitForEverything(t *testing.T) {
@@ -350,15 +350,15 @@ func TestDataOfSeveralMembersIsRefused(t *testing.T) {
 	members := three(t)
 	b := members[0]
 	b.mustClose(t)
-	again := *b.config
-	refused := benchOptions(&again, func(o *member.Options) { o.Confirmation = &confirming{gate: ack.NewGate()} })
-	require.ErrorIs(t, refused.Open(soon(t)), member.ErrSeveralMembers)
-	opened, err := refused.Close()
+	copied := *b.config
+	restarted := benchOptions(&copied, func(o *member.Options) { o.Confirmation = &confirming{gate: ack.NewGate()} })
+	require.ErrorIs(t, restarted.Open(soon(t)), member.ErrSeveralMembers)
+	opened, err := restarted.Close()
 	require.NoError(t, err)
-	assert.False(t, opened, "the data is as it was")
+	assert.False(t, opened, "etcd has not opened the data")
 }
 
-// rooted returns a bench with the given root password.
+// rooted returns a bench with the given root password, or without one if password is empty.
 func rooted(config *embed.Config, password string) *bench {
 	return benchOptions(config, func(o *member.Options) { o.RootPassword = password })
 }
@@ -381,9 +381,9 @@ func TestRootPassword_newCluster(t *testing.T) {
 	dir := newDir(t)
 	first := rooted(config(t, dir), "first:secret")
 	anonymous := make(chan error)
-	go func() {
+	go func() { // before the member serves clients
 		client := first.client(t)
-		for { // started before the member serves clients
+		for {
 			if _, err := client.Put(soon(t), "key", "value"); err == nil || errors.Is(err, rpctypes.ErrUserEmpty) {
 				anonymous <- err
 				return
@@ -405,8 +405,8 @@ func TestRootPassword_newCluster(t *testing.T) {
 		}
 	}()
 	require.NoError(t, first.Open(soon(t)))
-	require.ErrorIs(t, <-anonymous, rpctypes.ErrUserEmpty, "no anonymous client was served, not even the first one")
-	require.ErrorIs(t, <-streamed, rpctypes.ErrUserEmpty, "nor with a stream")
+	require.ErrorIs(t, <-anonymous, rpctypes.ErrUserEmpty, "no anonymous write was accepted at any time")
+	require.ErrorIs(t, <-streamed, rpctypes.ErrUserEmpty, "no anonymous snapshot was sent at any time")
 	require.ErrorIs(t, put(t, first, "root", "secret"), rpctypes.ErrAuthFailed)
 	require.NoError(t, put(t, first, "root", "first:secret"))
 	require.NoError(t, first.LinearizableRead(soon(t)))
@@ -418,7 +418,7 @@ func TestRootPassword_newCluster(t *testing.T) {
 	require.NoError(t, second.Open(soon(t)))
 	defer second.Close()
 	require.ErrorIs(t, put(t, second, "", ""), rpctypes.ErrUserEmpty)
-	require.NoError(t, put(t, second, "root", "first:secret"), "the password of a cluster stays")
+	require.NoError(t, put(t, second, "root", "first:secret"), "a different --root-password-file does not change the password")
 	assert.NotContains(t, second.log.String(), "root-password-file")
 }
 
@@ -438,7 +438,7 @@ func TestRootPassword_existingCluster(t *testing.T) {
 			return err
 		},
 		"a user": func(ctx context.Context, client *clientv3.Client) error {
-			_, err := client.UserAdd(ctx, "somebody", "secret")
+			_, err := client.UserAdd(ctx, "alice", "secret")
 			return err
 		},
 	} {
@@ -477,7 +477,8 @@ func TestRootPassword_interrupted(t *testing.T) {
 	require.NoError(t, put(t, after, "root", "new"))
 }
 
-// openRooted starts a cluster with one member per password. A member with an empty password has none configured.
+// openRooted starts a cluster with one member per password. A member with an empty password runs without
+// --root-password-file.
 func openRooted(t *testing.T, passwords ...string) (members []*bench) {
 	t.Helper()
 	for i, config := range clusterConfigs(t, len(passwords)) {
@@ -492,8 +493,8 @@ func openRooted(t *testing.T, passwords ...string) (members []*bench) {
 func TestRootPassword_severalMembers(t *testing.T) {
 	t.Parallel()
 	for name, passwords := range map[string][]string{
-		"all have it":        {"secret", "secret", "secret"},
-		"one of them has it": {"", "secret", ""}, // during a rollout, the leader may not have the flag yet
+		"all members have a password": {"secret", "secret", "secret"},
+		"one member has a password":   {"", "secret", ""}, // as during a rollout, when the leader may not have the flag yet
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -34,21 +34,21 @@ const patience = 3 * time.Minute
 // tick is the polling interval of the tests.
 const tick = 5 * time.Millisecond
 
-// bench is a member under test, together with its log and any crashes.
+// bench is a member under test, with its log and the reason for its crash, if any.
 type bench struct {
 	*member.Member
 	config  *embed.Config
 	log     *logtest.Lines
 	crashed chan error
 
-	unwanted atomic.Bool // the cluster was scaled down
+	unwanted atomic.Bool // the member must leave, because the cluster was scaled down
 
 	closing sync.Once
 	opened  bool
 	closed  error
 }
 
-// Close closes the member; further calls have no effect.
+// Close closes the member. Further calls return the result of the first one.
 func (b *bench) Close() (opened bool, err error) {
 	b.closing.Do(func() { b.opened, b.closed = b.Member.Close() })
 	return b.opened, b.closed

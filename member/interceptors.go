@@ -25,8 +25,8 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// requests counts client requests and measures their durations. Of etcd's own metrics, only the extensive ones
-// include the full duration of a write.
+// requests counts client requests and measures their durations. etcd itself measures the full duration of a write only
+// if its extensive metrics are enabled.
 type requests struct{ writes, reads counter }
 
 type counter struct{ count, nanoseconds atomic.Int64 }
@@ -63,14 +63,14 @@ const (
 	retryPause = 10 * time.Millisecond
 )
 
-// retryDropped is an interceptor that retries writes that raft dropped. raft drops proposals while there is no
-// leader, and etcd's error leaves clients in doubt about the write. A retry is safe because the write was never
-// proposed.
+// retryDropped is an interceptor that retries writes that raft dropped. raft drops proposals while there is no leader.
+// Clients must not retry these writes themselves, because etcd's error does not exclude that the write took effect. A
+// retry by the interceptor is safe, because a dropped write was never proposed.
 func retryDropped(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	proposesOnce := strings.HasPrefix(info.FullMethod, "/etcdserverpb.KV/") || strings.HasPrefix(info.FullMethod, "/etcdserverpb.Lease/")
 	for deadline := (time.Time{}); ; {
 		reply, err := handler(ctx, request)
-		if deadline.IsZero() { // the first proposal may have waited for a leader
+		if deadline.IsZero() { // not set earlier, because the first call may have waited for a leader
 			deadline = time.Now().Add(electionWait)
 		}
 		if !isDropped(err) || !proposesOnce || !time.Now().Before(deadline) {
@@ -89,8 +89,8 @@ func isDropped(err error) bool {
 }
 
 // autoCompaction contains the auto-compaction settings from etcd's configuration. If Options.BeforeCompaction is set,
-// the member runs etcd's compactor itself, because etcd cannot call a function before a compaction, and a short
-// retention would remove revisions before the backups have read them.
+// the member runs etcd's compactor itself. etcd cannot call a function before a compaction, so with a short retention,
+// it would remove revisions that the backups have not read yet.
 type autoCompaction struct {
 	mode      string
 	retention time.Duration // a number of revisions if mode is "revision"
@@ -100,7 +100,7 @@ type autoCompaction struct {
 func takeAutoCompaction(config *embed.Config) autoCompaction {
 	retention, err := parseRetention(config.AutoCompactionMode, config.AutoCompactionRetention)
 	if err != nil || retention == 0 {
-		return autoCompaction{} // etcd reports the error
+		return autoCompaction{} // disabled or invalid; etcd reports an invalid retention
 	}
 	config.AutoCompactionRetention = "0"
 	return autoCompaction{mode: config.AutoCompactionMode, retention: retention}
@@ -144,7 +144,7 @@ func (a autoCompaction) run(ctx context.Context, server *etcdserver.EtcdServer, 
 	}
 }
 
-// readFirst gives the backup writer a chance to read revisions before etcd compacts them.
+// readFirst calls read, which gives the backup writer time to read revisions, before each compaction.
 type readFirst struct {
 	server *etcdserver.EtcdServer
 	read   func(context.Context)
@@ -198,18 +198,18 @@ type confirmed struct{ Confirmation }
 var ErrSeveralMembers = errors.New("--backup-ack=stored supports only single-member clusters, but this data belongs to a multi-member cluster: " +
 	"start with --backup-ack=local, or remove the other members first")
 
-// errAdds rejects the addition of a second member, because that member's replies would not wait for the store.
-var errAdds = status.Error(codes.FailedPrecondition,
+// errMemberAdd rejects the addition of a second member, because that member's replies would not wait for the store.
+var errMemberAdd = status.Error(codes.FailedPrecondition,
 	"--backup-ack=stored supports only single-member clusters: restart with --backup-ack=local before you add members")
 
 // unary implements grpc.UnaryServerInterceptor.
 func (c confirmed) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if _, adds := request.(*etcdserverpb.MemberAddRequest); adds {
-		return nil, errAdds
+		return nil, errMemberAdd
 	}
 	reply, err := handler(ctx, request)
-	if waiting := c.await(ctx, reply, err); waiting != nil {
-		return nil, waiting
+	if awaitErr := c.await(ctx, reply, err); awaitErr != nil {
+		return nil, awaitErr
 	}
 	return reply, err
 }
@@ -225,7 +225,7 @@ type confirmedStream struct {
 	grpc.ServerStream
 	confirmed
 
-	snapshot bool // only the first chunk of a snapshot has to wait
+	snapshot bool // the first chunk of a snapshot has been sent; the other chunks need not wait
 }
 
 // SendMsg implements grpc.ServerStream.
@@ -263,8 +263,8 @@ func (c confirmed) await(ctx context.Context, reply any, failed error) (err erro
 			c.limit(reply.GetHeader())
 			return asStatus(ctx, err)
 		}
-	case *etcdserverpb.StatusResponse: // must work even if nothing is being confirmed, for troubleshooting
-		if c.Revision() == 0 { // otherwise, the revision could go backwards after a restart
+	case *etcdserverpb.StatusResponse: // for troubleshooting, must not wait until the store has all data
+		if c.Revision() == 0 { // otherwise, clients would see revision 0 after a restart
 			err = c.Wait(ctx, 0)
 		}
 		c.limit(reply.GetHeader())
@@ -303,18 +303,18 @@ const (
 	rootUser    = "root"                 // name of both the superuser and its role
 	rootTimeout = 5 * time.Second        // timeout of each attempt to create the user
 	rootPause   = 100 * time.Millisecond // pause between attempts
-	// rootPatience limits how long a follower waits for the leader to create the user, which never happens if the
-	// leader has no password.
-	rootPatience = 10 * time.Second
+	// leaderWait limits how long a follower waits for the leader to create the user, which never happens if the leader
+	// has no password. After that, the follower creates the user.
+	leaderWait = 10 * time.Second
 )
 
 // rootAuth creates the root user in an empty cluster and enables authentication. Until then, clients are rejected so
-// that none can write anonymously. A cluster that has keys or other users is left alone, because authentication may
-// have been left disabled on purpose.
+// that none can write anonymously. A cluster that has keys or other users is not changed, because authentication may
+// be disabled on purpose.
 type rootAuth struct {
 	password string
 	log      zerolog.Logger
-	decided  atomic.Bool
+	decided  atomic.Bool // clients may be served
 }
 
 var errNoRootYet = status.Error(codes.Unavailable, "etcd-wrapper: authentication has not been enabled yet; retry")
@@ -351,9 +351,9 @@ func (m *Member) awaitRoot(ctx context.Context) error {
 // run returns true once authentication is enabled or the cluster is known not to be empty, and false if ctx is done
 // first.
 func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool {
-	began, failure := time.Now(), ""
+	started, failure := time.Now(), ""
 	for !r.decide(server) {
-		if server.Leader() == server.MemberID() || time.Since(began) > rootPatience {
+		if server.Leader() == server.MemberID() || time.Since(started) > leaderWait {
 			if err := r.enable(ctx, server); err != nil && err.Error() != failure {
 				failure = err.Error()
 				r.log.Warn().Err(err).Msg("cannot create the root user yet; rejecting clients and retrying")
@@ -366,12 +366,13 @@ func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool 
 	return true
 }
 
-// decide reports whether clients may be served. The decision is final, because it is based only on applied entries.
+// decide reports whether clients may be served: authentication is enabled, or the cluster is not empty. A result of
+// true is final, because it is based only on applied entries.
 func (r *rootAuth) decide(server *etcdserver.EtcdServer) bool {
 	enabled := server.AuthStore().IsAuthEnabled()
 	if !enabled && !isEmpty(server) {
 		r.log.Warn().Msg("ignoring --root-password-file: the cluster already has keys or users and runs without authentication; " +
-			"to enable authentication, run etcdctl user add root, user grant-role root root and auth enable")
+			"to enable authentication, run \"etcdctl user add root\", \"etcdctl user grant-role root root\" and \"etcdctl auth enable\"")
 		enabled = true
 	}
 	r.decided.Store(enabled)
@@ -389,7 +390,7 @@ func isEmpty(server *etcdserver.EtcdServer) bool {
 func (r *rootAuth) enable(ctx context.Context, server *etcdserver.EtcdServer) error {
 	ctx, cancel := context.WithTimeout(ctx, rootTimeout)
 	defer cancel()
-	if err := server.LinearizableReadNotify(ctx); err != nil { // a new leader may not have applied its log yet
+	if err := server.LinearizableReadNotify(ctx); err != nil { // wait until a new leader has applied its log
 		return err
 	}
 	if server.AuthStore().IsAuthEnabled() || !isEmpty(server) {

@@ -92,15 +92,15 @@ func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 
 func (c *zapCore) Sync() error { return nil }
 
-// observe picks up reasons for a slow start that etcd reports only in its log.
+// observe updates Doing if a log message explains a slow start that etcd reports in no other way.
 func (m *Member) observe(message string) {
 	if strings.Contains(message, "ignored") && strings.Contains(message, "cluster ID mismatch") {
 		m.doing.Store("waiting for a peer that ignores this member (cluster ID mismatch): one of the two has the data of another cluster")
 	}
 }
 
-// routine lists warnings and errors that etcd logs during every normal start or stop. Watch still reports failed
-// listeners.
+// routine lists warnings and errors that etcd logs during every normal start or stop. They are logged at info level at
+// most. Failed listeners are still noticed, because Watch returns their errors.
 var routine = []string{
 	"Running http and grpc server on single port. This is not recommended for production.",
 	"simple token is not cryptographically signed",

@@ -43,8 +43,8 @@ type Options struct {
 	// ClosePatience limits how long a clean close may take before etcd is stopped uncleanly. etcd may wait for its
 	// request timeout (7 s by default) once per client listener, and once more for the leadership transfer.
 	ClosePatience time.Duration
-	// DataVersion is the oldest version of etcd that must be able to read the data. If DataVersion is zero, etcd
-	// chooses the version.
+	// DataVersion is the oldest etcd version that must be able to read the data. If DataVersion is zero, etcd uses its
+	// own version.
 	DataVersion dataversion.Version
 	// Maintenance configures defragmentation: Threshold, MaxPause, Interval, and the Gate for readers of the whole
 	// database. New sets the other fields.
@@ -67,7 +67,7 @@ type Options struct {
 	// short deadline, in the goroutine that performs the compaction. BeforeCompaction may be nil.
 	BeforeCompaction func(context.Context)
 	// RootPassword makes the member create the root user in an empty cluster and enable authentication. Clients are
-	// rejected until then. If RootPassword is empty, authentication is left alone.
+	// rejected until then. If RootPassword is empty, the member does not change users or authentication.
 	RootPassword string
 	// Confirmation delays each reply until the data it depends on is in the store. Confirmation requires a
 	// single-member cluster. Confirmation may be nil.
@@ -94,7 +94,7 @@ type Member struct {
 	root       rootAuth
 
 	doing  atomic.Value // current step of the start or the close, as a string
-	opened bool
+	opened bool         // etcd was started, or the data was rejected; see Close
 	opening
 
 	starting    sync.WaitGroup     // goroutines that run from before etcd starts until it has stopped
@@ -108,10 +108,10 @@ type Member struct {
 	stopped   atomic.Pointer[error] // why etcd stopped unexpectedly
 }
 
-// opening describes the data before etcd starts, and how the start ended. The fields of opening are valid once
+// opening describes the data before etcd starts, and the result of starting etcd. The fields of opening are valid once
 // started is closed.
 type opening struct {
-	founds   bool                // this run creates a new cluster
+	creates  bool                // this run creates a new cluster
 	before   datadir.Fingerprint // fingerprint of the data immediately before etcd opens it
 	inert    bool                // etcd failed without opening the data
 	started  chan struct{}       // closed once embed.StartEtcd has returned
@@ -184,7 +184,7 @@ func (m *Member) Open(ctx context.Context) error {
 		return err
 	}
 	m.opened = true
-	m.configured, _ = types.NewURLsMap(m.config.InitialCluster) // etcd reports the error
+	m.configured, _ = types.NewURLsMap(m.config.InitialCluster) // etcd reports an invalid value
 	m.defragmentAtStart()
 	m.doing.Store(opensData)
 	go m.start()
@@ -228,7 +228,7 @@ func (m *Member) prepare(ctx context.Context) error {
 	findings := datadir.Look(m.config.Dir, m.config.WalDir)
 	recorded, unread := maxVersion(findings)
 	others := findings.Members() > 1 && !findings.OnlyRestored() && !m.config.ForceNewCluster
-	if err := dataversion.CheckUpgrade(recorded, others); err != nil { // the checks below report unreadable data
+	if err := dataversion.CheckUpgrade(recorded, others); err != nil { // ignores unread, because Inspect reports unreadable data
 		return err
 	}
 	if m.options.Confirmation != nil && findings.Members() > 1 && !m.config.ForceNewCluster {
@@ -247,7 +247,7 @@ func (m *Member) prepare(ctx context.Context) error {
 			Msg("force-new-cluster discards log entries that are not recorded as committed, even if they were acknowledged to clients; " +
 				"to keep them, stop the member gracefully before you force a new cluster")
 	}
-	if m.founds = findings.Empty() && m.config.ClusterState == embed.ClusterStateFlagNew; m.founds {
+	if m.creates = findings.Empty() && m.config.ClusterState == embed.ClusterStateFlagNew; m.creates {
 		m.options.Log.Info().Msgf("the data directory %s is empty; creating a new cluster", m.config.Dir)
 	}
 	if err := m.announce(ctx, recorded, unread); err != nil {
@@ -371,14 +371,14 @@ func (m *Member) wait(ctx context.Context, ready <-chan struct{}) (err error) {
 	case failed := <-m.etcd.Err():
 		err = errStopped // listeners also fail when etcd stops
 		if !isClosed(m.etcd.Server.StoppingNotify()) {
-			err = fmt.Errorf("an etcd listener failed: %w", cmp.Or(failed, errors.New("closed"))) // err may be nil
+			err = fmt.Errorf("an etcd listener failed: %w", cmp.Or(failed, errors.New("closed"))) // failed may be nil
 		}
 	}
 	m.stopped.Store(&err)
 	return err
 }
 
-// crash reports the first crash, before any waiting calls return.
+// crash reports the first crash to Options.Crash, before Open, Watch and Close return errCrashed.
 func (m *Member) crash(reason error) {
 	m.crashOnce.Do(func() {
 		m.options.Crash(reason)
@@ -394,10 +394,10 @@ const dataPoll = 5 * time.Second
 type dataFiles struct {
 	dir, wal string
 	opened   map[string]os.FileInfo // the directories that etcd opened; nothing may replace them while etcd is running
-	lost     atomic.Pointer[error]  // why the data was lost; nil if it was not
+	lost     atomic.Pointer[error]  // result of the first check that found lost data; nil if there was none
 }
 
-// open records the files. open starts tracking the files. It must be called after etcd has opened its data.
+// open records which files etcd has open. It must be called after etcd has opened its data.
 func (f *dataFiles) open() {
 	f.opened = map[string]os.FileInfo{}
 	for _, path := range []string{layout.ToSnapDir(f.dir), f.wal} {
@@ -428,10 +428,10 @@ func (f *dataFiles) findLost() error {
 
 func lostError(path string) error {
 	return fmt.Errorf("%s was removed or replaced while etcd was running: etcd is serving from memory and loses all data when it stops; "+
-		"save the data now with etcdctl snapshot save and restore it from that snapshot", path)
+		"run \"etcdctl snapshot save\" now, and restore the data from that snapshot", path)
 }
 
-// watch checks the files until ctx is done.
+// watch checks the files at intervals of dataPoll until ctx is done.
 func (f *dataFiles) watch(ctx context.Context, log zerolog.Logger) {
 	f.check(log)
 	for clock.Sleep(ctx, dataPoll) == nil {
@@ -439,7 +439,7 @@ func (f *dataFiles) watch(ctx context.Context, log zerolog.Logger) {
 	}
 }
 
-// check keeps the first error: even if files reappear later, etcd does not write to them.
+// check checks the files, unless lost is already set: even if files reappear later, etcd does not write to them.
 func (f *dataFiles) check(log zerolog.Logger) {
 	if f.lost.Load() != nil || len(f.opened) == 0 {
 		return

@@ -48,9 +48,9 @@ func TestMember(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "value", string(reply.Kvs[0].Value))
 	again.mustClose(t)
-	assert.Contains(t, again.log.String(), `"component":"etcd"`, "etcd's log lines are in the one stream")
+	assert.Contains(t, again.log.String(), `"component":"etcd"`, "etcd's log is part of the wrapper's log")
 	assert.NotRegexp(t, `"level":"(warn|error)".*"(Running http and|simple token|Failed to detect schema|failed to update storage|stopp(ing|ed) insecure)`, b.log.String()+again.log.String(),
-		"what etcd says at each clean start and stop alarms nobody")
+		"etcd's routine messages are not logged as warnings or errors")
 }
 
 func TestClose_neverOpened(t *testing.T) {
@@ -70,7 +70,7 @@ func TestClose_endlessRequests(t *testing.T) {
 	client := b.client(t)
 	var watches []clientv3.WatchChan
 	for i := range 1000 {
-		ctx := context.WithValue(t.Context(), watchKey{}, i) // with a context of its own, each watch gets its own stream
+		ctx := context.WithValue(t.Context(), watchKey{}, i) // watches with different contexts use different streams
 		watches = append(watches, client.Watch(ctx, fmt.Sprintf("key-%d", i), clientv3.WithCreatedNotify()))
 	}
 	for _, watch := range watches {
@@ -119,11 +119,11 @@ func TestOpen_withoutQuorum(t *testing.T) {
 	require.ErrorIs(t, b.Open(ctx), context.DeadlineExceeded)
 	assert.Contains(t, b.Doing(), "waiting for a leader")
 	assert.Regexp(t, `no connection to etcd-1 \(http://127\.0\.0\.1:\d+\), etcd-2 \(http://127\.0\.0\.1:\d+\): check that each is running`, b.Doing())
-	asked := time.Now()
+	start := time.Now()
 	opened, err := b.Close()
 	assert.True(t, opened)
 	require.NoError(t, err)
-	assert.Less(t, time.Since(asked), 5*time.Second)
+	assert.Less(t, time.Since(start), 5*time.Second)
 }
 
 func TestRequests(t *testing.T) {
@@ -139,7 +139,7 @@ func TestRequests(t *testing.T) {
 	_, err = client.Get(soon(t), "key")
 	require.NoError(t, err)
 	_, err = client.Get(soon(t), "key", clientv3.WithRev(99))
-	require.Error(t, err, "what fails is not counted")
+	require.Error(t, err, "a failed request is not counted")
 	_, err = client.Status(soon(t), endpoint(b.config))
 	require.NoError(t, err)
 
@@ -192,11 +192,11 @@ func TestView(t *testing.T) {
 
 	lead.mustClose(t)
 	_, ok := lead.View()
-	assert.False(t, ok, "it has closed")
+	assert.False(t, ok, "a closed member has no view")
 	require.Eventually(t, func() bool { return len(follower.Missing()) == 1 }, patience, tick)
 	assert.Equal(t, []string{fmt.Sprintf("%s (%s)", lead.config.Name, lead.config.AdvertisePeerUrls[0].String())}, follower.Missing())
 	view, _ = follower.View()
-	assert.Len(t, view.Peers, 3, "a member that is wanted does not leave when it closes")
+	assert.Len(t, view.Peers, 3, "a stopped member remains in the cluster unless the cluster was scaled down")
 	for _, peer := range view.Peers {
 		assert.Equal(t, peer.Name != lead.config.Name, peer.Active, peer.Name)
 	}
@@ -210,12 +210,12 @@ func TestNotJoined(t *testing.T) {
 	config.ListenPeerUrls, config.AdvertisePeerUrls, config.InitialCluster = before.ListenPeerUrls, before.AdvertisePeerUrls, before.InitialCluster
 	config.InitialCluster += ",etcd-1=http://127.0.0.1:1,etcd-2=http://127.0.0.1:2"
 	b := benchWith(t, config)
-	assert.Empty(t, b.NotJoined(), "etcd has not opened its log")
+	assert.Empty(t, b.NotJoined(), "the members are unknown until etcd has started")
 	require.NoError(t, b.Open(soon(t)))
 	assert.Equal(t, []string{"etcd-1", "etcd-2"}, b.NotJoined())
 	_, err := b.client(t).MemberAddAsLearner(soon(t), []string{"http://127.0.0.1:2"})
 	require.NoError(t, err)
-	assert.Equal(t, []string{"etcd-1"}, b.NotJoined(), "a member has no name until it starts")
+	assert.Equal(t, []string{"etcd-1"}, b.NotJoined(), "a member without a name is recognized by its peer URL")
 	b.mustClose(t)
 }
 
@@ -267,7 +267,7 @@ func TestOpen_metricsPortInUse(t *testing.T) {
 	require.ErrorContains(t, b.Open(soon(t)), "address already in use")
 	opened, err := b.Close()
 	assert.True(t, opened)
-	assert.Error(t, err, "nothing was closed in order")
+	assert.Error(t, err, "etcd did not shut down cleanly")
 }
 
 func TestOpen_databaseInUse(t *testing.T) {
@@ -280,21 +280,21 @@ func TestOpen_databaseInUse(t *testing.T) {
 	defer holder.Close()
 	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
 
-	given := newBench(t, dir)
+	canceled := newBench(t, dir)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	require.ErrorIs(t, given.Open(ctx), context.DeadlineExceeded)
-	opened, err := given.Close()
-	assert.False(t, opened, "etcd never touched the data")
+	require.ErrorIs(t, canceled.Open(ctx), context.DeadlineExceeded)
+	opened, err := canceled.Close()
+	assert.False(t, opened, "etcd has not opened the data")
 	require.NoError(t, err)
-	assert.Contains(t, given.log.String(), "the database is locked by another process")
+	assert.Contains(t, canceled.log.String(), "the database is locked by another process")
 
-	patient := newBench(t, dir)
+	waiting := newBench(t, dir)
 	ready := make(chan error, 1)
-	go func() { ready <- patient.Open(soon(t)) }()
+	go func() { ready <- waiting.Open(soon(t)) }()
 	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_UN))
 	require.NoError(t, <-ready)
-	patient.mustClose(t)
+	waiting.mustClose(t)
 }
 
 // After a fatal log entry, the member must report the reason rather than exit, and the goroutine that logged it must
@@ -306,18 +306,18 @@ func TestLogger_fatalIsACrash(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, t.TempDir())
 			require.NoError(t, b.config.ZapLoggerBuilder(b.config))
-			wentOn := make(chan struct{})
+			returned := make(chan struct{})
 			go func() {
 				log(b.config.GetLogger(), "failed to save Raft hard state and entries", zap.Error(syscall.ENOSPC))
-				close(wentOn)
+				close(returned)
 			}()
 			reason := <-b.crashed
 			require.EqualError(t, reason, "etcd: failed to save Raft hard state and entries: no space left on device")
 			require.ErrorIs(t, reason, syscall.ENOSPC)
 			assert.Contains(t, b.log.String(), `"level":"`+name+`"`)
 			select {
-			case <-wentOn:
-				assert.Fail(t, "it went on")
+			case <-returned:
+				assert.Fail(t, "the goroutine that logged the entry has continued")
 			default:
 			}
 		})

@@ -24,9 +24,9 @@ import (
 const (
 	// electPause is the pause between the only voter's attempts to start an election.
 	electPause = 2 * time.Millisecond
-	// electPatience bounds the attempts. A normal election takes at most two election timeouts (1 s each by
-	// default).
-	electPatience = 2 * time.Second
+	// electTimeout limits the time for all attempts. After that, etcd has held a normal election, which takes at most
+	// two election timeouts (1 s each by default).
+	electTimeout = 2 * time.Second
 )
 
 // electSelf makes a cluster's only voter the leader without waiting for the election timeout, which would account for
@@ -34,7 +34,7 @@ const (
 // transfer leadership. raft then campaigns without a pre-vote, which is safe because there are no other voters.
 func electSelf(server *etcdserver.EtcdServer) {
 	self := uint64(server.MemberID())
-	ctx, cancel := context.WithTimeout(context.Background(), electPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), electTimeout)
 	defer cancel()
 	retry := time.NewTicker(electPause)
 	defer retry.Stop()
@@ -73,7 +73,7 @@ const (
 	maxApplyLag = 5000
 	// catchUpPoll is the interval between checks of the lag.
 	catchUpPoll = 200 * time.Millisecond
-	// catchUpPause is the maximum pause between proposals if the member does not catch up.
+	// catchUpPause is the maximum pause between proposals while the member does not catch up.
 	catchUpPause = 5 * time.Second
 )
 
@@ -126,16 +126,16 @@ func proposeAttributes(server *etcdserver.EtcdServer, config *embed.Config) erro
 type retryPolicy struct{ pause, timeout time.Duration }
 
 var (
-	patient = retryPolicy{2 * time.Second, 5 * time.Second}
-	hurried = retryPolicy{500 * time.Millisecond, 2 * time.Second} // while the member stops
+	defaultPolicy  = retryPolicy{2 * time.Second, 5 * time.Second}
+	stoppingPolicy = retryPolicy{500 * time.Millisecond, 2 * time.Second} // while the member stops
 )
 
 // retry calls try until it succeeds or ctx is done, and logs each error that differs from the previous one. aim
 // completes the sentence "cannot … yet".
-func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logger, tempo retryPolicy, aim string, try func(context.Context) error) {
+func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logger, policy retryPolicy, aim string, try func(context.Context) error) {
 	logged := ""
 	for ctx.Err() == nil {
-		attempt, cancel := context.WithTimeout(server.AuthStore().WithRoot(ctx), tempo.timeout)
+		attempt, cancel := context.WithTimeout(server.AuthStore().WithRoot(ctx), policy.timeout)
 		err := try(attempt)
 		cancel()
 		if err == nil {
@@ -145,7 +145,7 @@ func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logge
 			logged = err.Error()
 			log.Info().Str("reason", logged).Msg("cannot " + aim + " yet; retrying")
 		}
-		_ = clock.Sleep(ctx, tempo.pause)
+		_ = clock.Sleep(ctx, policy.pause)
 	}
 }
 
@@ -169,7 +169,7 @@ func (p placement) run(ctx context.Context) {
 }
 
 func (p placement) retry(ctx context.Context, aim string, try func(context.Context) error) {
-	retry(ctx, p.server, p.options.Log, patient, aim, try)
+	retry(ctx, p.server, p.options.Log, defaultPolicy, aim, try)
 }
 
 // awaitPromotion returns true once this learner is marked for promotion, and false once it is a voting member or ctx
@@ -184,7 +184,7 @@ func (p placement) awaitPromotion(ctx context.Context) bool {
 			p.options.Log.Info().Msgf("this learner was added manually and is not promoted automatically: run etcdctl member promote %s", p.server.MemberID())
 		}
 		logged = true
-		if clock.Sleep(ctx, patient.pause) != nil {
+		if clock.Sleep(ctx, defaultPolicy.pause) != nil {
 			return false
 		}
 	}

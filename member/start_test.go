@@ -38,25 +38,25 @@ func TestIsOnlyVoter(t *testing.T) {
 		learners quorum.MajorityConfig
 		etcd     uint64 // number of committed entries that etcd has not applied
 		raft     uint64 // number of committed entries that raft has not applied
-		alone    bool
+		want     bool
 	}{
-		"the only voter":                       {quorum.JointConfig{set(self)}, nil, 0, 0, true},
-		"with a learner":                       {quorum.JointConfig{set(self)}, set(other), 0, 0, true},
-		"the log may bring another voter":      {quorum.JointConfig{set(self)}, nil, 1, 0, false},
-		"raft is behind etcd":                  {quorum.JointConfig{set(self)}, nil, 0, 1, false},
-		"two voters":                           {quorum.JointConfig{set(self, other)}, nil, 0, 0, false},
-		"another one leaves":                   {quorum.JointConfig{set(self), set(self, other)}, nil, 0, 0, false},
-		"another one comes":                    {quorum.JointConfig{set(self, other), set(self)}, nil, 0, 0, false},
-		"a learner itself":                     {quorum.JointConfig{set(other)}, set(self), 0, 0, false},
-		"it was removed":                       {quorum.JointConfig{set(other)}, nil, 0, 0, false},
-		"it was removed, and no voter is left": {quorum.JointConfig{set()}, nil, 0, 0, false},
-		"raft has ended":                       {quorum.JointConfig{}, nil, 0, 0, false},
+		"only voter":                      {quorum.JointConfig{set(self)}, nil, 0, 0, true},
+		"only voter, with a learner":      {quorum.JointConfig{set(self)}, set(other), 0, 0, true},
+		"unapplied entry may add a voter": {quorum.JointConfig{set(self)}, nil, 1, 0, false},
+		"raft has applied less than etcd": {quorum.JointConfig{set(self)}, nil, 0, 1, false},
+		"two voters":                      {quorum.JointConfig{set(self, other)}, nil, 0, 0, false},
+		"another voter is being removed":  {quorum.JointConfig{set(self), set(self, other)}, nil, 0, 0, false},
+		"another voter is being added":    {quorum.JointConfig{set(self, other), set(self)}, nil, 0, 0, false},
+		"this member is a learner":        {quorum.JointConfig{set(other)}, set(self), 0, 0, false},
+		"this member was removed":         {quorum.JointConfig{set(other)}, nil, 0, 0, false},
+		"no voters":                       {quorum.JointConfig{set()}, nil, 0, 0, false},
+		"raft has stopped":                {quorum.JointConfig{}, nil, 0, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			status := raft.Status{Config: tracker.Config{Voters: test.voters, Learners: test.learners}}
 			status.ID, status.Commit, status.Applied = self, 7, 7-test.raft
-			assert.Equal(t, test.alone, isOnlyVoter(status.Commit-test.etcd, status))
+			assert.Equal(t, test.want, isOnlyVoter(status.Commit-test.etcd, status))
 		})
 	}
 }
@@ -68,19 +68,20 @@ func TestIsOnlyVoter_restoredMember(t *testing.T) {
 	const self = 1
 	status := raft.Status{Config: tracker.Config{Voters: quorum.JointConfig{{self: {}}}}}
 	status.ID, status.Commit = self, 1
-	assert.False(t, isOnlyVoter(0, status), "before raft has taken the snapshot over")
+	assert.False(t, isOnlyVoter(0, status), "raft has not applied the snapshot yet")
 	status.Applied = 1
 	assert.True(t, isOnlyVoter(0, status))
 	status.Commit, status.Applied = 2, 2
-	assert.False(t, isOnlyVoter(0, status), "etcd has not applied what came behind it")
+	assert.False(t, isOnlyVoter(0, status), "etcd has not applied the entry after the snapshot")
 }
 
-// dropUntil returns a handler that drops proposals until there is a leader, which takes the given time.
-func dropUntil(leader time.Duration) (grpc.UnaryHandler, *int) {
+// dropUntil returns a handler that drops proposals until a leader has been elected, which takes the given time. It
+// also returns a counter of the handler's calls.
+func dropUntil(election time.Duration) (grpc.UnaryHandler, *int) {
 	tries, start := 0, time.Now()
 	return func(context.Context, any) (any, error) {
 		tries++
-		if time.Since(start) < leader {
+		if time.Since(start) < election {
 			return nil, status.Error(codes.Unknown, raft.ErrProposalDropped.Error())
 		}
 		return "done", nil
@@ -100,7 +101,7 @@ func TestRetryDropped(t *testing.T) {
 		assert.Equal(t, "done", reply)
 		assert.Equal(t, 2*time.Second, time.Since(start))
 
-		const blocked = 4 * time.Second // time for which a proposal waits for a leader
+		const blocked = 4 * time.Second // time for which etcd blocks the first proposal
 		handler, _ = dropUntil(blocked + time.Second)
 		reply, err = callDropped(t.Context(), "/etcdserverpb.KV/Put", func(ctx context.Context, request any) (any, error) {
 			time.Sleep(max(0, blocked-time.Since(start.Add(2*time.Second))))
@@ -112,27 +113,27 @@ func TestRetryDropped(t *testing.T) {
 		handler, _ = dropUntil(time.Hour)
 		start = time.Now()
 		_, err = callDropped(t.Context(), "/etcdserverpb.Lease/LeaseGrant", handler)
-		require.ErrorContains(t, err, "raft proposal dropped", "it is said in the end")
+		require.ErrorContains(t, err, "raft proposal dropped", "the client receives the error after electionWait")
 		assert.Equal(t, electionWait, time.Since(start))
 
 		handler, tries := dropUntil(time.Hour)
 		_, err = callDropped(t.Context(), "/etcdserverpb.Auth/UserAdd", handler)
 		require.Error(t, err)
-		assert.Equal(t, 1, *tries, "who knows how often that proposes")
+		assert.Equal(t, 1, *tries, "not retried, because the request may consist of several proposals")
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		handler, _ = dropUntil(time.Hour)
 		_, err = callDropped(ctx, "/etcdserverpb.KV/Put", handler)
-		assert.Equal(t, codes.DeadlineExceeded, status.Code(err), "nobody waits any more")
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(err), "not retried after the client's deadline")
 	})
 }
 
 func TestRetryDropped_otherErrors(t *testing.T) {
-	for _, said := range []error{nil, errors.New("raft proposal dropped, perhaps"), status.Error(codes.Unavailable, "etcdserver: request timed out")} {
+	for _, expected := range []error{nil, errors.New("raft proposal dropped, perhaps"), status.Error(codes.Unavailable, "etcdserver: request timed out")} {
 		tries := 0
-		_, err := callDropped(t.Context(), "/etcdserverpb.KV/Put", func(context.Context, any) (any, error) { tries++; return nil, said })
-		require.Equal(t, said, err)
+		_, err := callDropped(t.Context(), "/etcdserverpb.KV/Put", func(context.Context, any) (any, error) { tries++; return nil, expected })
+		require.Equal(t, expected, err)
 		assert.Equal(t, 1, tries)
 	}
 }
@@ -154,10 +155,10 @@ func TestDrain_runningRequests(t *testing.T) {
 		d.start()
 		time.Sleep(drainGrace)
 		assert.Equal(t, []string{"client unknown is not reading the response to Maintenance/Snapshot"}, d.unreadResponses())
-		assert.False(t, d.isExpired(), "a put runs")
+		assert.False(t, d.isExpired(), "a put is in progress")
 		close(finish)
 		synctest.Wait()
-		assert.False(t, d.isExpired(), "its response is on the way")
+		assert.False(t, d.isExpired(), "the response to the put may not have been sent yet")
 		time.Sleep(drainQuiet)
 		assert.True(t, d.isExpired())
 		end()
@@ -167,28 +168,28 @@ func TestDrain_runningRequests(t *testing.T) {
 }
 
 func TestDescribeUnreachable(t *testing.T) {
-	const here, other = "http://etcd-1.example.org:2380", "http://10.0.0.1:2380"
+	const logged, other = "http://etcd-1.example.org:2380", "http://10.0.0.1:2380"
 	for name, c := range map[string]struct {
-		name, configured, proxy, excepted, want string
+		name, configured, proxy, noProxy, want string
 	}{
-		"by its log":                    {"etcd-1", here, "", "", "etcd-1 (http://etcd-1.example.org:2380)"},
-		"not named yet":                 {"", "", "", "", "http://etcd-1.example.org:2380"},
-		"with another address":          {"etcd-1", other, "", "", "etcd-1 (http://etcd-1.example.org:2380, according to etcd's log; initial-cluster has http://10.0.0.1:2380)"},
-		"through a proxy":               {"etcd-1", here, "http://user:secret@proxy:3128", "", "etcd-1 (http://etcd-1.example.org:2380, through the proxy http://user:xxxxx@proxy:3128: add etcd-1.example.org to NO_PROXY)"},
-		"with an exception for members": {"etcd-1", here, "http://proxy:3128", ".example.org", "etcd-1 (http://etcd-1.example.org:2380)"},
+		"same address in the log and initial-cluster": {"etcd-1", logged, "", "", "etcd-1 (http://etcd-1.example.org:2380)"},
+		"member without a name":                       {"", "", "", "", "http://etcd-1.example.org:2380"},
+		"different address in initial-cluster":        {"etcd-1", other, "", "", "etcd-1 (http://etcd-1.example.org:2380, according to etcd's log; initial-cluster has http://10.0.0.1:2380)"},
+		"proxy":                                       {"etcd-1", logged, "http://user:secret@proxy:3128", "", "etcd-1 (http://etcd-1.example.org:2380, through the proxy http://user:xxxxx@proxy:3128: add etcd-1.example.org to NO_PROXY)"},
+		"proxy with NO_PROXY":                         {"etcd-1", logged, "http://proxy:3128", ".example.org", "etcd-1 (http://etcd-1.example.org:2380)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("HTTP_PROXY", c.proxy)
 			t.Setenv("http_proxy", c.proxy)
-			t.Setenv("NO_PROXY", c.excepted)
-			t.Setenv("no_proxy", c.excepted)
+			t.Setenv("NO_PROXY", c.noProxy)
+			t.Setenv("no_proxy", c.noProxy)
 			var configured types.URLs
 			if c.configured != "" {
 				var err error
 				configured, err = types.NewURLs([]string{c.configured})
 				require.NoError(t, err)
 			}
-			m := &membership.Member{RaftAttributes: membership.RaftAttributes{PeerURLs: []string{here}}, Attributes: membership.Attributes{Name: c.name}}
+			m := &membership.Member{RaftAttributes: membership.RaftAttributes{PeerURLs: []string{logged}}, Attributes: membership.Attributes{Name: c.name}}
 			assert.Equal(t, c.want, describeUnreachable(m, configured))
 		})
 	}
@@ -225,7 +226,7 @@ func TestLogger_repeatedLine(t *testing.T) {
 		time.Sleep(sampleInterval)
 		log.Warn("failed to publish local member to cluster through raft")
 		lines := linesOf(t, written)
-		require.Len(t, lines, maxEqualLines+2, "it is written again after a while")
+		require.Len(t, lines, maxEqualLines+2, "the line is written again in the next interval")
 		assert.Nil(t, lines[maxEqualLines+1]["dropped_lines"])
 	})
 }
@@ -234,7 +235,7 @@ func TestLogger_occasionalLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, written := newEtcdLog()
 		for range 100 {
-			log.Warn("now and then")
+			log.Warn("occasional warning")
 			time.Sleep(sampleInterval / (maxEqualLines - 1))
 		}
 		assert.Len(t, linesOf(t, written), 100)

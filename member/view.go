@@ -59,14 +59,15 @@ func isClosed(signal <-chan struct{}) bool {
 	}
 }
 
-// View returns the state of the cluster, read from memory. ok is false until etcd has started.
+// View returns the state of the cluster, read from memory. ok is false before etcd has started and after it has
+// stopped.
 func (m *Member) View() (v state.Member, ok bool) {
 	server := m.Server()
 	if server == nil {
 		return state.Member{}, false
 	}
 	v = state.Member{
-		Name: m.config.Name, ClusterID: server.Cluster().ID().String(), Term: server.Term(), Quota: m.quota(), NewCluster: m.founds, Revision: currentRevision(),
+		Name: m.config.Name, ClusterID: server.Cluster().ID().String(), Term: server.Term(), Quota: m.quota(), NewCluster: m.creates, Revision: currentRevision(),
 	}
 	v.DBSize, v.DBInUse = m.Maintainer.Sizes(server)
 	volume := m.Maintainer.Volume()
@@ -86,7 +87,7 @@ func (m *Member) View() (v state.Member, ok bool) {
 	return v, true
 }
 
-// Requests returns the totals for client writes (puts, deletes and transactions) and reads.
+// Requests returns the totals of successful client writes (puts, deletes and transactions) and reads.
 func (m *Member) Requests() (writes, reads state.Requests) {
 	return m.requests.writes.total(), m.requests.reads.total()
 }
@@ -131,7 +132,7 @@ func (m *Member) Missing() (peers []string) {
 }
 
 // NotJoined returns the sorted names of the members that are in initial-cluster but, according to etcd's log, not in
-// the cluster. NotJoined returns nil until etcd has started.
+// the cluster. NotJoined returns nil before etcd has started and after it has stopped.
 func (m *Member) NotJoined() (names []string) {
 	server := m.Server()
 	if server == nil {
@@ -162,13 +163,13 @@ func describeUnreachable(member *membership.Member, configured types.URLs) strin
 	if len(configured) > 0 && !equalURLs(member.PeerURLs, configured.StringSlice()) {
 		hints = append(hints, fmt.Sprintf("according to etcd's log; initial-cluster has %s", configured))
 	}
-	proxyOf := httpproxy.FromEnvironment().ProxyFunc()
+	proxyFor := httpproxy.FromEnvironment().ProxyFunc()
 	for _, each := range member.PeerURLs {
 		peer, err := url.Parse(each)
 		if err != nil {
 			continue
 		}
-		if proxy, err := proxyOf(peer); err == nil && proxy != nil {
+		if proxy, err := proxyFor(peer); err == nil && proxy != nil {
 			hints = append(hints, fmt.Sprintf("through the proxy %s: add %s to NO_PROXY", proxy.Redacted(), peer.Hostname()))
 			break
 		}
@@ -248,13 +249,13 @@ func etcdGauge(subsystem, name, help string, labels ...string) func() []*metrics
 }
 
 var (
-	// peerConnections is 1 for each open connection to a peer, and 0 for each closed one. etcd uses the same
-	// connections to decide whether a peer is active.
+	// peerConnections returns a value for each connection to a peer: 1 if it is open, and 0 if it is closed. etcd uses
+	// the same connections to decide whether a peer is active.
 	peerConnections = etcdGauge("network", "active_peers", "The current number of active peer connections.", "Local", "Remote")
-	// snapshotSends is the number of database snapshots being sent, by peer ID.
+	// snapshotSends returns the number of database snapshots being sent to each peer.
 	snapshotSends = etcdGauge("network", "snapshot_send_inflights_total", "Total number of inflight snapshot sends", "To")
-	// revisions is the newest revision in the database. Unlike the store, the gauge can be read during a
-	// defragmentation.
+	// revisions returns the newest revision in the database. Unlike the database itself, the gauge can be read during
+	// a defragmentation.
 	revisions = etcdGauge("debugging_mvcc", "current_revision", "The current revision of store.")
 )
 
