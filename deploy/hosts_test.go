@@ -68,7 +68,7 @@ func TestHostConfigurations_areValid(t *testing.T) {
 
 func TestHostContainer_hasNoPrivileges(t *testing.T) {
 	etcd := composed(t)
-	assert.Equal(t, "65532:65532", etcd.User, "must be the user of the image")
+	assert.Equal(t, "65532:65532", etcd.User, "the container must run as the user of the image")
 	assert.True(t, etcd.ReadOnly)
 	assert.Equal(t, []string{"ALL"}, etcd.CapDrop)
 	assert.Equal(t, []string{"no-new-privileges:true"}, etcd.SecurityOpt)

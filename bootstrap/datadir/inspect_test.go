@@ -31,8 +31,8 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// Inspect must return an error if a single member's log ends before the applied index. etcd itself would accept the
-// truncated log after enough failed starts.
+// Inspect must return an error if a single member's log ends before the applied index. etcd itself would drop new
+// proposals until the log reaches that index again.
 func TestInspect_logEndsBeforeDatabase(t *testing.T) {
 	for lost := range 4 {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {

@@ -30,8 +30,8 @@ import (
 // everything selects the full matrix, which takes minutes: go test ./bootstrap/datadir -run Matrix -matrix -v.
 var everything = flag.Bool("matrix", false, "run all alterations of data directories instead of a few")
 
-// Child commands of the test binary: serve runs etcd and writes the state that etcd serves, and check prints the
-// results of the wrapper's checks.
+// Child commands of the test binary: childServe runs etcd and writes a hash of the served data to a file, and
+// childCheck prints the results of the wrapper's checks.
 const (
 	childServe = "child-serve"
 	childCheck = "child-check"
@@ -348,8 +348,8 @@ func lengthen(t *testing.T, path string) {
 	write(t, path, string(content)+strings.Repeat("?", 100))
 }
 
-// damages returns alterations that flip bytes and zero sectors throughout a file. For the database, every byte of
-// the first pages is covered.
+// damages returns alterations that flip bytes and zero sectors throughout a file. For the database, other alterations
+// zero a meta page or flip one of its bytes.
 func damages(t *testing.T, path, name string) (all []alteration) {
 	info, err := os.Stat(path)
 	require.NoError(t, err)

@@ -272,7 +272,7 @@ func TestOnlyRestored(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, log.Save(raftpb.HardState{Term: 2, Commit: 3}, []raftpb.Entry{{Term: 2, Index: 3}}))
 	require.NoError(t, log.Close())
-	assert.False(t, Look(dir, "").OnlyRestored(), "the election of a leader changes the data")
+	assert.False(t, Look(dir, "").OnlyRestored(), "an election counts as a use of the data")
 }
 
 // Uncommitted must count the entries that were written before a crash but are not covered by the commit index on

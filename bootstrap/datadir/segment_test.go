@@ -243,7 +243,7 @@ func end(t *testing.T, path string) (at int64) {
 	return at
 }
 
-// tailOf reads a damaged segment.
+// tailOf reads a damaged segment like the last segment of a log.
 func tailOf(t *testing.T, content []byte) *history {
 	t.Helper()
 	path, tail := filepath.Join(t.TempDir(), "segment"), &history{}
@@ -303,8 +303,8 @@ func TestDamagedLog_isProven(t *testing.T) {
 			log := writeLog(t, random, writer.commit, noise)
 			whole := tailOf(t, log.content)
 			require.False(t, whole.cut.isLoss(true), "%s, seed %d", name, seed)
-			kept := log.flushed[len(log.flushed)-4] // the batch after the damage may also be lost
-			broken := damageAt(log.content, log.flushed[0]+random.Int64N(kept-log.flushed[0]), random)
+			until := log.flushed[len(log.flushed)-4] // the batches after the damage prove the loss
+			broken := damageAt(log.content, log.flushed[0]+random.Int64N(until-log.flushed[0]), random)
 			tail := tailOf(t, broken)
 			if tail.last != whole.last {
 				assert.True(t, tail.cut.isLoss(writer.single), "%s, seed %d: %+v", name, seed, tail.cut)

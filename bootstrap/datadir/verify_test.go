@@ -410,7 +410,8 @@ func withoutLogs(t *testing.T, dir string) {
 	remove(t, dir+"/member/wal")
 }
 
-// zeroLastSegment makes the last segment look unused, which checksums cannot detect.
+// zeroLastSegment zeroes the last segment except for its start, as if etcd had not written any more records.
+// Checksums cannot detect this.
 func zeroLastSegment(t *testing.T, dir string) {
 	path := last(segmentsOf(t, dir))
 	content, err := os.ReadFile(path)

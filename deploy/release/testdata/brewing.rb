@@ -1,5 +1,5 @@
-# What Homebrew's class of formulas does with ours, for one platform: it prints version, address and checksum, and the files that are
-# installed.
+# Does with our formula what Homebrew would do on one platform: prints the version, the URL and the checksum of the archive, and the
+# names of the files that are installed.
 path, SYSTEM, PROCESSOR = ARGV
 
 class Folder
