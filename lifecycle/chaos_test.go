@@ -20,12 +20,12 @@ import (
 
 // behaviour describes how a call to the runtime behaves.
 type behaviour struct {
-	Fails    bool          // the call returns an error
-	Takes    time.Duration // duration of the call
-	Stubborn bool          // the call ignores its context
-	Panics   bool
+	Fails    bool                           // whether the call returns an error
+	Takes    time.Duration                  // duration of the call
+	Stubborn bool                           // whether the call ignores its context
+	Panics   bool                           // whether the call panics
 	Word     bootstrap.InitializationStatus // status returned by a status query
-	Single   bool                           // a returned configuration is for a new single-member cluster
+	Single   bool                           // whether a returned configuration is for a new single-member cluster
 }
 
 // chaos is a runtime whose calls behave as a random schedule specifies. It records violated invariants.
@@ -244,7 +244,7 @@ type stimulus struct {
 type schedule struct {
 	Calls   []behaviour // behaviour of the calls to the runtime, in order
 	Stimuli []stimulus
-	Log     bool // the volume contains a WAL directory
+	Log     bool // whether the volume contains a WAL directory
 }
 
 var schedules = rapid.Custom(func(t *rapid.T) schedule {

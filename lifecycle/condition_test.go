@@ -23,7 +23,7 @@ import (
 )
 
 // A condition must end with the first success after the failures, even if the validation then takes hours.
-func TestProblem_lastsUntilProgress(t *testing.T) {
+func TestCondition_endsWithFirstSuccess(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(*stage)
 		last  bootstrap.InitializationStatus // status after the initial New statuses
@@ -52,7 +52,7 @@ func TestProblem_lastsUntilProgress(t *testing.T) {
 	}
 }
 
-func TestProblem_isShownDuringRetries(t *testing.T) {
+func TestCondition_isShownDuringRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.status = func(context.Context) error { time.Sleep(time.Minute); return errStage }
@@ -112,7 +112,7 @@ func loggedStage(statuses ...bootstrap.InitializationStatus) (*stage, *logged) {
 	return s, log
 }
 
-func TestAFailedInitialization_showsItsCause(t *testing.T) {
+func TestFailedInitialization_showsCause(t *testing.T) {
 	missing := fmt.Errorf("peer-transport-security.cert-file: cannot load file %q: %w", "/tls/tls.crt",
 		bootstrap.Mark(errors.New("no such file or directory"), bootstrap.ErrCertificates))
 	for _, test := range []struct {
@@ -141,7 +141,7 @@ func TestAFailedInitialization_showsItsCause(t *testing.T) {
 	}
 }
 
-func TestASignalDuringAStop_keepsTheReasonOfTheStop(t *testing.T) {
+func TestSignalDuringStop_keepsReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.shut = func() error { time.Sleep(2 * time.Second); return nil }
@@ -156,7 +156,7 @@ func TestASignalDuringAStop_keepsTheReasonOfTheStop(t *testing.T) {
 	})
 }
 
-func TestAVolumeThatCannotBeLocked_blamesAnotherProcessOnlyIfThereIsOne(t *testing.T) {
+func TestVolumeLockFailure_mentionsOtherProcessOnlyIfBusy(t *testing.T) {
 	for _, test := range []struct {
 		err    error
 		blames bool

@@ -43,7 +43,7 @@ type Payload struct {
 	Logs          []string                       // with Replied and Accepted: the WAL directories on the volume
 	Signal        syscall.Signal                 // with Signal: SIGTERM or SIGINT
 	NeverOpened   bool                           // with EtcdClosed: whether this process never opened etcd's data
-	ClosedInOrder bool                           // with EtcdClosed: whether etcd was opened and then closed cleanly
+	ClosedCleanly bool                           // with EtcdClosed: whether etcd was opened and then closed cleanly
 	Status        exitcode.Code                  // exit status if the event ends the run
 	Validation    Validation                     // with Accepted and NotAccepted: the requested validation
 	Err           error                          // cause, shown to users
@@ -59,7 +59,7 @@ type Facts struct {
 	RequestPending bool                           // whether an initialization was accepted without a result since
 	ConfigKept     bool                           // whether the prefetched configuration is usable
 	NeverOpened    bool                           // Payload.NeverOpened of the last EtcdClosed
-	ClosedInOrder  bool                           // Payload.ClosedInOrder of the last EtcdClosed
+	ClosedCleanly  bool                           // Payload.ClosedCleanly of the last EtcdClosed
 	Signals        int                            // number of signals received so far
 	LastSignal     syscall.Signal                 // latest signal
 	Ending         Event                          // event that caused the transition to Terminating, or "" before it
@@ -77,7 +77,7 @@ var conditions = statemachine.Conditions[Facts]{
 	FailedPermanently: func(f Facts) bool { return f.Word == bootstrap.Failed && f.Permanent },
 	RequestRepeated:   func(f Facts) bool { return f.RequestPending },
 	NeverOpened:       func(f Facts) bool { return f.NeverOpened },
-	CleanStop:         func(f Facts) bool { return f.ClosedInOrder && (f.Ending == Signal || f.Ending == StopPosted) },
+	CleanStop:         func(f Facts) bool { return f.ClosedCleanly && (f.Ending == Signal || f.Ending == StopPosted) },
 	SecondSignal:      func(f Facts) bool { return f.Signals > 1 },
 }
 
@@ -98,7 +98,7 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 		f.Signals++
 		f.LastSignal = payload.Signal
 	case EtcdClosed:
-		f.NeverOpened, f.ClosedInOrder = payload.NeverOpened, payload.ClosedInOrder
+		f.NeverOpened, f.ClosedCleanly = payload.NeverOpened, payload.ClosedCleanly
 	case Started, VolumeBusy, NoAnswer, Accepted, NotAccepted, DataInUse, ConfigFetched, ConfigValid, ConfigInvalid, ConfigUnavailable,
 		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // events that change no facts
 	}

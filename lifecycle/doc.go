@@ -69,7 +69,7 @@
 // which removes the exit record and opens etcd. EtcdReady leads to Serving.
 //
 // Then SIGTERM arrives. The machine moves to Terminating, sets the timer to the time limit of a stop and closes
-// etcd. EtcdClosed with ClosedInOrder satisfies CleanStop, so WriteRecord runs, and RecordSettled ends the run with
+// etcd. EtcdClosed with ClosedCleanly satisfies CleanStop, so WriteRecord runs, and RecordSettled ends the run with
 // status 0. If etcd had failed before the stop, CleanStop would not hold: the run would end without a record, and
 // the next start would run a full validation.
 //

@@ -198,7 +198,7 @@ func TestTrigger_backoffWhileStatusStaysNew(t *testing.T) {
 
 // While a failure persists, only the count of its condition must increase. If the failure recurs minutes after the
 // recovery, a new condition must start.
-func TestProblem_recurring(t *testing.T) {
+func TestCondition_recurring(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		var fails atomic.Bool
@@ -256,5 +256,5 @@ func TestStep_allocations(t *testing.T) {
 }
 
 func TestHistory_isBounded(t *testing.T) {
-	assert.Equal(t, 64, KeptOf(1000))
+	assert.Equal(t, 64, HistoryLength(1000))
 }

@@ -47,7 +47,7 @@ func served(t *testing.T, s *stage) time.Duration {
 	return took
 }
 
-func TestEarlyConfiguration(t *testing.T) {
+func TestPrefetchedConfiguration(t *testing.T) {
 	wal := []string{"/data/member/wal"}
 	for name, test := range map[string]struct {
 		yaml          string
@@ -90,7 +90,7 @@ func TestEarlyConfiguration(t *testing.T) {
 
 // If the result arrives late, the prefetched configuration must not be used, because the configuration may have
 // changed in the meantime, for example from one member to three.
-func TestEarlyConfiguration_outdated(t *testing.T) {
+func TestPrefetchedConfiguration_outdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		s.yaml = clusterOfOne
@@ -112,7 +112,7 @@ func TestEarlyConfiguration_outdated(t *testing.T) {
 	})
 }
 
-func TestEarlyConfiguration_etcdIsConfiguredOnce(t *testing.T) {
+func TestPrefetchedConfiguration_configuresEtcdOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.yaml = clusterOfOne
@@ -126,7 +126,7 @@ func TestEarlyConfiguration_etcdIsConfiguredOnce(t *testing.T) {
 	})
 }
 
-func TestAnEarlyConfiguration_isUsableWhileItIsYoung(t *testing.T) {
+func TestPrefetchedConfiguration_maximumAge(t *testing.T) {
 	for _, c := range []struct {
 		alone, before, after bool
 		age                  time.Duration
@@ -184,7 +184,7 @@ func TestBackoff_runningInitialization(t *testing.T) {
 	})
 }
 
-func TestBackoff_unusableAnswers(t *testing.T) {
+func TestBackoff_unusableResponses(t *testing.T) {
 	for name, sidecar := range map[string]struct {
 		status bootstrap.InitializationStatus
 		answer func(context.Context) error
@@ -209,7 +209,7 @@ func TestBackoff_unusableAnswers(t *testing.T) {
 	}
 }
 
-func TestBackoff_endsWithAnAnswer(t *testing.T) {
+func TestBackoff_resetByResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.Progress)
 		times := 0
@@ -311,19 +311,19 @@ func TestSnapshot_stalledReader(t *testing.T) {
 	})
 }
 
-func TestTallies(t *testing.T) {
+func TestEdgeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.Failed, bootstrap.Progress, bootstrap.Progress, bootstrap.Successful)
 		start := time.Now()
 		runFor(t, s, time.Minute)
 		spent, polls, waits := 0.0, 0, map[Guard]int{}
-		for _, tally := range s.driver.Snapshot().EdgeCounts {
-			spent += tally.Seconds
-			if tally.From == Wait && tally.To == Query {
-				polls = tally.Count
+		for _, edge := range s.driver.Snapshot().EdgeCounts {
+			spent += edge.Seconds
+			if edge.From == Wait && edge.To == Query {
+				polls = edge.Count
 			}
-			if tally.From == Query && tally.To == Wait {
-				waits[tally.Guard] += tally.Count
+			if edge.From == Query && edge.To == Wait {
+				waits[edge.Guard] += edge.Count
 			}
 		}
 		assert.InDelta(t, time.Since(start).Seconds(), spent, 1e-6)

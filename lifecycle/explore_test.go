@@ -26,12 +26,11 @@ type environment struct {
 	closed        bool                           // whether etcd was closed cleanly
 	triggered     bool                           // whether an initialization was requested since the last status
 	failed        bool                           // whether the last validation result was Failed
-	usable        bool                           // whether the newest prefetched configuration is usable
+	usable        bool                           // whether etcd may run with the newest configuration
 	foreignWriter bool                           // whether another process had the data open for writing
 }
 
-// A node is a node of the search graph: the state of the machine, the environment, and the blocking action that is
-// running, if any.
+// A node of the search graph contains the machine, the environment and the blocking action that is running, if any.
 type node struct {
 	core        Core
 	env         environment
@@ -143,7 +142,7 @@ func closeOutcomes(now environment) []outcome {
 		return []outcome{{input{EtcdClosed, Payload{NeverOpened: true}}, func(env environment) environment { return env }}}
 	}
 	return []outcome{
-		{input{EtcdClosed, Payload{ClosedInOrder: true}}, func(env environment) environment { env.closed = true; return env }},
+		{input{EtcdClosed, Payload{ClosedCleanly: true}}, func(env environment) environment { env.closed = true; return env }},
 		{input{EtcdClosed, Payload{Status: exitcode.EtcdFailed}}, func(env environment) environment { return env }},
 	}
 }
@@ -184,7 +183,7 @@ func split(do []Action) (slow []Action, timer bool, prefetch Action) {
 		switch {
 		case slices.Contains(timers, action):
 			timer = true
-		case IsBeside(action):
+		case IsPrefetchAction(action):
 			prefetch = action
 		default:
 			slow = append(slow, action)

@@ -45,11 +45,11 @@ func SetsTimer(action Action) bool {
 // IsBound reports whether the driver implements an action.
 func IsBound(action Action) bool {
 	_, slow := blocking[action]
-	return SetsTimer(action) || slow || IsBeside(action)
+	return SetsTimer(action) || slow || IsPrefetchAction(action)
 }
 
-// IsBeside reports whether an action belongs to the prefetch.
-func IsBeside(action Action) bool { return prefetchActions[action] != nil }
+// IsPrefetchAction reports whether an action belongs to the prefetch.
+func IsPrefetchAction(action Action) bool { return prefetchActions[action] != nil }
 
 // PollingDriver starts a driver whose sidecar always reports Progress. Each call to handleNext handles one event:
 // alternately the end of a pause, without waiting for it, and the response to a status query.
@@ -64,8 +64,8 @@ func PollingDriver(d *Driver) (handleNext func()) {
 	}
 }
 
-// KeptOf returns the length of the history after the given number of distinct transitions.
-func KeptOf(transitions int) int {
+// HistoryLength returns the length of the history after the given number of distinct transitions.
+func HistoryLength(transitions int) int {
 	var kept timeline
 	for n := range transitions {
 		kept.add(Transition{From: State(strconv.Itoa(n))})

@@ -281,7 +281,7 @@ var phrases = map[string]input{
 	"etcd does not start":                                                           {EtcdFailed, Payload{Status: exitcode.EtcdFailed}},
 	"etcd stops unexpectedly":                                                       {EtcdFailed, Payload{Status: exitcode.EtcdFailed}},
 	"the exit record cannot be removed":                                             {EtcdFailed, Payload{Status: exitcode.BadRecord}},
-	"etcd is closed cleanly":                                                        {EtcdClosed, Payload{ClosedInOrder: true}},
+	"etcd is closed cleanly":                                                        {EtcdClosed, Payload{ClosedCleanly: true}},
 	"etcd is not closed cleanly":                                                    {EtcdClosed, Payload{Status: exitcode.EtcdFailed}},
 	"etcd was never opened":                                                         {EtcdClosed, Payload{NeverOpened: true}},
 	"the exit record is final":                                                      {RecordSettled, Payload{}},

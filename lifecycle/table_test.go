@@ -145,11 +145,11 @@ var sentences = []sentence{
 
 	// Terminating
 	{"if etcd was never opened, the exit record is restored", Terminating, endedByTerm, EtcdClosed, Payload{NeverOpened: true}, Terminating, []Action{RestoreRecord}},
-	{"a clean close after SIGTERM is recorded", Terminating, endedByTerm, EtcdClosed, Payload{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
-	{"a clean close after POST /stop is recorded", Terminating, endedByStop, EtcdClosed, Payload{ClosedInOrder: true}, Terminating, []Action{WriteRecord}},
+	{"a clean close after SIGTERM is recorded", Terminating, endedByTerm, EtcdClosed, Payload{ClosedCleanly: true}, Terminating, []Action{WriteRecord}},
+	{"a clean close after POST /stop is recorded", Terminating, endedByStop, EtcdClosed, Payload{ClosedCleanly: true}, Terminating, []Action{WriteRecord}},
 	{"a close that was not clean is not recorded", Terminating, endedByTerm, EtcdClosed, Payload{}, Terminated, nil},
-	{"a clean close after a failure of etcd is not recorded", Terminating, endedByFailure, EtcdClosed, Payload{ClosedInOrder: true}, Terminated, nil},
-	{"a clean close after a server failure is not recorded, because no stop was requested", Terminating, endedByLoss, EtcdClosed, Payload{ClosedInOrder: true}, Terminated, nil},
+	{"a clean close after a failure of etcd is not recorded", Terminating, endedByFailure, EtcdClosed, Payload{ClosedCleanly: true}, Terminated, nil},
+	{"a clean close after a server failure is not recorded, because no stop was requested", Terminating, endedByLoss, EtcdClosed, Payload{ClosedCleanly: true}, Terminated, nil},
 	{"once the exit record is final, the process exits", Terminating, endedByTerm, RecordSettled, Payload{}, Terminated, nil},
 	{"a stop that exceeds its time limit is forced", Terminating, endedByTerm, Elapsed, Payload{}, Terminated, nil},
 	{"a second signal forces the exit", Terminating, endedByTerm, Signal, sigint, Terminated, nil},

@@ -87,7 +87,7 @@ func usedIn[T ~string](words func(Row) []T) []T {
 	return all
 }
 
-func TestNoStateIsForgotten(t *testing.T) {
+func TestStates_areHandledEverywhere(t *testing.T) {
 	assertKnown(t, tested.StateNames(), "describe it in States (vocabulary.go)")
 	assertKnown(t, usedIn(func(r Row) []State { return []State{r.From, r.To} }), "no row leads to it (table.go)")
 	assertKnown(t, slices.Concat(BeforeEtcd, WithEtcd, Group{Terminating, Terminated}),
@@ -107,7 +107,7 @@ func TestNoStateIsForgotten(t *testing.T) {
 	assertKnown(t, bounds, "no state has this bound; check it in holdsBound (explore_test.go)")
 }
 
-func TestNoEventIsForgotten(t *testing.T) {
+func TestEvents_areHandledEverywhere(t *testing.T) {
 	assertKnown(t, tested.Events(), "add a row for it (table.go)")
 	assertKnown(t, usedIn(func(r Row) []Event { return []Event{r.On} }), "no row handles it (table.go)")
 	var used []Event
@@ -124,7 +124,7 @@ func TestNoEventIsForgotten(t *testing.T) {
 	assertKnown(t, seen, "it never occurs in the exploration: add it to outcomes or to anytimeInputs (explore_test.go)")
 }
 
-func TestNoGuardIsForgotten(t *testing.T) {
+func TestGuards_areUsed(t *testing.T) {
 	assertKnown(t, usedIn(func(r Row) []Guard { return []Guard{r.When} }), "no row has this guard (table.go)")
 	holds, fails := []Guard{}, []Guard{Always}
 	for node := range explored(t).arrivals {
@@ -141,18 +141,18 @@ func TestNoGuardIsForgotten(t *testing.T) {
 	assert.False(t, Facts{}.Holds("unknown guard"), "an unknown guard never holds")
 }
 
-func TestNoActionIsForgotten(t *testing.T) {
+func TestActions_areImplemented(t *testing.T) {
 	assertKnown(t, usedIn(func(r Row) []Action { return r.Do }), "no row performs it (table.go)")
 	for _, action := range declared[Action]() {
 		assert.True(t, IsBound(action), "Action %q is not implemented: add it to blocking (work.go) or newTimers (pace.go)", action)
-		if !SetsTimer(action) && !IsBeside(action) {
+		if !SetsTimer(action) && !IsPrefetchAction(action) {
 			assert.NotEmpty(t, outcomes(action, environment{}), "Action %q has no outcome: add its possible results to outcomes (explore_test.go)", action)
 		}
 	}
 	assert.False(t, IsBound("unknown action"))
 }
 
-func TestNoAnswerIsForgotten(t *testing.T) {
+func TestAnswers_areUsed(t *testing.T) {
 	var given []statemachine.Answer
 	rules := NewRules(Table, Elsewhere)
 	for _, state := range tested.StateNames() {
@@ -164,7 +164,7 @@ func TestNoAnswerIsForgotten(t *testing.T) {
 	assertKnown(t, uniq(given), "no state reacts to any event with it (table.go)")
 }
 
-func TestProblemClasses_areAllUsed(t *testing.T) {
+func TestClasses_areUsedAndDocumented(t *testing.T) {
 	var seen []Class
 	for _, failure := range failures {
 		if failure.class != "" {
@@ -198,7 +198,7 @@ func listed[T ~string](t *testing.T, introduction string) (words []T) {
 
 // Every known status must have a row of its own. Without one, the machine would poll again, as after an unknown
 // status.
-func TestSidecarWords_haveRows(t *testing.T) {
+func TestSidecarStatuses_haveRows(t *testing.T) {
 	assertKnown(t, bootstrap.InitializationStatuses, "add it to InitializationStatuses (bootstrap/sidecar.go)")
 	var used []bootstrap.InitializationStatus
 	for _, h := range phrases {

@@ -280,7 +280,7 @@ func (w *work) watchEtcd(ctx context.Context) message {
 
 func (w *work) closeEtcd(context.Context) message {
 	opened, err := w.runtime.Member.Close()
-	payload := Payload{NeverOpened: !opened, ClosedInOrder: opened && err == nil, Err: err}
+	payload := Payload{NeverOpened: !opened, ClosedCleanly: opened && err == nil, Err: err}
 	if err != nil {
 		payload.Status = exitcode.EtcdFailed
 	}

@@ -39,7 +39,7 @@ func servedRemotely(t *testing.T) *Server {
 	return s
 }
 
-func TestLocalClientsMaySpeakEitherProtocolOnTheSamePort(t *testing.T) {
+func TestLocalClientsMayUseEitherProtocol(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop()}, monitorWith(nil))
 	require.NoError(t, s.UseTemporary())
 	plain := dial(t, s)
@@ -50,7 +50,7 @@ func TestLocalClientsMaySpeakEitherProtocolOnTheSamePort(t *testing.T) {
 	}
 }
 
-func TestRemoteClientsMustSpeakTLSWhereItIsServed(t *testing.T) {
+func TestRemoteClientsMustUseTLS(t *testing.T) {
 	s := servedRemotely(t)
 	require.NoError(t, s.UseTemporary())
 	res, _ := dial(t, s).ask("GET", "/readyz")

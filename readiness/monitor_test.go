@@ -114,7 +114,7 @@ func TestAgeCountsFromTheStartOfTheRead(t *testing.T) {
 	})
 }
 
-func TestChecksOfFactsInMemory(t *testing.T) {
+func TestEachCheck(t *testing.T) {
 	failedChecks := map[int]bool{}
 	for name, c := range map[string]struct {
 		change func(*fakeTarget)
@@ -198,7 +198,7 @@ func TestNothingIsReadyAfterRun(t *testing.T) {
 	})
 }
 
-func TestRunMayFollowRun(t *testing.T) {
+func TestRunCanBeRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMonitor(zerolog.Nop())
 		for range 2 {
@@ -211,7 +211,7 @@ func TestRunMayFollowRun(t *testing.T) {
 	})
 }
 
-func TestReportSinceLastChangeOfReady(t *testing.T) {
+func TestReadySinceLastChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		target := newTarget()
@@ -238,7 +238,7 @@ func TestReportSinceLastChangeOfReady(t *testing.T) {
 	})
 }
 
-func TestReportSinceItsReadBecameTooOld(t *testing.T) {
+func TestReadySinceOfOutdatedReport(t *testing.T) {
 	read := time.Now()
 	r := monitorWith(func(r *Report) { r.LastRead, r.since = read, read.Add(-time.Hour) }).Report()
 	require.Equal(t, read.Add(-time.Hour), r.ReadySince(read.Add(time.Second)))

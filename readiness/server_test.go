@@ -57,7 +57,7 @@ func TestErrorOfListenNamesTheAddress(t *testing.T) {
 	require.ErrorContains(t, err, taken)
 }
 
-func TestUnreadyOverTheWire(t *testing.T) {
+func TestNotReadyOverHTTP(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop(), Phase: starting}, NewMonitor(zerolog.Nop()))
 	s.UseHTTP()
 	res, body := dial(t, s).ask("GET", "/readyz")
@@ -67,7 +67,7 @@ func TestUnreadyOverTheWire(t *testing.T) {
 		"not ready\n", body)
 }
 
-func TestFromPlainToTLSOnTheSamePort(t *testing.T) {
+func TestSwitchFromHTTPToTLS(t *testing.T) {
 	s := servedRemotely(t)
 	s.UseHTTP()
 	old := dial(t, s)

@@ -101,7 +101,7 @@ func TestPointCoversTheTimeSinceThePreviousOne(t *testing.T) {
 	assert.Len(t, trends.Write, 1, "a returned slice does not change")
 }
 
-func TestSeriesCoverMoreTimeInTheSameSpace(t *testing.T) {
+func TestFullSeriesDoublesItsInterval(t *testing.T) {
 	e := newFixture(t)
 	e.after(0)
 	spans := map[float64]bool{}
@@ -291,7 +291,7 @@ func TestProblemStartsAndIsResolved(t *testing.T) {
 	}, e.messages())
 }
 
-func TestFlappingEventsLeaveRoomForOthers(t *testing.T) {
+func TestFlappingEventsDoNotDisplaceOthers(t *testing.T) {
 	e := newFixture(t)
 	e.after(0)
 	for i := range 100 {

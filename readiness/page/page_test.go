@@ -50,7 +50,7 @@ func TestPolicyAllowsOnlyThePagesOwnScriptAndStyle(t *testing.T) {
 	require.NotRegexp(t, `innerHTML|outerHTML|insertAdjacentHTML|document\.write`, body, "text is never interpreted as HTML")
 }
 
-func TestTextOfTheTableCannotEndItsElement(t *testing.T) {
+func TestTableTextCannotCloseItsElement(t *testing.T) {
 	body := get(page.Handler("<svg/>", `{"why": "</script><script>alert(1)</script>"}`)).Body.String()
 	require.NotContains(t, body, "alert(1)</script>")
 	data := regexp.MustCompile(`(?s)id="table">(.*?)</script>`).FindStringSubmatch(body)

@@ -166,7 +166,7 @@ func TestConditionsLinkToExistingHeadings(t *testing.T) {
 	}
 }
 
-func TestRefusedWritesAreAFailedCondition(t *testing.T) {
+func TestRejectedWritesAreAFailedCondition(t *testing.T) {
 	for health, d := range map[string]status.Document{
 		"failed":   {State: "Serving", Ready: true, Checks: []status.Check{{Name: "space", Status: "degraded"}}},
 		"degraded": {State: "Serving", Ready: true, Checks: []status.Check{{Name: "volume", Status: "degraded"}}},

@@ -158,7 +158,7 @@ func TestLeaderIsNone(t *testing.T) {
 	assert.Empty(t, leader(status.Document{}), "etcd is not running")
 }
 
-func TestReadinessHasTheTimeOfItsChange(t *testing.T) {
+func TestReadinessChangeHasItsTime(t *testing.T) {
 	var out bytes.Buffer
 	d := document()
 	d.Ready, d.ReadySince = true, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -167,7 +167,7 @@ func TestReadinessHasTheTimeOfItsChange(t *testing.T) {
 	assert.Equal(t, d.ReadySince.Local().Format("2006-01-02 15:04:05 MST")+"  ready", first, "the readiness change is printed before later changes")
 }
 
-func TestColoursOnlyAtTerminals(t *testing.T) {
+func TestColoursOnlyOnTerminals(t *testing.T) {
 	assert.False(t, HasColour(&bytes.Buffer{}))
 	file, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)
@@ -257,7 +257,7 @@ func TestSparkline(t *testing.T) {
 	assert.Equal(t, strings.Repeat("▁", 39)+"█", sparkline(many))
 }
 
-func TestTrendsAreALineEach(t *testing.T) {
+func TestTrendsHaveOneLineEach(t *testing.T) {
 	d := document()
 	none := status.Points{missing, missing}
 	d.Trends = &status.Trends{
