@@ -82,7 +82,8 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 	})
 }
 
-// hasLease reports whether the cluster has a lease with this ID. A lease records a fact about a learner.
+// hasLease reports whether the cluster has a lease with this ID. Leases record in the cluster whether a learner is to
+// be promoted (see maintenance.PromoteLease).
 func hasLease(ctx context.Context, client *clientv3.Client, id int64) (bool, error) {
 	granted, err := client.TimeToLive(ctx, clientv3.LeaseID(id))
 	return err == nil && granted.TTL >= 0, err
@@ -106,7 +107,8 @@ func (p *Peers) Promote(ctx context.Context, s *Survey) error {
 	})
 }
 
-// change changes the membership through the client URLs of the other members.
+// change calls apply with a client of the other members and their current member list, unless the list is from another
+// cluster than the survey or has peer URLs that are not in initial-cluster.
 func (p *Peers) change(ctx context.Context, s *Survey, apply func(context.Context, *clientv3.Client, []*etcdserverpb.Member) error) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
@@ -158,18 +160,18 @@ func (p *Peers) endpoints(s *Survey) (urls []string, user, password string) {
 	for _, m := range voters(s.Others()) {
 		urls = append(urls, m.ClientURLs...)
 	}
-	isPlain := func(raw string) bool { return !strings.HasPrefix(raw, "https:") }
-	verified := len(p.others) > 0 && !p.anyPeer && !slices.ContainsFunc(p.otherURLs(), isPlain)
-	private := slices.DeleteFunc(slices.Clone(urls), func(raw string) bool {
+	isUnencrypted := func(raw string) bool { return !strings.HasPrefix(raw, "https:") }
+	verified := len(p.others) > 0 && !p.anyPeer && !slices.ContainsFunc(p.otherURLs(), isUnencrypted)
+	safe := slices.DeleteFunc(slices.Clone(urls), func(raw string) bool {
 		// A URL is trusted if the configuration contains its host or if all peers that returned it have verified
 		// certificates.
 		isTrusted := p.hosts[hostOf(raw)] || verified
 		return p.isReadable(raw) || !isTrusted
 	})
-	if p.User == "" || len(private) == 0 {
+	if p.User == "" || len(safe) == 0 {
 		return urls, "", ""
 	}
-	return private, p.User, p.Password
+	return safe, p.User, p.Password
 }
 
 // isReadable reports whether a third party could read data sent to a URL, for example by presenting its own
@@ -195,7 +197,7 @@ func (p *Peers) withHint(err error, user string) error {
 		return nil
 	case errors.Is(err, rpctypes.ErrUnhealthy), errors.Is(err, rpctypes.ErrMemberNotEnoughStarted):
 		return fmt.Errorf("%w: etcd changes the membership only if enough voting members have been connected for 5s; start the members that are down, "+
-			"or remove a member that is gone for good with etcdctl member remove", remoteError{err})
+			"or remove a member that is gone for good with \"etcdctl member remove\"", remoteError{err})
 	case !slices.ContainsFunc(authErrors, func(each error) bool { return errors.Is(err, each) }):
 		return remoteError{err}
 	case p.User != "" && user == "":
@@ -225,9 +227,9 @@ const (
 // ErrTooFew reports that the other members have no quorum, so this member cannot be replaced.
 var ErrTooFew = errors.New("the other members do not form a quorum, so this member cannot be replaced")
 
-// checkReplacement returns the reason why this member cannot be replaced or added at the moment.
+// checkReplacement returns the reason why this member cannot be replaced or added at the moment, or nil if it can.
 func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*response, waiting []Status) error {
-	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // too few voters to change any other member
+	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // the others have no quorum without this member
 		return fmt.Errorf("the cluster has %d voting members: %w", n, ErrTooFew)
 	}
 	if err := checkPending(s); err != nil {
@@ -284,25 +286,25 @@ func (p *Peers) checkVersions(ctx context.Context, s *Survey, responses []*respo
 // seconds if the only evidence is a silent connection.
 func (p *Peers) checkDataInUse(ctx context.Context, s *Survey, waiting []Status) error {
 	now := p.now()
-	unsure := p.checkConnections(ctx, s, waiting)
-	if errors.Is(unsure, errConnected) {
+	reason := p.checkConnections(ctx, s, waiting)
+	if errors.Is(reason, errConnected) {
 		p.quietSince = time.Time{}
-		return unsure
+		return reason
 	}
 	needed := quietTime
 	if err := p.checkOwnURLs(ctx, slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.urls, s.Own.PeerURLs))))); err != nil {
-		unsure = err
-	} else if errors.Is(unsure, errSilent) {
+		reason = err
+	} else if errors.Is(reason, errSilent) {
 		needed = silentTime
 	}
 	if p.quietSince.IsZero() || now.Sub(p.checkedAt) > maxCheckPause {
 		p.quietSince = now
 	}
 	p.checkedAt = now
-	if unsure == nil || now.Sub(p.quietSince) >= needed {
+	if reason == nil || now.Sub(p.quietSince) >= needed {
 		return nil
 	}
-	return fmt.Errorf("checking for %v whether another process is using this member's data: %w", needed, unsure)
+	return fmt.Errorf("checking for %v whether another process is using this member's data: %w", needed, reason)
 }
 
 var errConnected = errors.New("connected to another process that has this member's data; stop that process")
@@ -314,7 +316,7 @@ var errSilent = errors.New("connected to this member but receives nothing from i
 // that has received a snapshot counts each connection twice, so its count may include a connection that has ended.
 // Heartbeats or vote requests eventually arrive on a real connection, so a silent connection is only weak evidence
 // of another process. A member that is not running etcd has no connections.
-func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Status) (unsure error) {
+func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Status) (unreadable error) {
 	silent := error(nil)
 	for _, m := range s.Others() {
 		if slices.ContainsFunc(waiting, func(status Status) bool { return status.Name == m.Name && status.Volume != Data }) {
@@ -323,7 +325,7 @@ func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Statu
 		}
 		page, err := p.fetchPage(ctx, m, "/metrics")
 		if err != nil {
-			unsure = fmt.Errorf("cannot read the connections of %s: %w", nameOf(m), err)
+			unreadable = fmt.Errorf("cannot read the connections of %s: %w", nameOf(m), err)
 			continue
 		}
 		count := metric(page, fmt.Sprintf("etcd_network_active_peers{Local=%q,Remote=%q}", m.ID, s.Own.ID))
@@ -338,7 +340,7 @@ func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Statu
 		}
 		silent = fmt.Errorf("%s is %w", nameOf(m), errSilent)
 	}
-	return cmp.Or(unsure, silent)
+	return cmp.Or(unreadable, silent)
 }
 
 // fetchPage reads a page from one of a member's client URLs.
@@ -407,7 +409,7 @@ func (p *Peers) AwaitVersion(ctx context.Context, bound time.Duration, report fu
 		}
 		if clock.Sleep(wait, downgradePoll) != nil {
 			return dataversion.Version{}, fmt.Errorf("cannot join the cluster while it is being downgraded: %w; "+
-				"to cancel the downgrade, run `etcdctl downgrade cancel` on one of the members", context.Cause(wait))
+				"to cancel the downgrade, run \"etcdctl downgrade cancel\" on one of the members", context.Cause(wait))
 		}
 	}
 	var highest, oldest dataversion.Version // a peer that was down may not know the cluster version

@@ -70,7 +70,8 @@ func NewOptions(certFile, keyFile, rootPassword string) Options {
 	return Options{CertFile: certFile, KeyFile: keyFile, User: user, Password: password}
 }
 
-// Peers are the other members of a member's cluster. Peers is not safe for concurrent use.
+// Peers queries the other members of the cluster and changes their member list on behalf of this member. Peers is not
+// safe for concurrent use.
 type Peers struct {
 	connections
 
@@ -79,13 +80,13 @@ type Peers struct {
 	server    *statusServer       // nil until the server is listening
 	others    map[string][]string // peer URLs of the other members by name
 	listed    []string            // peer URLs that are in initial-cluster or that this member advertises
-	hosts     map[string]bool     // hosts of those URLs and of the client URLs that this member advertises
+	hosts     map[string]bool     // hosts of the URLs in listed and of the client URLs that this member advertises
 	initialID uint64              // ID of this member in a cluster created from the configuration
 
 	checkOwnURLs          func(ctx context.Context, urls []string) error // fails if this member's URLs might lead to another process
 	now                   func() time.Time
-	received              map[types.ID]string // number of bytes that connected members have received from this member
-	quietSince, checkedAt time.Time           // start of the quiet time, and time of the last check
+	received              map[types.ID]string // number of bytes that each connected member had received from this member at the last check
+	quietSince, checkedAt time.Time           // start of the time without evidence of another process, and time of the last check
 }
 
 // connections connects this member to the others, both as a peer and as an etcd client.
@@ -99,16 +100,16 @@ type connections struct {
 	anyPeer, anyServer bool // whether etcd uses auto-tls, in which case certificates are not verified
 }
 
-// New returns the other members in etcd's configuration, or nil if there are none. An error means that the
+// New returns a Peers for the other members in etcd's configuration, or nil if there are none. An error means that the
 // certificates in the configuration cannot be used.
 func New(config *embed.Config, options Options) (*Peers, error) {
 	cluster, err := types.NewURLsMap(config.InitialCluster)
 	if err != nil || cluster[config.Name] == nil || len(cluster) < 2 {
-		return nil, nil //nolint:nilerr,nilnil // members that are found in another way cannot be asked before etcd runs
+		return nil, nil //nolint:nilerr,nilnil // with discovery, the other members are unknown until etcd runs
 	}
 	initial, err := membership.NewClusterFromURLsMap(zap.NewNop(), config.InitialClusterToken, cluster)
 	if err != nil {
-		return nil, nil //nolint:nilerr,nilnil // etcd reports it
+		return nil, nil //nolint:nilerr,nilnil // etcd reports the same error when it starts
 	}
 	p := &Peers{
 		received: map[types.ID]string{}, hosts: map[string]bool{}, others: map[string][]string{}, now: time.Now,
@@ -187,8 +188,8 @@ func newClient(info transport.TLSInfo) (*http.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &http.Client{Transport: roundTripper, Timeout: requestTimeout, CheckRedirect: stay}, nil
+	keepResponse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &http.Client{Transport: roundTripper, Timeout: requestTimeout, CheckRedirect: keepResponse}, nil
 }
 
 // Close closes all connections and releases the address that etcd will listen on.
@@ -232,10 +233,11 @@ func (s *statusServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(s.status.Load()) // an error means that the caller has disconnected
 }
 
-// Publish reports the state of this member to the other members, as Query does.
+// Publish makes the state of this member available to the other members, as Query does.
 func (p *Peers) Publish(self Self) { _ = p.publish(self) } // without a listener, the other members cannot read it
 
-// publish starts the server or returns the reason why it cannot.
+// publish sets the status that other members receive from this member. If the server is not running yet and cannot be
+// started, publish returns an error.
 func (p *Peers) publish(self Self) error {
 	if err := p.serve(); err != nil {
 		return err
@@ -267,8 +269,8 @@ func (p *Peers) serve() error {
 
 // listen listens like etcd. With auto-tls, the server uses a self-signed certificate.
 func (c *connections) listen(address url.URL) (net.Listener, error) {
-	plain, speaksTLS := strings.CutSuffix(address.Scheme, "s")
-	if !c.anyPeer || !speaksTLS {
+	plain, usesTLS := strings.CutSuffix(address.Scheme, "s")
+	if !c.anyPeer || !usesTLS {
 		info := c.peerTLS
 		return transport.NewListener(address.Host, address.Scheme, &info)
 	}
@@ -342,7 +344,7 @@ func (p *Peers) addCounts(s *Survey, self Self, responses []*response, waiting [
 			s.Running, s.Voters = s.Running+1, max(s.Voters, len(voters(r.members)))
 		}
 	}
-	without, with := 0, 0 // numbers of members without and with data that could be part of a quorum of this cluster
+	without, with := 0, 0 // numbers of waiting members that cannot and can be part of a quorum of this cluster with their data
 	for _, status := range waiting {
 		if status.Volume == Older {
 			s.Older++
@@ -365,7 +367,7 @@ func formatID(id uint64) string {
 	return strconv.FormatUint(id, 16)
 }
 
-// onlyListed returns the members that are in a response but not in the configuration.
+// onlyListed returns the members that are in a response but not in the configuration, with their peer URLs.
 func (p *Peers) onlyListed(responses []*response) map[string][]string {
 	more, asked := map[string][]string{}, slices.Concat(slices.Collect(maps.Values(p.others))...)
 	for _, r := range responses {
@@ -378,7 +380,8 @@ func (p *Peers) onlyListed(responses []*response) map[string][]string {
 	return more
 }
 
-// queryAll requests, in parallel, the member list of each member, or its status if etcd is not running there.
+// queryAll queries the given members in parallel. The result contains the member lists of the members that run etcd,
+// the statuses of those that do not, and a clause for each member that does not respond.
 func (p *Peers) queryAll(ctx context.Context, members map[string][]string) (responses []*response, waiting []Status, missing []string) {
 	var mu sync.Mutex
 	var requests sync.WaitGroup
@@ -432,7 +435,8 @@ func (p *Peers) readStatus(ctx context.Context, name string, urls []string, stat
 	})
 }
 
-// fetch reads a document and the cluster ID of its sender.
+// fetch requests a JSON document and returns the cluster ID in the header of the response. If document is a *string,
+// fetch stores the body in it without decoding it, and returns no cluster ID.
 func fetch(ctx context.Context, client *http.Client, url string, document any) (cluster string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -487,8 +491,8 @@ func PublishOpened(revision int64, identity archive.Identity) {
 
 var openedClusterLine = regexp.MustCompile(`(?m)^etcd_wrapper_opened_cluster\{cluster="([0-9a-f]{1,64})",generation="(\d{1,9})"\} 1$`)
 
-// queryIdentity asks the running members for the cluster, generation and size of their data. An error means that
-// the members have different identities.
+// queryIdentity adds the cluster, generation and size of the running members' data to a survey. An error means that
+// the data of different members belongs to different clusters.
 func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 	for _, m := range s.Others() {
 		page, err := p.fetchPage(ctx, m, "/metrics")

@@ -35,11 +35,11 @@ func TestAdd_serverThatRequiresACertificate(t *testing.T) {
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	defer server.Close()
-	w := newTown(t)
-	w.peers.client = server.Client()
+	tc := newTestCluster(t)
+	tc.peers.client = server.Client()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	err := w.peers.Add(ctx, &Survey{Cluster: "abc", Members: []Member{member(0xc0, "m-0", server.URL)}})
+	err := tc.peers.Add(ctx, &Survey{Cluster: "abc", Members: []Member{member(0xc0, "m-0", server.URL)}})
 	require.ErrorContains(t, err, server.URL)
 	require.ErrorContains(t, err, "certificate required")
 	require.ErrorContains(t, err, "set --etcd-client-cert-path to a certificate that the other members accept")
@@ -48,37 +48,37 @@ func TestAdd_serverThatRequiresACertificate(t *testing.T) {
 // Query must also check this member's URLs in the member list, because another process with this member's data may be
 // listening there.
 func TestQuery_checksTheListedURLs(t *testing.T) {
-	w := newTown(t)
+	tc := newTestCluster(t)
 	elsewhere := httptest.NewServer(nil) // etcd or a compatible server
 	defer elsewhere.Close()
-	w.list[2] = member(own, "m-2", elsewhere.URL)
+	tc.list[2] = member(ownID, "m-2", elsewhere.URL)
 	here := httptest.NewServer(nil)
 	at, err := url.Parse(here.URL)
 	require.NoError(t, err)
 	here.Close()
-	w.peers.config.ListenPeerUrls, w.peers.urls, w.peers.checkOwnURLs = []url.URL{*at}, []string{here.URL}, w.peers.requestOwnURLs
-	w.peers.listed = append(w.peers.listed, elsewhere.URL, here.URL)
-	require.ErrorContains(t, w.ask().Blocked, "this member cannot reach itself at its peer URL: "+elsewhere.URL)
-	w.list[2] = member(own, "m-2", here.URL)
-	w.now = w.now.Add(time.Second)
-	require.NoError(t, w.ask().Blocked)
+	tc.peers.config.ListenPeerUrls, tc.peers.urls, tc.peers.checkOwnURLs = []url.URL{*at}, []string{here.URL}, tc.peers.requestOwnURLs
+	tc.peers.listed = append(tc.peers.listed, elsewhere.URL, here.URL)
+	require.ErrorContains(t, tc.query().Blocked, "this member cannot reach itself at its peer URL: "+elsewhere.URL)
+	tc.list[2] = member(ownID, "m-2", here.URL)
+	tc.now = tc.now.Add(time.Second)
+	require.NoError(t, tc.query().Blocked)
 }
 
 // It must be possible to replace a member of five even if another member has lost its volume and cannot provide
 // metrics.
 func TestQuery_anotherMemberWithoutEtcd(t *testing.T) {
 	for holds, free := range map[Volume]bool{Nothing: true, Ruins: true, Older: true, Restores: true, Data: false} {
-		w := newTown(t)
-		w.add(0xc3, "m-3")
-		w.add(0xc4, "m-4").call = &Status{Name: "m-4", Volume: holds}
-		c := w.ask()
+		tc := newTestCluster(t)
+		tc.add(0xc3, "m-3")
+		tc.add(0xc4, "m-4").status = &Status{Name: "m-4", Volume: holds}
+		c := tc.query()
 		assert.Equal(t, Started, c.Membership)
 		assert.Equal(t, free, c.Blocked == nil, "%s: %v", holds, c.Blocked)
 	}
-	w := newTown(t)
-	w.add(0xc3, "m-3")
-	w.add(0xc4, "m-4").away.Store(true)
-	requireSays(t, w.ask().Blocked, "checking for 1m0s whether another process is using this member's data: cannot read the connections of m-4")
+	tc := newTestCluster(t)
+	tc.add(0xc3, "m-3")
+	tc.add(0xc4, "m-4").unreachable.Store(true)
+	requireMessage(t, tc.query().Blocked, "checking for 1m0s whether another process is using this member's data: cannot read the connections of m-4")
 }
 
 // Query must report the higher of the revisions in the database and in the log.
@@ -88,78 +88,78 @@ func TestQuery_revisionsWithoutQuorum(t *testing.T) {
 		reach   int64
 		message string
 	}{
-		"what it has applied":        {"etcd_debugging_mvcc_current_revision 1201\n", 1201, "m-0 is at revision 1201"},
-		"in thousands of thousands":  {"etcd_debugging_mvcc_current_revision 1.234567e+06\n", 1234567, "m-0 is at revision 1234567"},
-		"what its log held, as well": {"etcd_debugging_mvcc_current_revision 1201\netcd_wrapper_opened_revision 1203\n", 1203, "revision 1203"},
-		"nothing":                    {"# nothing\n", 0, "the revision of m-0 is unknown (no revision in the metrics)"},
+		"applied revision":           {"etcd_debugging_mvcc_current_revision 1201\n", 1201, "m-0 is at revision 1201"},
+		"scientific notation":        {"etcd_debugging_mvcc_current_revision 1.234567e+06\n", 1234567, "m-0 is at revision 1234567"},
+		"higher revision in the log": {"etcd_debugging_mvcc_current_revision 1201\netcd_wrapper_opened_revision 1203\n", 1203, "revision 1203"},
+		"no revision":                {"# nothing\n", 0, "the revision of m-0 is unknown (no revision in the metrics)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newTown(t)
-			w.fakes[0].metrics = test.metrics
-			w.fakes[1].away.Store(true)
-			c := w.peers.Query(t.Context(), volume(0xabc, own, 3))
+			tc := newTestCluster(t)
+			tc.fakes[0].metrics = test.metrics
+			tc.fakes[1].unreachable.Store(true)
+			c := tc.peers.Query(t.Context(), selfWithData(0xabc, ownID, 3))
 			assert.Equal(t, Claimed, c.Membership)
 			assert.Equal(t, test.reach, c.Revision)
 			require.ErrorContains(t, c.Missing, test.message)
 			require.ErrorContains(t, c.Missing, "m-1 does not respond")
-			c = w.peers.Query(t.Context(), volume(0xdef, own, 3))
-			assert.Zero(t, c.Revision, "it is another cluster's")
+			c = tc.peers.Query(t.Context(), selfWithData(0xdef, ownID, 3))
+			assert.Zero(t, c.Revision, "revisions of another cluster do not count")
 		})
 	}
 }
 
-// told returns one of the metrics that the wrapper adds to etcd's own.
-func told(t *testing.T, name string) *dto.Metric {
+// metricOf returns one of the metrics that the wrapper adds to etcd's own.
+func metricOf(t *testing.T, name string) *dto.Metric {
 	t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()
 	require.NoError(t, err)
 	at := slices.IndexFunc(families, func(family *dto.MetricFamily) bool { return family.GetName() == name })
-	require.GreaterOrEqual(t, at, 0, "it is not told")
+	require.GreaterOrEqual(t, at, 0, "%s is not registered", name)
 	require.Len(t, families[at].GetMetric(), 1)
 	return families[at].GetMetric()[0]
 }
 
 func TestPublishOpened_revision(t *testing.T) {
 	PublishOpened(77, archive.Identity{})
-	w := newTown(t)
-	w.fakes[0].metrics = fmt.Sprintf("etcd_wrapper_opened_revision %v\n", told(t, "etcd_wrapper_opened_revision").GetGauge().GetValue())
-	w.fakes[1].away.Store(true)
-	assert.Equal(t, int64(77), w.peers.Query(t.Context(), volume(0xabc, own, 3)).Revision)
+	tc := newTestCluster(t)
+	tc.fakes[0].metrics = fmt.Sprintf("etcd_wrapper_opened_revision %v\n", metricOf(t, "etcd_wrapper_opened_revision").GetGauge().GetValue())
+	tc.fakes[1].unreachable.Store(true)
+	assert.Equal(t, int64(77), tc.peers.Query(t.Context(), selfWithData(0xabc, ownID, 3)).Revision)
 }
 
 // Query must return the published identity, because etcd's cluster ID can be the same for two clusters.
 func TestPublishOpened_identity(t *testing.T) {
 	PublishOpened(77, archive.Identity{Cluster: "0a1b", Generation: 3})
-	label := told(t, "etcd_wrapper_opened_cluster").GetLabel()
+	label := metricOf(t, "etcd_wrapper_opened_cluster").GetLabel()
 	page := fmt.Sprintf("etcd_wrapper_opened_cluster{%s=%q,%s=%q} 1\n", label[0].GetName(), label[0].GetValue(), label[1].GetName(), label[1].GetValue())
-	w := newTown(t)
-	assert.Empty(t, w.ask().ID, "nobody tells")
-	w.fakes[0].metrics = page
-	c := w.ask()
+	tc := newTestCluster(t)
+	assert.Empty(t, tc.query().ID, "no member publishes an identity")
+	tc.fakes[0].metrics = page
+	c := tc.query()
 	assert.Equal(t, "0a1b", c.ID)
 	assert.Equal(t, 3, c.Generation)
-	assert.Zero(t, c.Size, "nobody tells")
-	w.fakes[0].metrics, w.fakes[1].metrics = page+"etcd_mvcc_db_total_size_in_bytes 7.7e+07\n", "etcd_mvcc_db_total_size_in_bytes 20480\n"
-	assert.Equal(t, int64(77e6), w.ask().Size)
-	w.fakes[1].metrics = strings.Replace(page, "0a1b", "c0ffee", 1)
-	require.ErrorContains(t, w.ask().Blocked, "the other members belong to different clusters")
+	assert.Zero(t, c.Size, "no member publishes the size of its database")
+	tc.fakes[0].metrics, tc.fakes[1].metrics = page+"etcd_mvcc_db_total_size_in_bytes 7.7e+07\n", "etcd_mvcc_db_total_size_in_bytes 20480\n"
+	assert.Equal(t, int64(77e6), tc.query().Size)
+	tc.fakes[1].metrics = strings.Replace(page, "0a1b", "c0ffee", 1)
+	require.ErrorContains(t, tc.query().Blocked, "the other members belong to different clusters")
 }
 
-const hostile = "\x1b[2Jall is well\r\n"
+const unsafeText = "\x1b[2Jall is well\r\n"
 
 // Query must reject unsafe member names and URLs, because they appear in the log, in published documents and in
 // etcd's configuration.
 func TestQuery_invalidMembers(t *testing.T) {
 	for name, spoil := range map[string]func(list []Member) []Member{
-		"a name that a terminal obeys": func(list []Member) []Member { list[0].Name = hostile; return list },
-		"a name without an end":        func(list []Member) []Member { list[0].Name = strings.Repeat("m", 1<<20); return list },
-		"a URL that is none":           func(list []Member) []Member { list[1].ClientURLs = []string{hostile}; return list },
-		"a URL without an end": func(list []Member) []Member {
+		"name with an escape sequence": func(list []Member) []Member { list[0].Name = unsafeText; return list },
+		"very long name":               func(list []Member) []Member { list[0].Name = strings.Repeat("m", 1<<20); return list },
+		"invalid URL":                  func(list []Member) []Member { list[1].ClientURLs = []string{unsafeText}; return list },
+		"very long URL": func(list []Member) []Member {
 			list[1].PeerURLs = append(list[1].PeerURLs, "http://"+strings.Repeat("m", 1<<20))
 			return list
 		},
-		"a URL of a file": func(list []Member) []Member { list[0].ClientURLs = []string{"file://host/etc"}; return list },
-		"more members than there can be": func(list []Member) []Member {
+		"file URL": func(list []Member) []Member { list[0].ClientURLs = []string{"file://host/etc"}; return list },
+		"too many members": func(list []Member) []Member {
 			for len(list) <= maxMembers {
 				list = append(list, list[0])
 			}
@@ -169,11 +169,11 @@ func TestQuery_invalidMembers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newTown(t)
-			w.alter(1, spoil)
-			c := w.ask()
-			assert.Equal(t, Claimed, c.Membership, "one answer is no quorum")
-			require.ErrorContains(t, c.Missing, "m-1 does not respond (ignoring the response from "+w.fakes[1].URL+": ")
+			tc := newTestCluster(t)
+			tc.changeList(1, spoil)
+			c := tc.query()
+			assert.Equal(t, Claimed, c.Membership, "one valid response is not a quorum")
+			require.ErrorContains(t, c.Missing, "m-1 does not respond (ignoring the response from "+tc.fakes[1].URL+": ")
 			assertShort(t, c.Missing.Error())
 		})
 	}
@@ -186,16 +186,16 @@ func assertShort(t *testing.T, text string) {
 }
 
 func TestQuery_unreadableVersion(t *testing.T) {
-	w := newTown(t)
-	w.fakes[1].runs = hostile + strings.Repeat("9", 1<<20)
-	err := w.ask().Blocked
+	tc := newTestCluster(t)
+	tc.fakes[1].version = unsafeText + strings.Repeat("9", 1<<20)
+	err := tc.query().Blocked
 	require.ErrorContains(t, err, "[2Jall is well")
 	assertShort(t, err.Error())
 }
 
 func TestWithHint_unreadableError(t *testing.T) {
 	p := &Peers{}
-	err := p.withHint(status.Error(codes.Unknown, hostile+strings.Repeat("no", 1<<20)), "")
+	err := p.withHint(status.Error(codes.Unknown, unsafeText+strings.Repeat("no", 1<<20)), "")
 	require.ErrorContains(t, err, "all is well")
 	assertShort(t, err.Error())
 	assert.NoError(t, p.withHint(nil, ""))
@@ -203,29 +203,29 @@ func TestWithHint_unreadableError(t *testing.T) {
 }
 
 func TestQuery_unreadableResponse(t *testing.T) {
-	w := newTown(t)
-	w.peers.others["m-1"] = []string{liar(t, strings.Repeat(hostile, 100))}
-	assertShort(t, w.ask().Missing.Error())
+	tc := newTestCluster(t)
+	tc.peers.others["m-1"] = []string{newRawServer(t, strings.Repeat(unsafeText, 100))}
+	assertShort(t, tc.query().Missing.Error())
 }
 
 // Query must not follow redirects, because they lead to a different process.
 func TestQuery_redirect(t *testing.T) {
-	w := newTown(t)
-	sends := httptest.NewServer(http.RedirectHandler(w.fakes[1].URL+"/members", http.StatusFound))
-	defer sends.Close()
-	w.peers.others["m-1"] = []string{sends.URL}
-	require.ErrorContains(t, w.ask().Missing, "m-1 does not respond ("+sends.URL+"/members: status 302)")
+	tc := newTestCluster(t)
+	redirecting := httptest.NewServer(http.RedirectHandler(tc.fakes[1].URL+"/members", http.StatusFound))
+	defer redirecting.Close()
+	tc.peers.others["m-1"] = []string{redirecting.URL}
+	require.ErrorContains(t, tc.query().Missing, "m-1 does not respond ("+redirecting.URL+"/members: status 302)")
 }
 
 func TestQuery_normalizesTheClusterID(t *testing.T) {
-	w := newTown(t)
-	w.fakes[0].cluster = strings.Repeat("0", 1000) + "ABC"
-	assert.Equal(t, "abc", w.ask().Cluster)
+	tc := newTestCluster(t)
+	tc.fakes[0].cluster = strings.Repeat("0", 1000) + "ABC"
+	assert.Equal(t, "abc", tc.query().Cluster)
 }
 
 func TestEndpoints_readablePassword(t *testing.T) {
 	at := func(urls ...string) *Survey {
-		c := &Survey{Own: member(own, "m-2", "http://m-2")}
+		c := &Survey{Own: member(ownID, "m-2", "http://m-2")}
 		for i, each := range urls {
 			c.Members = append(c.Members, member(uint64(i+1), "m", each))
 		}
@@ -233,28 +233,28 @@ func TestEndpoints_readablePassword(t *testing.T) {
 		return c
 	}
 	for name, test := range map[string]struct {
-		urls, goes []string
-		with       bool // whether the password is sent
+		urls, endpoints []string // client URLs of the other members, and the URLs to use
+		sent            bool     // whether the password is sent
 	}{
-		"over TLS":                      {[]string{"https://a:2379", "https://b:2379"}, []string{"https://a:2379", "https://b:2379"}, true},
-		"within this machine":           {[]string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, []string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, true},
-		"where some are plain":          {[]string{"http://a:2379", "https://b:2379"}, []string{"https://b:2379"}, true},
-		"where all are plain":           {[]string{"http://a:2379", "http://10.0.0.1:2379"}, []string{"http://a:2379", "http://10.0.0.1:2379"}, false},
-		"to what looks like it":         {[]string{"http://127.0.0.1.example.com:2379"}, []string{"http://127.0.0.1.example.com:2379"}, false},
-		"to whom an answer alone names": {[]string{"https://stranger:2379"}, []string{"https://stranger:2379"}, false},
-		"to some whom an answer names":  {[]string{"https://stranger:2379", "https://b:2379"}, []string{"https://b:2379"}, true},
-		"to what is no URL":             {[]string{"http://[::1", "https://b"}, []string{"https://b"}, true},
+		"over TLS":                     {[]string{"https://a:2379", "https://b:2379"}, []string{"https://a:2379", "https://b:2379"}, true},
+		"loopback addresses":           {[]string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, []string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, true},
+		"some without TLS":             {[]string{"http://a:2379", "https://b:2379"}, []string{"https://b:2379"}, true},
+		"all without TLS":              {[]string{"http://a:2379", "http://10.0.0.1:2379"}, []string{"http://a:2379", "http://10.0.0.1:2379"}, false},
+		"host that resembles loopback": {[]string{"http://127.0.0.1.example.com:2379"}, []string{"http://127.0.0.1.example.com:2379"}, false},
+		"unknown host":                 {[]string{"https://stranger:2379"}, []string{"https://stranger:2379"}, false},
+		"unknown and known host":       {[]string{"https://stranger:2379", "https://b:2379"}, []string{"https://b:2379"}, true},
+		"invalid URL":                  {[]string{"http://[::1", "https://b"}, []string{"https://b"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &Peers{connections: connections{Options: Options{User: "root", Password: "secret"}}, hosts: map[string]bool{"a": true, "b": true, "127.0.0.1": true, "::1": true, "localhost": true}}
 			urls, user, password := p.endpoints(at(test.urls...))
-			assert.Equal(t, test.goes, urls)
-			assert.Equal(t, test.with, user == "root" && password == "secret")
-			assert.Equal(t, test.with, user != "" || password != "")
+			assert.Equal(t, test.endpoints, urls)
+			assert.Equal(t, test.sent, user == "root" && password == "secret")
+			assert.Equal(t, test.sent, user != "" || password != "")
 		})
 	}
 	urls, user, _ := (&Peers{}).endpoints(at("http://a", "https://b"))
-	assert.Equal(t, []string{"http://a", "https://b"}, urls, "there is no password")
+	assert.Equal(t, []string{"http://a", "https://b"}, urls, "without a password, all URLs are used")
 	assert.Empty(t, user)
 }
 
@@ -264,7 +264,7 @@ func TestEndpoints_verifiedPeers(t *testing.T) {
 	for _, test := range []struct {
 		peer, client       string // URL of the queried peer, and the client URL that it lists
 		anyPeer, anyServer bool
-		goes               bool
+		sent               bool // whether the password is sent to the client URL
 	}{
 		{"https://m-0:2380", "https://elsewhere:2379", false, false, true},
 		{"http://m-0:2380", "https://elsewhere:2379", false, false, false},
@@ -278,25 +278,25 @@ func TestEndpoints_verifiedPeers(t *testing.T) {
 		}
 		urls, user, password := p.endpoints(&Survey{Members: []Member{member(0xc0, "m-0", test.client)}})
 		assert.Equal(t, []string{test.client}, urls)
-		assert.Equal(t, test.goes, user+password == "rootsecret", "%+v", test)
-		assert.Equal(t, test.goes, user+password != "", "%+v", test)
+		assert.Equal(t, test.sent, user+password == "rootsecret", "%+v", test)
+		assert.Equal(t, test.sent, user+password != "", "%+v", test)
 	}
 }
 
 func TestWithHint_authentication(t *testing.T) {
 	p := &Peers{connections: connections{Options: Options{User: "root", Password: "secret"}}}
-	for _, is := range authErrors {
-		require.ErrorContains(t, p.withHint(is, ""), "ETCDCTL_PASSWORD is only sent over verified https")
-		require.ErrorContains(t, p.withHint(is, "root"), "set ETCDCTL_USER=root and ETCDCTL_PASSWORD")
-		require.ErrorContains(t, (&Peers{}).withHint(is, ""), "set ETCDCTL_USER=root and ETCDCTL_PASSWORD")
+	for _, err := range authErrors {
+		require.ErrorContains(t, p.withHint(err, ""), "ETCDCTL_PASSWORD is only sent over verified https")
+		require.ErrorContains(t, p.withHint(err, "root"), "set ETCDCTL_USER=root and ETCDCTL_PASSWORD")
+		require.ErrorContains(t, (&Peers{}).withHint(err, ""), "set ETCDCTL_USER=root and ETCDCTL_PASSWORD")
 	}
 	assert.NotContains(t, p.withHint(errors.New("no"), "").Error(), "ETCDCTL")
 }
 
 func TestWithHint_unhealthyCluster(t *testing.T) {
-	for _, is := range []error{rpctypes.ErrUnhealthy, rpctypes.ErrMemberNotEnoughStarted} {
-		err := (&Peers{}).withHint(is, "")
-		require.ErrorIs(t, err, is)
+	for _, cause := range []error{rpctypes.ErrUnhealthy, rpctypes.ErrMemberNotEnoughStarted} {
+		err := (&Peers{}).withHint(cause, "")
+		require.ErrorIs(t, err, cause)
 		assert.ErrorContains(t, err, "start the members that are down, or remove a member that is gone for good")
 	}
 }
@@ -305,7 +305,7 @@ func autoTLS(config *embed.Config) { config.PeerAutoTLS = true }
 
 // With auto-tls, members that are not running etcd must be able to query each other with self-signed certificates.
 func TestAutoTLS_members(t *testing.T) {
-	all := rolledWith(t, "https", autoTLS)
+	all := newWaitingMembersWith(t, "https", autoTLS)
 	for _, p := range all {
 		require.NotNil(t, p)
 		p.Publish(Self{Volume: Nothing})
@@ -321,7 +321,7 @@ func TestAutoTLS_members(t *testing.T) {
 
 // With auto-tls, the status must not be served without encryption.
 func TestAutoTLS_noPlainText(t *testing.T) {
-	all := rolledWith(t, "https", autoTLS)
+	all := newWaitingMembersWith(t, "https", autoTLS)
 	all[0].Publish(Self{Volume: Nothing})
 	at, err := url.Parse(all[0].urls[0])
 	require.NoError(t, err)
@@ -332,34 +332,34 @@ func TestAutoTLS_noPlainText(t *testing.T) {
 
 // If certificates are configured, auto-tls must be ignored, and the certificates of other members must be verified.
 func TestAutoTLS_withCertificates(t *testing.T) {
-	strange := httptest.NewTLSServer(http.NotFoundHandler())
-	defer strange.Close()
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	defer server.Close()
 	pair := certificates.NewAuthority(t, "peers").Issue("peer")
-	all := rolledWith(t, "https", func(config *embed.Config) {
+	all := newWaitingMembersWith(t, "https", func(config *embed.Config) {
 		config.PeerAutoTLS, config.ClientAutoTLS = true, true
 		config.PeerTLSInfo.CertFile, config.PeerTLSInfo.KeyFile = pair.Cert, pair.Key
 		config.ClientTLSInfo.CertFile, config.ClientTLSInfo.KeyFile = pair.Cert, pair.Key
 	})
 	for _, by := range []*http.Client{all[0].peer, all[0].client} {
 		var unknown *tls.CertificateVerificationError
-		_, err := fetch(t.Context(), by, strange.URL, nil)
+		_, err := fetch(t.Context(), by, server.URL, nil)
 		assert.ErrorAs(t, err, &unknown)
 	}
 }
 
 // Without auto-tls, a self-signed certificate must not be trusted.
 func TestAutoTLS_selfSignedCertificates(t *testing.T) {
-	strange := httptest.NewTLSServer(http.NotFoundHandler())
-	defer strange.Close()
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	defer server.Close()
 	for _, test := range []struct{ peer, client bool }{{false, false}, {true, false}, {false, true}} {
-		all := rolledWith(t, "https", func(config *embed.Config) { config.PeerAutoTLS, config.ClientAutoTLS = test.peer, test.client })
+		all := newWaitingMembersWith(t, "https", func(config *embed.Config) { config.PeerAutoTLS, config.ClientAutoTLS = test.peer, test.client })
 		for _, from := range []struct {
-			by       *http.Client
-			believes bool
+			by     *http.Client
+			trusts bool
 		}{{all[0].peer, test.peer}, {all[0].client, test.client}} {
 			var unknown *tls.CertificateVerificationError
-			_, err := fetch(t.Context(), from.by, strange.URL, nil)
-			if from.believes {
+			_, err := fetch(t.Context(), from.by, server.URL, nil)
+			if from.trusts {
 				assert.ErrorContains(t, err, "status 404")
 			} else {
 				assert.ErrorAs(t, err, &unknown)
@@ -378,7 +378,7 @@ func TestQuery_replacedCAs(t *testing.T) {
 		require.NoError(t, os.WriteFile(bundle, content, 0o600))
 	}
 	renew(wrong)
-	all := rolledWith(t, "https", func(config *embed.Config) {
+	all := newWaitingMembersWith(t, "https", func(config *embed.Config) {
 		config.PeerTLSInfo = transport.TLSInfo{CertFile: pair.Cert, KeyFile: pair.Key, TrustedCAFile: bundle, ClientCertAuth: true}
 	})
 	survey := func() (last Survey) {

@@ -87,7 +87,7 @@ type Survey struct {
 	// Uploaded reports whether all other members that are not running etcd have uploaded the data that only their
 	// volumes had.
 	Uploaded bool
-	// Missing says which members did not respond, or sent a response that prevents a decision. Missing is nil if
+	// Missing describes which members did not respond or sent a response that prevents a decision. Missing is nil if
 	// there are no such members.
 	Missing error
 	// Running is the number of other members that run etcd in the volume's cluster. Voters is the highest number of
@@ -135,7 +135,7 @@ type response struct {
 	members []Member
 }
 
-// content returns a string that is the same for equal responses.
+// content returns the cluster and the members as a string, by which responses can be compared.
 func (r *response) content() string {
 	text, _ := json.Marshal(r.members) // cannot fail: the members were decoded from JSON
 	return r.cluster + string(text)
@@ -259,9 +259,9 @@ func checkPending(s *Survey) error {
 		switch {
 		case m.ID == s.Own.ID && s.Membership != Unlisted:
 		case m.IsLearner:
-			return fmt.Errorf("%s is still a learner, and members join one at a time; make sure that it catches up, or remove it with etcdctl member remove", nameOf(m))
+			return fmt.Errorf("%s is still a learner, and members join one at a time; make sure that it catches up, or remove it with \"etcdctl member remove\"", nameOf(m))
 		case !isStarted(m):
-			return fmt.Errorf("%s was added but has not started yet, and members join one at a time; start it or remove it with etcdctl member remove", nameOf(m))
+			return fmt.Errorf("%s was added but has not started yet, and members join one at a time; start it or remove it with \"etcdctl member remove\"", nameOf(m))
 		}
 	}
 	return nil
@@ -271,7 +271,7 @@ func checkPending(s *Survey) error {
 var ErrMixedUp = errors.New("volumes were mixed up")
 
 // checkIdentity returns an error if, according to the member list, the data on the volume is not the latest data of
-// this member. A member that was the only voter in its data would form a separate cluster.
+// this member. For example, data that lists this member as the only voter would make etcd form a separate cluster.
 func checkIdentity(self Self, s *Survey) error {
 	listed, count := s.Membership == Started || s.Membership == Added, len(voters(s.Members))
 	if self.MemberID == 0 || formatID(self.ClusterID) != s.Cluster || !listed && s.Membership != Unlisted {
@@ -351,9 +351,9 @@ func joinErrors(clauses []string) error {
 	return errors.New(strings.Join(clauses, "; "))
 }
 
-// withoutCluster returns the membership if no etcd reports a cluster other than the one that is being created. A
-// cluster is created or restored only after every member has reported that it has no usable data, because a missing
-// member may have the data that all others lack.
+// withoutCluster returns the membership if no running member reports a cluster, except for the new cluster of members
+// that are already running for the first time (founding). A cluster is created or restored only after every member has
+// reported that it has no usable data, because a missing member may have the data that all others lack.
 func (p *Peers) withoutCluster(self Self, founding []*response, waiting []Status) Membership {
 	prevents := func(status Status) bool {
 		if status.Volume == Restores { // the store ensures that only one member restores
@@ -383,7 +383,7 @@ func (p *Peers) withoutCluster(self Self, founding []*response, waiting []Status
 
 const (
 	maxMembers = 100 // maximum number of members in a response; etcd recommends at most seven
-	maxName    = 256 // maximum length of a name or URL in a response; a DNS name has at most 253 characters
+	maxName    = 256 // maximum length of a name or URL in a response, in bytes; a DNS name has at most 253 characters
 	maxQuote   = 300 // maximum number of bytes quoted from another process
 )
 
@@ -406,15 +406,15 @@ func (e remoteError) Unwrap() error { return e.error }
 // published documents and etcd's configuration.
 func validate(members []Member) error {
 	if len(members) == 0 || len(members) > maxMembers {
-		return fmt.Errorf("the response lists %d members", len(members))
+		return fmt.Errorf("invalid number of members in the response: %d (must be 1 to %d)", len(members), maxMembers)
 	}
 	for _, m := range members {
 		if len(m.Name) > maxName || strings.ContainsFunc(m.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			return fmt.Errorf("invalid member name: %s", shorten(m.Name))
+			return fmt.Errorf("invalid member name: %s (must be printable and have at most %d bytes)", shorten(m.Name), maxName)
 		}
 		for _, raw := range slices.Concat(m.PeerURLs, m.ClientURLs) {
 			if parsed, err := url.Parse(raw); err != nil || len(raw) > maxName || parsed.Host == "" || !strings.HasPrefix(parsed.Scheme, "http") && !strings.HasPrefix(parsed.Scheme, "unix") {
-				return fmt.Errorf("invalid member URL: %s", shorten(raw))
+				return fmt.Errorf("invalid member URL: %s (must be an http, https or unix URL of at most %d bytes)", shorten(raw), maxName)
 			}
 		}
 	}

@@ -20,13 +20,13 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-// rolled returns a cluster of three members that are not running etcd.
-func rolled(t *testing.T) (all []*Peers) {
+// newWaitingMembers returns the three members of a cluster in which no member is running etcd.
+func newWaitingMembers(t *testing.T) (all []*Peers) {
 	t.Helper()
-	return rolledWith(t, "http", func(*embed.Config) {})
+	return newWaitingMembersWith(t, "http", func(*embed.Config) {})
 }
 
-func rolledWith(t *testing.T, scheme string, configure func(*embed.Config)) (all []*Peers) {
+func newWaitingMembersWith(t *testing.T, scheme string, configure func(*embed.Config)) (all []*Peers) {
 	t.Helper()
 	config := func(i int) *embed.Config {
 		config := embed.NewConfig()
@@ -61,15 +61,15 @@ func TestQuery_newCluster(t *testing.T) {
 		c := p.Query(t.Context(), Self{Volume: holds})
 		return c.Membership
 	}
-	all := rolled(t)
-	assert.Equal(t, Unknown, ask(all[0], Nothing), "nobody else is there")
-	assert.Equal(t, Unknown, ask(all[1], Nothing), "the third may have data")
+	all := newWaitingMembers(t)
+	assert.Equal(t, Unknown, ask(all[0], Nothing), "no other member responds")
+	assert.Equal(t, Unknown, ask(all[1], Nothing), "the third member may have data")
 	assert.Equal(t, Founding, ask(all[2], Nothing))
 	assert.Equal(t, Founding, ask(all[0], Nothing))
 	assert.Equal(t, Gone, ask(all[1], Ruins))
-	assert.Equal(t, Gone, ask(all[2], Nothing), "one has had data")
-	assert.Equal(t, Unknown, ask(all[0], Data), "who has data has nothing to ask for")
-	assert.Equal(t, Unknown, ask(all[2], Nothing), "and is waited for")
+	assert.Equal(t, Gone, ask(all[2], Nothing), "one member has had data")
+	assert.Equal(t, Unknown, ask(all[0], Data), "a member with data creates no cluster")
+	assert.Equal(t, Unknown, ask(all[2], Nothing), "the others wait for the member with data")
 }
 
 func TestQuery_sameRestore(t *testing.T) {
@@ -77,21 +77,21 @@ func TestQuery_sameRestore(t *testing.T) {
 		c := p.Query(t.Context(), Self{Volume: Data, Restore: id})
 		return c.Membership
 	}
-	all := rolled(t)
+	all := newWaitingMembers(t)
 	assert.Equal(t, Unknown, ask(all[0], "back"))
 	assert.Equal(t, Unknown, ask(all[1], "back"))
 	assert.Equal(t, Unknown, ask(all[2], "another"))
 	assert.Equal(t, Unknown, ask(all[0], "back"))
 	assert.Equal(t, Asking, ask(all[2], "back"))
 	assert.Equal(t, Asking, ask(all[0], "back"))
-	assert.Equal(t, Unknown, ask(all[1], ""), "it starts")
+	assert.Equal(t, Unknown, ask(all[1], ""), "the member no longer requests the restore")
 	assert.Equal(t, Unknown, ask(all[0], "back"))
 }
 
 // Two members without data must wait for the third, because they may belong to a growing cluster in which the member
 // with the data is restarting.
 func TestQuery_quorumWithoutData(t *testing.T) {
-	all := rolled(t)
+	all := newWaitingMembers(t)
 	now := time.Now()
 	for _, p := range all {
 		p.now = func() time.Time { return now }
@@ -99,7 +99,7 @@ func TestQuery_quorumWithoutData(t *testing.T) {
 	all[1].Publish(Self{Volume: Nothing})
 	for range 3 {
 		c := all[0].Query(t.Context(), Self{Volume: Nothing})
-		assert.Equal(t, Unknown, c.Membership, "the third may have data")
+		assert.Equal(t, Unknown, c.Membership, "the third member may have data")
 		assert.ErrorContains(t, c.Missing, "m-2 does not respond")
 		now = now.Add(time.Hour)
 	}
@@ -110,16 +110,16 @@ func TestQuery_quorumWithoutData(t *testing.T) {
 }
 
 func TestQuery_uploaded(t *testing.T) {
-	all := rolled(t)
-	ask := func(p *Peers, brought bool) bool {
-		return p.Query(t.Context(), Self{Volume: Ruins, Uploaded: brought}).Uploaded
+	all := newWaitingMembers(t)
+	ask := func(p *Peers, uploaded bool) bool {
+		return p.Query(t.Context(), Self{Volume: Ruins, Uploaded: uploaded}).Uploaded
 	}
 	ask(all[0], true)
 	ask(all[1], false)
 	assert.False(t, ask(all[2], true))
 	ask(all[1], true)
 	assert.True(t, ask(all[2], true))
-	assert.True(t, ask(all[0], false), "it asks about the others")
+	assert.True(t, ask(all[0], false), "only the other members count")
 	assert.False(t, ask(all[1], true))
 }
 
@@ -130,15 +130,15 @@ func TestWithoutCluster_runningMembers(t *testing.T) {
 	assert.Equal(t, Founding, p.withoutCluster(Self{Volume: Nothing}, nil, []Status{none, none}))
 	assert.Equal(t, Partial, p.withoutCluster(Self{Volume: Nothing}, []*response{{}}, []Status{none}))
 	assert.Equal(t, Unknown, p.withoutCluster(Self{Volume: Ruins}, []*response{{}}, []Status{none}))
-	assert.Equal(t, Unknown, p.withoutCluster(Self{Volume: Nothing}, []*response{{}}, nil), "the third may have data")
+	assert.Equal(t, Unknown, p.withoutCluster(Self{Volume: Nothing}, []*response{{}}, nil), "the third member may have data")
 }
 
 func TestWithoutCluster(t *testing.T) {
 	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
 	for _, test := range []struct {
-		own, one, other Volume
+		own, one, other Volume // volumes of this member, m-0 and m-1
 		want            Membership
-		words           string
+		message         string
 	}{
 		{Nothing, Nothing, Ruins, Gone, ""},
 		{Older, Nothing, Ruins, Gone, ""},
@@ -151,18 +151,18 @@ func TestWithoutCluster(t *testing.T) {
 		{Restores, Nothing, Nothing, Gone, ""},
 		{Restores, Restores, Data, Unknown, "m-1 has data but is not running etcd yet"},
 		{Nothing, Nothing, "", Unknown, ""},
-		{Nothing, Nothing, "what a later version tells", Unknown, ""},
+		{Nothing, Nothing, "state of a later version", Unknown, ""},
 	} {
 		calls := []Status{{Name: "m-0", Volume: test.one}, {Name: "m-1", Volume: test.other}}
 		self := Self{Volume: test.own}
 		listing := p.withoutCluster(self, nil, calls)
 		assert.Equal(t, test.want, listing, "%+v", test)
-		requireSays(t, joinErrors(p.describeMissing(self, &Survey{Membership: listing}, nil, calls)), test.words)
+		requireMessage(t, joinErrors(p.describeMissing(self, &Survey{Membership: listing}, nil, calls)), test.message)
 	}
 }
 
 func TestQuery_describesDifferentRestores(t *testing.T) {
-	all := rolled(t)
+	all := newWaitingMembers(t)
 	self := Self{Volume: Data, Restore: "back"}
 	all[1].Publish(Self{Volume: Data, Restore: "another"})
 	all[2].Publish(Self{Volume: Restores, Restore: "back"})
@@ -174,33 +174,33 @@ func TestQuery_describesDifferentRestores(t *testing.T) {
 	assert.Equal(t, Unknown, c.Membership, "m-2 will have the data")
 	assert.EqualError(t, c.Missing, "m-2 is about to restore the backup")
 	c = all[0].Query(t.Context(), Self{Volume: Restores, Restore: "back"})
-	assert.Equal(t, Asking, c.Membership, "the store says who is first")
+	assert.Equal(t, Asking, c.Membership, "the store decides which member restores")
 	assert.NoError(t, c.Missing)
 }
 
 func TestQuery_describesAMinority(t *testing.T) {
-	w := newTown(t)
-	w.fakes[0].away.Store(true)
-	c := w.ask()
+	tc := newTestCluster(t)
+	tc.fakes[0].unreachable.Store(true)
+	c := tc.query()
 	assert.ErrorContains(t, c.Missing, "of 3 voting members, only m-1 responded, but 2 are needed; m-0 does not respond (")
-	w = newTown(t)
-	w.alter(0, without)
-	assert.EqualError(t, w.ask().Missing, "the other members disagree on the member list")
+	tc = newTestCluster(t)
+	tc.changeList(0, withoutOwn)
+	assert.EqualError(t, tc.query().Missing, "the other members disagree on the member list")
 }
 
 func TestQuery_countsVoters(t *testing.T) {
-	w := newTown(t)
-	w.fakes[0].away.Store(true)
-	c := w.peers.Query(t.Context(), volume(0xabc, own, 1))
-	assert.Equal(t, 3, c.Voters, "one is enough to know of others")
+	tc := newTestCluster(t)
+	tc.fakes[0].unreachable.Store(true)
+	c := tc.peers.Query(t.Context(), selfWithData(0xabc, ownID, 1))
+	assert.Equal(t, 3, c.Voters, "a single response reveals the other voters")
 	assert.Equal(t, 1, c.Running)
-	c = w.peers.Query(t.Context(), volume(0xdef, own, 1))
+	c = tc.peers.Query(t.Context(), selfWithData(0xdef, ownID, 1))
 	assert.Zero(t, c.Voters)
-	assert.Zero(t, c.Running, "it is of another cluster")
+	assert.Zero(t, c.Running, "a member of another cluster does not count")
 }
 
 func TestQuery_countsOlderMembers(t *testing.T) {
-	all := rolled(t)
+	all := newWaitingMembers(t)
 	all[1].Publish(Self{Volume: Older})
 	all[2].Publish(Self{Volume: Ruins})
 	c := all[0].Query(t.Context(), Self{Volume: Older})
@@ -243,7 +243,7 @@ func TestAddCounts_noQuorumElsewhere(t *testing.T) {
 }
 
 func TestPublish(t *testing.T) {
-	all := rolled(t)
+	all := newWaitingMembers(t)
 	all[0].Publish(Self{Volume: Data, Position: datadir.Position{ClusterID: 0xabc}})
 	var call Status
 	require.True(t, all[1].readStatus(t.Context(), "m-0", all[1].others["m-0"], &call))
@@ -251,14 +251,14 @@ func TestPublish(t *testing.T) {
 	assert.Equal(t, "abc", call.Cluster)
 }
 
-// newPeer returns a peer that reports a downgrade in progress for the given number of requests, or forever if the
-// number is negative.
-func newPeer(version, cluster string, holds int64) http.Handler {
+// newPeer returns a peer with the given etcd version and cluster version. The peer reports a downgrade in progress for
+// the given number of requests, or forever if the number is negative.
+func newPeer(version, cluster string, requests int64) http.Handler {
 	left := atomic.Int64{}
-	left.Store(holds)
+	left.Store(requests)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/downgrade/enabled", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, "%t", holds < 0 || left.Add(-1) >= 0)
+		fmt.Fprintf(w, "%t", requests < 0 || left.Add(-1) >= 0)
 	})
 	mux.HandleFunc("/version", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, `{"etcdserver":"%s","etcdcluster":"%s","storage":"3.5.0"}`, version, cluster)
@@ -292,16 +292,16 @@ func TestAwaitVersion_untilADowngradeEnds(t *testing.T) {
 	v, err := newJoining(t, unavailable, newPeer("3.6.16", "3.5.0", 2)).AwaitVersion(t.Context(), time.Minute, report)
 	require.NoError(t, err)
 	require.Equal(t, dataversion.Of3_5, v)
-	require.Equal(t, []string{"waiting for a downgrade of the cluster to finish; etcd admits no new members during a downgrade"}, reasons, "once")
+	require.Equal(t, []string{"waiting for a downgrade of the cluster to finish; etcd admits no new members during a downgrade"}, reasons, "the reason is reported once")
 }
 
 func TestAwaitVersion_withoutADowngrade(t *testing.T) {
 	t.Parallel()
-	never := func(string) { t.Error("it waits") }
+	never := func(string) { t.Error("AwaitVersion waits") }
 	p := newJoining(t, newPeer("3.6.16", "3.5.0", 0), newPeer("3.6.16", "3.6.0", 0), newPeer("3.6.16", "not_decided", 0))
 	v, err := p.AwaitVersion(t.Context(), time.Minute, never)
 	require.NoError(t, err)
-	require.Equal(t, dataversion.Of3_6, v, "the highest")
+	require.Equal(t, dataversion.Of3_6, v, "the highest cluster version of all peers")
 	v, err = newJoining(t, unavailable).AwaitVersion(t.Context(), time.Minute, never)
 	require.NoError(t, err)
 	require.Zero(t, v)
@@ -310,9 +310,9 @@ func TestAwaitVersion_withoutADowngrade(t *testing.T) {
 func TestAwaitVersion_peersThatAreTooOld(t *testing.T) {
 	t.Parallel()
 	for server, refused := range map[string]bool{"3.4.34": true, "3.5.27": false, "3.5.27+3.6.16": false, "3.7.1": false, "odd": false} {
-		// the peers cannot agree on a cluster version until this member has started
+		// The cluster version remains 3.0.0, because the peers cannot agree on one until this member has started.
 		p := newJoining(t, unavailable, newPeer("3.6.16", "3.6.0", 0), newPeer(server, "3.0.0", 0))
-		_, err := p.AwaitVersion(t.Context(), time.Minute, func(string) { t.Error("it waits") })
+		_, err := p.AwaitVersion(t.Context(), time.Minute, func(string) { t.Error("AwaitVersion waits") })
 		assert.Equal(t, refused, exitcode.StatusOf(err, exitcode.Clean) == exitcode.BadConfig, "%s: %v", server, err)
 	}
 }
@@ -328,27 +328,27 @@ func TestAwaitVersion_downgradeThatDoesNotEnd(t *testing.T) {
 }
 
 func TestRequestOwnURLs(t *testing.T) {
-	w := newTown(t)
+	tc := newTestCluster(t)
 	at := httptest.NewServer(nil)
 	here, err := url.Parse(at.URL)
 	require.NoError(t, err)
-	w.peers.config.ListenPeerUrls, w.peers.urls = []url.URL{*here}, []string{at.URL}
-	require.ErrorContains(t, w.peers.requestOwnURLs(t.Context(), w.peers.urls), "cannot listen on the peer URLs", "somebody else does")
+	tc.peers.config.ListenPeerUrls, tc.peers.urls = []url.URL{*here}, []string{at.URL}
+	require.ErrorContains(t, tc.peers.requestOwnURLs(t.Context(), tc.peers.urls), "cannot listen on the peer URLs", "another process is listening")
 	at.Close()
-	require.NoError(t, w.peers.requestOwnURLs(t.Context(), w.peers.urls))
-	require.NoError(t, w.peers.requestOwnURLs(t.Context(), w.peers.urls), "it has let go")
+	require.NoError(t, tc.peers.requestOwnURLs(t.Context(), tc.peers.urls))
+	require.NoError(t, tc.peers.requestOwnURLs(t.Context(), tc.peers.urls), "this process is already listening")
 
-	other := newTown(t)
-	other.peers.config.ListenPeerUrls, other.peers.urls = w.peers.config.ListenPeerUrls, w.peers.urls
+	other := newTestCluster(t)
+	other.peers.config.ListenPeerUrls, other.peers.urls = tc.peers.config.ListenPeerUrls, tc.peers.urls
 	require.ErrorContains(t, other.peers.requestOwnURLs(t.Context(), other.peers.urls), "cannot listen")
 	other.peers.config.ListenPeerUrls = nil
 	require.ErrorContains(t, other.peers.requestOwnURLs(t.Context(), other.peers.urls), "another process is responding at")
-	w.peers.Close()
+	tc.peers.Close()
 	require.ErrorContains(t, other.peers.requestOwnURLs(t.Context(), other.peers.urls), "cannot reach itself")
 }
 
 func TestQuery_cannotListen(t *testing.T) {
-	all := rolled(t)
+	all := newWaitingMembers(t)
 	require.NoError(t, all[0].serve())
 	all[1].config.ListenPeerUrls = all[0].config.ListenPeerUrls
 	c := all[1].Query(t.Context(), Self{Volume: Nothing})

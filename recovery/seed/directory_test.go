@@ -39,8 +39,8 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// patience is the timeout for all waits, which is generous enough for a busy machine.
-const patience = time.Minute
+// waitTimeout is the timeout for all waits, which is generous enough for a busy machine.
+const waitTimeout = time.Minute
 
 func TestMain(m *testing.M) {
 	status := m.Run()
@@ -50,8 +50,8 @@ func TestMain(m *testing.M) {
 
 const keys = 120
 
-// old returns an etcd server whose keys have a lease, and a snapshot of it.
-func old(t *testing.T) (restore.Source, *embed.Etcd) {
+// startOldServer starts an etcd server whose keys have a lease, and returns a snapshot of it and the server.
+func startOldServer(t *testing.T) (restore.Source, *embed.Etcd) {
 	server, err := datadirtest.Start(filepath.Join(t.TempDir(), "old.etcd"))
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
@@ -81,8 +81,8 @@ func snapshotOf(t *testing.T, server *embed.Etcd) restore.Source {
 	}
 }
 
-// alone returns the seed of a single-member cluster that has the settings of datadirtest.Start.
-func alone(dir string) Seed {
+// singleMember returns the seed of a single-member cluster that has the settings of datadirtest.Start.
+func singleMember(dir string) Seed {
 	return Seed{DataDir: dir, Name: "default", Token: NewToken(), Members: types.URLsMap{"default": types.MustNewURLs([]string{"http://127.0.0.1:1"})}}
 }
 
@@ -94,8 +94,8 @@ func build(t *testing.T, s Seed, source restore.Source, above int64) Result {
 }
 
 func TestBuild_singleMember(t *testing.T) {
-	source, before := old(t)
-	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
+	source, before := startOldServer(t)
+	s := singleMember(filepath.Join(t.TempDir(), "new.etcd"))
 	result := build(t, s, source, 0)
 	require.EqualValues(t, keys+1, result.Revision)
 	require.NoDirExists(t, s.DataDir+unfinished)
@@ -141,25 +141,25 @@ func requireKeys(t *testing.T, client *clientv3.Client) {
 }
 
 func TestBuild_restoredMemberAgain(t *testing.T) {
-	source, _ := old(t)
-	first := alone(filepath.Join(t.TempDir(), "new.etcd"))
+	source, _ := startOldServer(t)
+	first := singleMember(filepath.Join(t.TempDir(), "new.etcd"))
 	build(t, first, source, 1000)
 	server, err := datadirtest.Start(first.DataDir)
 	require.NoError(t, err)
 	again := snapshotOf(t, server)
 	server.Close()
-	second := alone(filepath.Join(t.TempDir(), "new.etcd"))
+	second := singleMember(filepath.Join(t.TempDir(), "new.etcd"))
 	result := build(t, second, again, 1000)
 	require.EqualValues(t, 1002, result.Revision)
-	begins, err := wal.ValidSnapshotEntries(zap.NewNop(), filepath.Join(second.DataDir, "member", "wal"))
+	snapshots, err := wal.ValidSnapshotEntries(zap.NewNop(), filepath.Join(second.DataDir, "member", "wal"))
 	require.NoError(t, err)
-	require.EqualValues(t, 2*logDistance, begins[len(begins)-1].Index, "above all that the first one can have come to")
+	require.EqualValues(t, 2*logDistance, snapshots[len(snapshots)-1].Index, "above every index that the first restored cluster can have reached")
 	requireAccepted(t, second)
 	datadirtest.RequireStarts(t, second.DataDir, "key-000")
 }
 
 func TestBuild_removesAlarms(t *testing.T) {
-	_, before := old(t)
+	_, before := startOldServer(t)
 	client := v3client.New(before.Server)
 	_, err := before.Server.Alarm(t.Context(), &etcdserverpb.AlarmRequest{
 		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(before.Server.MemberID()), Alarm: etcdserverpb.AlarmType_NOSPACE,
@@ -167,7 +167,7 @@ func TestBuild_removesAlarms(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.Put(t.Context(), "key", "value")
 	require.ErrorContains(t, err, "space")
-	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
+	s := singleMember(filepath.Join(t.TempDir(), "new.etcd"))
 	build(t, s, snapshotOf(t, before), 0)
 	server, err := datadirtest.Start(s.DataDir)
 	require.NoError(t, err)
@@ -177,7 +177,7 @@ func TestBuild_removesAlarms(t *testing.T) {
 }
 
 func TestBuild_refusals(t *testing.T) {
-	unread := restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, errors.New("fetched") }}
+	unreadSource := restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, errors.New("fetched") }}
 	for want, change := range map[string]func(*Seed){
 		`"etcd-9" is not a member of the cluster`:           func(s *Seed) { s.Name = "etcd-9" },
 		`member exists with identical ID`:                   func(s *Seed) { s.Members["other"] = s.Members["default"] },
@@ -185,9 +185,9 @@ func TestBuild_refusals(t *testing.T) {
 		`the directory is not empty: it contains something`: func(s *Seed) { require.NoError(t, os.MkdirAll(s.DataDir+"/something", 0o700)) },
 		`not a directory`:                                   func(s *Seed) { require.NoError(t, os.WriteFile(s.DataDir, nil, 0o600)) },
 	} {
-		s := alone(filepath.Join(t.TempDir(), "new.etcd"))
+		s := singleMember(filepath.Join(t.TempDir(), "new.etcd"))
 		change(&s)
-		_, err := s.Build(t.Context(), unread, restore.Options{})
+		_, err := s.Build(t.Context(), unreadSource, restore.Options{})
 		require.ErrorContains(t, err, want)
 		require.NotContains(t, err.Error(), "fetched")
 		require.NoDirExists(t, s.DataDir+unfinished)
@@ -195,7 +195,7 @@ func TestBuild_refusals(t *testing.T) {
 }
 
 func TestBuild_failureLeavesNothing(t *testing.T) {
-	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
+	s := singleMember(filepath.Join(t.TempDir(), "new.etcd"))
 	away := errors.New("the store is away")
 	_, err := s.Build(t.Context(), restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, away }}, restore.Options{})
 	require.ErrorIs(t, err, away)
@@ -205,8 +205,8 @@ func TestBuild_failureLeavesNothing(t *testing.T) {
 }
 
 func TestBuild_interrupted(t *testing.T) {
-	source, _ := old(t)
-	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
+	source, _ := startOldServer(t)
+	s := singleMember(filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, os.MkdirAll(s.DataDir, 0o700)) // an empty directory does not count as a data directory
 	require.NoError(t, os.MkdirAll(s.DataDir+unfinished+"/member/wal", 0o700))
 	require.NoError(t, os.WriteFile(s.DataDir+unfinished+"/member/wal/"+strings.Repeat("0", 16)+".wal", []byte("half"), 0o600))
@@ -223,10 +223,10 @@ func TestResolvePath(t *testing.T) {
 	require.NoError(t, os.Symlink("there", in("relative")))
 	require.NoError(t, os.Symlink(in("relative")+"/etcd", in("link")))
 	require.NoError(t, os.Symlink("circle", in("circle")))
-	for path, place := range map[string]string{
+	for path, want := range map[string]string{
 		"there/": "there", "relative": "there", "relative/etcd/": "there/etcd", "link": "there/etcd", "no/such/etcd": "no/such/etcd", "circle": "circle",
 	} {
-		assert.Equal(t, in(place), ResolvePath(in("")+"/"+path), path)
+		assert.Equal(t, in(want), ResolvePath(in("")+"/"+path), path)
 	}
 }
 
@@ -236,8 +236,8 @@ func TestBuild_mountPoint(t *testing.T) {
 		t.Skipf("skipped: cannot mount a file system: %v", err)
 	}
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
-	_, err := alone(dir).Build(t.Context(), restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) {
-		t.Error("something is fetched")
+	_, err := singleMember(dir).Build(t.Context(), restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) {
+		t.Error("the snapshot is fetched")
 		return nil, io.ErrUnexpectedEOF
 	}}, restore.Options{})
 	require.ErrorContains(t, err, dir+" is a mount point")
@@ -246,8 +246,8 @@ func TestBuild_mountPoint(t *testing.T) {
 func TestBuild_symbolicLink(t *testing.T) {
 	dir, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(dir, link))
-	source, _ := old(t)
-	build(t, alone(link), source, 0)
+	source, _ := startOldServer(t)
+	build(t, singleMember(link), source, 0)
 	target, err := os.Readlink(link)
 	require.NoError(t, err)
 	assert.Equal(t, dir, target)
@@ -257,12 +257,12 @@ func TestBuild_symbolicLink(t *testing.T) {
 // Build must return an error while another build has locked the directory, because the result could be a mixture of
 // the two.
 func TestBuild_lockedDirectory(t *testing.T) {
-	plan := alone(filepath.Join(t.TempDir(), "etcd"))
-	source, _ := old(t)
-	slow, begun, goOn := source, make(chan struct{}), make(chan struct{})
+	plan := singleMember(filepath.Join(t.TempDir(), "etcd"))
+	source, _ := startOldServer(t)
+	slow, started, proceed := source, make(chan struct{}), make(chan struct{})
 	slow.Snapshot = func(ctx context.Context) (io.ReadCloser, error) {
-		close(begun)
-		<-goOn
+		close(started)
+		<-proceed
 		return source.Snapshot(ctx)
 	}
 	done := make(chan error, 1)
@@ -270,17 +270,17 @@ func TestBuild_lockedDirectory(t *testing.T) {
 		_, err := plan.Build(t.Context(), slow, restore.Options{})
 		done <- err
 	}()
-	<-begun
+	<-started
 	_, err := plan.Build(t.Context(), source, restore.Options{})
 	require.ErrorContains(t, err, "cannot restore into "+plan.DataDir+": "+ErrInUse.Error())
-	close(goOn)
+	close(proceed)
 	require.NoError(t, <-done)
 	_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
 	require.NoError(t, err)
 }
 
 func TestBuild_membersOfOneCluster(t *testing.T) {
-	source, _ := old(t)
+	source, _ := startOldServer(t)
 	members, token := types.URLsMap{}, NewToken()
 	for i := range 3 {
 		members[fmt.Sprintf("etcd-%d", i)] = types.URLs{freeURL(t)}
@@ -292,7 +292,7 @@ func TestBuild_membersOfOneCluster(t *testing.T) {
 		build(t, s, source, 500)
 		go func() {
 			var err error
-			servers[i], err = datadirtest.Start(s.DataDir, as(s))
+			servers[i], err = datadirtest.Start(s.DataDir, withSettings(s))
 			started <- err
 		}()
 	}
@@ -314,10 +314,10 @@ func TestBuild_membersOfOneCluster(t *testing.T) {
 	require.Len(t, listed.Members, 3)
 	require.Eventually(t, func() bool { // wait until the followers have caught up
 		return servers[2].Server.KV().Rev() == 502
-	}, patience, 10*time.Millisecond)
+	}, waitTimeout, 10*time.Millisecond)
 }
 
-func as(s Seed) func(*embed.Config) {
+func withSettings(s Seed) func(*embed.Config) {
 	return func(config *embed.Config) {
 		config.Name = s.Name
 		config.ListenPeerUrls, config.AdvertisePeerUrls = s.Members[s.Name], s.Members[s.Name]
@@ -336,8 +336,8 @@ func freeURL(t *testing.T) url.URL {
 // Build must write the members to both the database, where tools read them, and the snapshot, from which etcd reads
 // them at startup.
 func TestBuild_membersInLogAndDatabase(t *testing.T) {
-	source, _ := old(t)
-	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
+	source, _ := startOldServer(t)
+	s := singleMember(filepath.Join(t.TempDir(), "new.etcd"))
 	s.Members["other"] = types.MustNewURLs([]string{"http://127.0.0.1:2"})
 	build(t, s, source, 0)
 
@@ -358,21 +358,21 @@ func TestBuild_membersInLogAndDatabase(t *testing.T) {
 }
 
 func TestBuild_startOfTheLog(t *testing.T) {
-	for index, begins := range map[uint64]uint64{0: logDistance, 1: logDistance, logDistance - 1: logDistance, logDistance: 2 * logDistance, logDistance + 5: 2 * logDistance} {
-		require.Equal(t, begins, (&cluster{}).nextStart(index, logDistance))
+	for index, start := range map[uint64]uint64{0: logDistance, 1: logDistance, logDistance - 1: logDistance, logDistance: 2 * logDistance, logDistance + 5: 2 * logDistance} {
+		require.Equal(t, start, (&cluster{}).nextStart(index, logDistance))
 	}
-	// kept is the start index of the restored database, and highest is that of the latest cluster.
-	kept, highest := uint64(100), uint64(100)
+	// restored is the index in the database that is restored next, and highest is the highest index of any cluster.
+	restored, highest := uint64(100), uint64(100)
 	for generation := uint64(2); generation < 20; generation++ {
 		c := cluster{generation: generation}
-		begins := c.nextStart(kept, logDistance)
-		require.Greater(t, begins, highest, "generation %d", generation)
-		highest = begins + logDistance/2
+		start := c.nextStart(restored, logDistance)
+		require.Greater(t, start, highest, "generation %d", generation)
+		highest = start + logDistance/2
 		switch generation % 4 {
 		case 0:
-			kept = highest // a full snapshot was taken before the cluster was lost
+			restored = highest // a full snapshot was taken before the cluster was lost
 		case 1:
-			kept = 100 // an operator returns to the first cluster
+			restored = 100 // an operator returns to the first cluster
 		}
 	}
 }

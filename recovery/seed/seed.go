@@ -84,8 +84,8 @@ func (s Seed) Build(ctx context.Context, source restore.Source, options restore.
 // logSize returns the size of a new write-ahead log: one segment plus the next one, which etcd preallocates.
 func logSize() int64 { return 2 * wal.SegmentSizeBytes }
 
-// CheckSpace returns restore.ErrNoRoom with both numbers if the volume has no room for the directory that Build would
-// create.
+// CheckSpace returns restore.ErrNoRoom, with the required and the available space, if the volume has no room for the
+// directory that Build would create.
 func (s Seed) CheckSpace(source restore.Source) error {
 	return restore.CheckSpace(filepath.Dir(ResolvePath(s.DataDir)), source, restore.Options{ReservedBytes: logSize()})
 }
@@ -159,20 +159,20 @@ const maxLinks = 40
 // ResolvePath returns the actual path of a data directory by following symbolic links, even if the target does not
 // exist. A directory next to the actual path is on the same volume, so it can be renamed to that path.
 func ResolvePath(dataDir string) string {
-	place := dataDir
+	path := dataDir
 	for range maxLinks {
-		place = filepath.Clean(place)
-		if parent, err := filepath.EvalSymlinks(filepath.Dir(place)); err == nil {
-			place = filepath.Join(parent, filepath.Base(place))
+		path = filepath.Clean(path)
+		if parent, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+			path = filepath.Join(parent, filepath.Base(path))
 		}
-		target, err := os.Readlink(place)
+		target, err := os.Readlink(path)
 		if err != nil {
-			return place
+			return path
 		}
 		if !filepath.IsAbs(target) {
-			target = filepath.Join(filepath.Dir(place), target)
+			target = filepath.Join(filepath.Dir(path), target)
 		}
-		place = target
+		path = target
 	}
 	return dataDir
 }
@@ -277,8 +277,8 @@ func (c *cluster) rewriteMembers(tx *bolt.Tx) error {
 	return cmp.Or(c.invalidateTokens(tx), c.rewriteMeta(tx.Bucket(schema.Meta.Name())))
 }
 
-// authRevisionDistance is the amount by which the auth revision is increased. Users and roles never change that
-// often between backups.
+// authRevisionDistance is the step by which nextStart increases the auth revision. A cluster never changes users and
+// roles that often.
 const authRevisionDistance = 1 << 20
 
 // invalidateTokens makes etcd reject all existing tokens. A JWT contains the auth revision, and would otherwise
@@ -346,24 +346,25 @@ func (c *cluster) rewriteMeta(meta *bolt.Bucket) error {
 	return nil
 }
 
-// firstTerm is the term of the first log entry. That entry counts as committed, because every member starts with
-// it.
+// firstTerm is the term of the first log entry. That entry counts as committed, because the log of every member starts
+// with it.
 const firstTerm = 1
 
-// logDistance is the distance between the start of the replaced log and the start of the restored log. Requests
-// with simple tokens of the old cluster wait forever, because a simple token contains the index at which it was
-// created and etcd waits until that index is applied. No cluster appends 2^40 entries between backups, so members
-// that restore different backups still start at the same index.
+// logDistance is the step by which nextStart increases the index of the log. The restored log must start above every
+// index of the old log: a simple token contains the index at which it was created, and etcd keeps a request waiting
+// until that index is applied, so requests with tokens of the old cluster would hang instead of being rejected. No
+// cluster appends 2^40 entries, so members that restore different backups still start at the same index.
 const logDistance = 1 << 40
 
 // commit returns the index of the first log entry after the snapshot.
 func (c *cluster) commit() uint64 { return c.start + 1 }
 
-// nextStart returns a number for the new cluster, such as the index at which its log starts. The number is higher
-// than any number that the backed-up cluster has reached. The number also exceeds those of restored clusters that
-// are newer than the database, because each restored cluster advances by less than a step. All members that restore
-// the same data compute the same number. The only exception is data that was adopted from a store with more
-// generations, which may be ahead of the number.
+// nextStart returns the number at which the new cluster starts, for example the index of its log. reached is the
+// corresponding number in the database. Every cluster starts at a multiple of step and advances by less than a step.
+// The result is therefore higher than any number that the backed-up cluster has reached. Because the result is at
+// least generation steps, it is also higher than the numbers of restored clusters that are newer than the database,
+// unless one of them had adopted data from a store with more generations. All members that restore the same data
+// compute the same number.
 func (c *cluster) nextStart(reached, step uint64) uint64 {
 	return max(reached/step+1, c.generation) * step
 }
