@@ -35,10 +35,10 @@ import (
 )
 
 const (
-	headerTimeout  = 5 * time.Second  // covers the TLS handshake and the request header
-	requestTimeout = 5 * time.Second  // covers an entire request, including its body, which is discarded
-	replyTimeout   = 10 * time.Second // covers the request and the reply
-	idleTimeout    = 30 * time.Second // between two requests
+	headerTimeout  = 5 * time.Second  // for the TLS handshake and the request header
+	requestTimeout = 5 * time.Second  // for an entire request, including its body, which is discarded
+	replyTimeout   = 10 * time.Second // for the request and the reply
+	idleTimeout    = 30 * time.Second // for an open connection between two requests
 	maxHeaderBytes = 8 << 10
 	// maxConnections limits the memory that clients can use. A connection uses about 20 KB.
 	maxConnections = 256

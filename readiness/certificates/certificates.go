@@ -24,15 +24,15 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// rereadAfter is the age of the last read after which the files are read again.
+// rereadAfter is the minimum time between the starts of two reads in the background.
 const rereadAfter = 3 * time.Second
 
 // Purposes of certificate files.
 const (
-	SidecarCA    = "sidecar_ca" // verifies the sidecar's certificate
+	SidecarCA    = "sidecar_ca" // CA bundle that verifies the sidecar's certificate
 	EtcdClient   = "etcd_client"
 	EtcdServer   = "etcd_server"
-	EtcdServerCA = "etcd_server_ca" // verifies client certificates
+	EtcdServerCA = "etcd_server_ca" // CA bundle that verifies client certificates
 	EtcdPeer     = "etcd_peer"
 	EtcdPeerCA   = "etcd_peer_ca"
 )
@@ -46,7 +46,7 @@ type Files struct {
 	verified   fingerprint       // fingerprint of the files at the time of the last handshakes
 	nextVerify time.Time         // time at which failed handshakes are retried
 
-	mu     sync.Mutex        // never held during I/O
+	mu     sync.Mutex        // guards the fields below; never held during I/O
 	paths  map[string]string // paths by purpose; empty if there is no file
 	files  []file            // sorted by purpose
 	pools  map[string]file   // CA bundles as loaded by etcd at startup

@@ -261,7 +261,7 @@ func (m sink) addBackups(d status.Document) {
 		m.add("cluster_info", "The cluster in the backup store that the data belongs to, with its owner and generation; always 1.", 1,
 			"cluster", b.Cluster, "owner", b.Owner, "generation", strconv.Itoa(b.Generation))
 	}
-	if b.Role == facts.Writer && b.Revision > 0 { // if a standby reported a lag of 0, the store would look up to date
+	if b.Role == facts.Writer && b.Revision > 0 { // a standby does not know the lag, and 0 would look up to date
 		m.add("backup_lag_revisions", "Number of revisions that are not in the backup store yet.", float64(b.LagRevisions))
 		m.add("backup_lag_seconds", "Age in seconds of the oldest revision that is not in the backup store yet; 0 if there is none.", b.LagSeconds)
 	}

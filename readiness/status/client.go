@@ -74,7 +74,7 @@ func (d dialer) dial(ctx context.Context, network, address string) (net.Conn, er
 }
 
 // Fetch returns the current document. Control characters in the document are escaped. The error wraps ErrNoAnswer if
-// there is no response within 5 s.
+// the wrapper is unreachable or does not respond within 5 s.
 func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	reply, err := c.open(ctx, "")
 	if err != nil {
@@ -131,8 +131,8 @@ func (r RejectedError) Error() string { return string(r) }
 const maxReason = 4 << 10
 
 // Defragment requests a defragmentation and returns once the wrapper has accepted the request. Documents show the
-// progress. The error is a RejectedError if a defragmentation cannot start now, and wraps ErrNoAnswer if there is no
-// response within 5 s.
+// progress. The error is a RejectedError if a defragmentation cannot start now, and wraps ErrNoAnswer if the wrapper
+// is unreachable or does not respond within 5 s.
 func (c *Client) Defragment(ctx context.Context) error {
 	reply, err := c.Send(ctx, http.MethodPost, "/defrag")
 	if err != nil {

@@ -35,7 +35,7 @@ type Document struct {
 	Standalone       bool               `json:"standalone,omitempty"` // whether the wrapper runs without a sidecar
 	Pod              string             `json:"pod"`                  // name of the pod or the host
 	MemberID         string             `json:"member_id,omitempty"`  // etcd member ID in hexadecimal; absent until etcd is ready
-	state.Member                        // set once etcd has been started
+	state.Member                        // facts about etcd, set once it has been started
 	Started          time.Time          `json:"started"`   // start of the process
 	LastExit         string             `json:"last_exit"` // how the previous run ended; one of ExitClasses
 	Versions         Versions           `json:"versions"`
@@ -139,9 +139,9 @@ type Recovery struct {
 	Reason           string    `json:"reason"`                      // reason for the state
 	Loss             string    `json:"loss,omitempty"`              // what is restored and what is lost; empty if nothing is restored
 	RestoredBytes    int64     `json:"restored_bytes,omitempty"`    // bytes restored so far
-	TotalBytes       int64     `json:"total_bytes,omitempty"`       // an estimate
+	TotalBytes       int64     `json:"total_bytes,omitempty"`       // estimated size of the restore
 	BytesPerSecond   float64   `json:"bytes_per_second,omitempty"`  // speed of the restore
-	RemainingSeconds float64   `json:"remaining_seconds,omitempty"` // an estimate
+	RemainingSeconds float64   `json:"remaining_seconds,omitempty"` // estimated time until the restore ends
 }
 
 // Trends contains time series of the same length, oldest point first.

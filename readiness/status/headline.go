@@ -173,7 +173,7 @@ func conditions(d Document) (all []Condition) {
 			add(newCondition("database", HealthDegraded, quotaUsed(d.Member)))
 		}
 	}
-	if d.State == "StartEtcd" { // reported by the readiness check while etcd is serving
+	if d.State == "StartEtcd" { // while etcd is serving, a readiness check reports them
 		add(invalidCertificates(d.Certificates, time.Now())...)
 	}
 	for _, warning := range d.ConfigWarnings {
