@@ -86,7 +86,7 @@ func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	refused := harness.Line{"message": "validation ended", "result": "Failed"}
 	second.AwaitLine(refused)
 	assert.Contains(t, second.Log.Matching(refused)[0]["error"], "to recover: create a new data directory from the database with "+
-		"etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check")
+		`"etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check"`)
 
 	restore(p, moveDataDir(p))
 	third := startFully(p)
