@@ -35,7 +35,8 @@ const (
 // NewCrashNote returns the note at path without accessing the file.
 func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 
-// PreviousReason returns the reason for the crash of the last run on one line, or "". Call PreviousReason before Arm.
+// PreviousReason returns the reason for the crash of the last run on one line, or "" if there is none. Call
+// PreviousReason before Arm, which renames the note.
 func (n *CrashNote) PreviousReason() string { return firstLineOf(n.path) }
 
 // FirstReason returns the reason for the first crash in a crash loop, or "" if there was none or it happened before

@@ -26,16 +26,17 @@ const (
 	maxNote   = 1 << 20
 )
 
-// A Record is the exit record of a volume, a small file that states that the last etcd on the volume was closed
-// cleanly. A note next to the record describes the data files at that time.
+// A Record is the exit record of a volume, a small file that states that the last etcd instance on the volume was
+// closed cleanly. A note next to the record describes the data files at that time.
 //
-// A clean record exists only if the last etcd on the volume has been closed and no etcd has been started since.
-// Remove and Write therefore make their changes durable before they return. A Record is not safe for concurrent use.
+// A clean record exists only if the last etcd instance on the volume has been closed and no other has been started
+// since. Remove and Write therefore make their changes durable before they return. A Record is not safe for
+// concurrent use.
 type Record struct {
 	path        string
 	describe    func() []byte // returns a description of the data, or nil if it is unknown
-	removed     Word          // word that Remove deleted, for Restore
-	removedNote []byte        // note that Remove deleted, or nil
+	removed     Word          // word that Remove deleted, for Restore; empty if there was no clean record
+	removedNote []byte        // note that Remove deleted; nil if there was none
 	forfeited   bool          // set by Invalidate; if true, no clean record may be written
 }
 

@@ -41,24 +41,24 @@ func TestRecord_cleanWords(t *testing.T) {
 // prevent a clean record from being written later.
 func TestRead_unclean(t *testing.T) {
 	for name, put := range map[string]func(t *testing.T, path string){
-		"no file":              func(*testing.T, string) {},
-		"an empty file":        func(t *testing.T, path string) { write(t, path, "") },
-		"a part of a word":     func(t *testing.T, path string) { write(t, path, "termin") },
-		"a word and a newline": func(t *testing.T, path string) { write(t, path, "terminated\n") },
-		"another word":         func(t *testing.T, path string) { write(t, path, "crashed") },
-		"capitals":             func(t *testing.T, path string) { write(t, path, "Terminated") },
-		"a word and much more": func(t *testing.T, path string) { write(t, path, "terminated"+strings.Repeat("\x00", 1<<20)) },
-		"a directory":          func(t *testing.T, path string) { require.NoError(t, os.Mkdir(path, 0o700)) },
+		"no file":                  func(*testing.T, string) {},
+		"an empty file":            func(t *testing.T, path string) { write(t, path, "") },
+		"an incomplete word":       func(t *testing.T, path string) { write(t, path, "termin") },
+		"a word and a newline":     func(t *testing.T, path string) { write(t, path, "terminated\n") },
+		"an unknown word":          func(t *testing.T, path string) { write(t, path, "crashed") },
+		"a word in the wrong case": func(t *testing.T, path string) { write(t, path, "Terminated") },
+		"a word and trailing data": func(t *testing.T, path string) { write(t, path, "terminated"+strings.Repeat("\x00", 1<<20)) },
+		"a directory":              func(t *testing.T, path string) { require.NoError(t, os.Mkdir(path, 0o700)) },
 		"a directory with content": func(t *testing.T, path string) {
 			require.NoError(t, os.Mkdir(path, 0o700))
 			write(t, filepath.Join(path, "kept"), "precious")
 		},
 		"a FIFO": func(t *testing.T, path string) { require.NoError(t, syscall.Mkfifo(path, 0o600)) },
-		"a link to a clean word": func(t *testing.T, path string) {
+		"a link to a clean record": func(t *testing.T, path string) {
 			write(t, path+".target", "terminated")
 			require.NoError(t, os.Symlink(path+".target", path))
 		},
-		"a link to nowhere": func(t *testing.T, path string) { require.NoError(t, os.Symlink("nowhere", path)) },
+		"a dangling link": func(t *testing.T, path string) { require.NoError(t, os.Symlink("nowhere", path)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			record, path := recordIn(t)

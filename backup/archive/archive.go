@@ -115,7 +115,7 @@ func (a *Archive) putStatement(ctx context.Context, name string, statement any) 
 	return err
 }
 
-// newHeader returns the heading of a statement.
+// newHeader returns the heading of a statement of the given kind.
 func newHeader(kind string) format.Heading { return format.Heading{Format: format.Format, Kind: kind} }
 
 // wrapName adds the object name to an error.
@@ -229,7 +229,7 @@ const (
 	reservationPrefix = "reservation/"
 )
 
-// A Level is a merge level.
+// A Level determines the size of an object: a single segment, or the merged segments of a minute or an hour.
 type Level string
 
 // Merge levels, ordered by the time span that an object covers.

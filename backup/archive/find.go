@@ -39,8 +39,8 @@ type Path struct {
 	Generation Generation
 	Full       Full
 	Objects    []Object  // objects to read after Full, in order
-	Revision   int64     // later rows are ignored
-	Time       time.Time // time at which Revision was current, if known
+	Revision   int64     // revision to restore; rows of later revisions are ignored
+	Time       time.Time // time at which Revision was current; zero if unknown
 	PastEnd    error     // why later backups cannot be read; nil if there are none or the target is not the latest revision
 	Reported   int64     // highest revision in the generation's object names; 0 unless Target.Latest
 
@@ -75,7 +75,7 @@ func (r *Reader) Find(ctx context.Context, target Target) (Path, error) {
 	return r.find(ctx, target, nil)
 }
 
-// find is like Find, but avoids the objects in faults and any other object that turns out to be unusable.
+// find is like Find, but avoids the objects in known and any other object that turns out to be unusable.
 func (r *Reader) find(ctx context.Context, target Target, known faultList) (Path, error) {
 	for {
 		history, err := r.historyWithout(ctx, known)

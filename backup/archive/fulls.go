@@ -19,17 +19,17 @@ type Full struct {
 	format.Heading
 	Cluster    string          `json:"cluster"`           // cluster ID
 	Generation int             `json:"generation"`        // number of the generation
-	Revision   int64           `json:"revision"`          // read in the same transaction as the database
+	Revision   int64           `json:"revision"`          // revision of the database, read in the same transaction
 	Next       format.Position `json:"next"`              // position of the next segment
 	Behind     *Link           `json:"behind,omitempty"`  // end of the previous chain if this snapshot starts a new chain; nil otherwise and for the first chain
 	Session    string          `json:"session,omitempty"` // ID of the writer process (random, hexadecimal)
-	Compacted  int64           `json:"compacted"`         // etcd's scheduled compaction, read in the same transaction; 0 if none
+	Compacted  int64           `json:"compacted"`         // revision of etcd's scheduled compaction in that transaction; 0 if none
 	Time       time.Time       `json:"time"`              // time of the transaction, truncated to seconds
 	Chain      format.Digest   `json:"chain"`             // digest of the chain at Revision, or format.Seed if the snapshot starts a chain
 	Last       format.Digest   `json:"last,omitzero"`     // digest of the rows of the last revision with rows; zero if unknown
-	Data       format.Body     `json:"data"`              // the data object that belongs to the manifest
-	Database   format.Body     `json:"database"`          // database only, without the trailing digest of a snapshot
-	Hash       *format.Hash    `json:"hash,omitempty"`    // etcd's own hash, if requested
+	Data       format.Body     `json:"data"`              // size and digest of the data object
+	Database   format.Body     `json:"database"`          // size and digest of the database, without a snapshot's trailing digest
+	Hash       *format.Hash    `json:"hash,omitempty"`    // etcd's own hash; nil if it was not requested
 	Buckets    []string        `json:"buckets,omitempty"` // names of the included small buckets
 	Term       uint64          `json:"term"`              // raft term
 	Applied    uint64          `json:"applied,omitzero"`  // raft index that the writer had applied at the time of the transaction; 0 if unknown
@@ -292,7 +292,7 @@ func (r *objectStore) RestoreTests(ctx context.Context, generation int, since ti
 // Time are set, based on the object name.
 type StoredFull struct {
 	Full
-	Size   int64     // total size of the objects in bytes
+	Size   int64     // total size of the data and the manifest in bytes
 	Stored time.Time // creation time of the manifest according to the store's clock
 	Result *Result   // newest verifiable result; nil if there is none
 	Err    error     // why the manifest cannot be verified

@@ -257,8 +257,8 @@ func (h Head) Empty() bool { return h.Full == nil }
 // Revision returns the last revision of the generation.
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
-// Newest returns the manifest of the last segment. If no segments follow the full snapshot yet, Newest returns the
-// corresponding fields of the snapshot.
+// Newest returns the manifest of the last segment. If no segments follow the full snapshot yet, Newest returns a
+// manifest with the term, member and session of the snapshot.
 func (h Head) Newest() (newest format.Manifest) {
 	switch {
 	case h.Segment != nil:

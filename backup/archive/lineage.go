@@ -54,7 +54,8 @@ const (
 // created the generation. Repeated calls by the same session are safe.
 func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) error {
 	generation.Heading = newHeader(generationKind)
-	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // distinguishes repeated creations
+	// The milliseconds distinguish the generation from an earlier one with the same number, if the store was emptied.
+	generation.Created = generation.Created.UTC().Truncate(time.Millisecond)
 	err := a.putStatement(ctx, generationName(generation.Number), generation)
 	if errors.Is(err, store.ErrExists) && generation.Session != "" {
 		if there, failed := a.Generation(ctx, generation.Number); failed == nil && there.Session == generation.Session {
@@ -439,7 +440,8 @@ func (r *Reader) checkSuccessor(ctx context.Context, newest Generation, number i
 
 // generationEnd returns the state of a generation's end, from the cache if the generation is known to have ended.
 func (r *Reader) generationEnd(ctx context.Context, generation Generation) (endState, error) {
-	id := generation.Cluster + " " + generation.Session + " " + generation.Created.String() // the store may have been emptied
+	// The number does not identify a generation, because the store may have been emptied and initialized again.
+	id := generation.Cluster + " " + generation.Session + " " + generation.Created.String()
 	if known, ok := r.endings.Load(id); ok {
 		return known.(endState), nil
 	}

@@ -18,7 +18,7 @@ type Reading struct {
 	Revision  int64            // revision of the last row, or of the full snapshot if there are no rows
 	Chain     format.Digest    // digest at the end of the last segment
 	Buckets   []*format.Bucket // buckets that changed since the full snapshot, up to the last segment that ends at or before Path.Revision
-	Compacted int64            // etcd's scheduled compaction at that point
+	Compacted int64            // revision of etcd's scheduled compaction at that point; 0 if none
 	Hashes    []format.Hash    // hashes of compactions, oldest first
 	Rows      int64
 	Bytes     int64 // total size of the objects

@@ -110,7 +110,7 @@ var (
 	ErrUntrusted = errors.New("not signed by a key in --backup-trusted-keys")
 	// ErrNoIdentity means that no identity in --backup-identities can decrypt the content.
 	ErrNoIdentity = errors.New("cannot decrypt")
-	// ErrNewer means that the format is newer than this program.
+	// ErrNewer means that the content has a newer format, which this program does not support.
 	ErrNewer = errors.New("written by a newer etcd-wrapper")
 )
 
@@ -281,7 +281,7 @@ func checkKind(statement []byte, kind string) error {
 		return fmt.Errorf("%w: format %d", ErrNewer, heading.Format)
 	}
 	if heading.Format != Format || heading.Kind != kind {
-		return fmt.Errorf("%w: found %q with format %d, expected %q", ErrDamaged, heading.Kind, heading.Format, kind)
+		return fmt.Errorf("%w: found %q (format %d), expected %q (format %d)", ErrDamaged, heading.Kind, heading.Format, kind, Format)
 	}
 	return nil
 }

@@ -166,7 +166,7 @@ func ParsePosition(s string) (Position, error) {
 // Valid reports whether a segment can start at the position.
 func (p Position) Valid() bool { return p.Revision > 0 && p.Part >= 0 && p.Part <= maxPart }
 
-// Compare returns a negative number if p is before other, and a positive number if p is after other.
+// Compare returns -1 if p is before other, 0 if they are equal, and +1 if p is after other.
 func (p Position) Compare(other Position) int {
 	return cmp.Or(cmp.Compare(p.Revision, other.Revision), cmp.Compare(p.Part, other.Part))
 }
@@ -282,7 +282,7 @@ type Manifest struct {
 	Before     Digest    `json:"before"`             // digest of the chain at Position
 	After      Digest    `json:"after"`              // digest of the chain after End
 	Last       Digest    `json:"last,omitzero"`      // digest of the rows of the last revision up to End that has rows; zero if unknown
-	Compacted  int64     `json:"compacted"`          // etcd's scheduled compaction, read in the same transaction as the rows; 0 if none
+	Compacted  int64     `json:"compacted"`          // revision of etcd's scheduled compaction when the rows were read; 0 if none
 	From       time.Time `json:"from,omitzero"`      // time of the first marker; zero if there are no markers
 	To         time.Time `json:"to,omitzero"`        // time of the last marker; zero if there are no markers
 	Term       uint64    `json:"term"`               // raft term
@@ -293,8 +293,8 @@ type Manifest struct {
 	Ends       *Ending   `json:"ends,omitempty"`     // end of the generation; nil if the generation continues
 	Applied    uint64    `json:"applied,omitzero"`   // raft index of the last captured small buckets; they may be in an earlier segment
 	Buckets    []string  `json:"buckets,omitempty"`  // names of the included small buckets
-	Body       Body      `json:"body"`               // bytes after the line
-	Encrypted  bool      `json:"encrypted,omitzero"` // encrypted with age
+	Body       Body      `json:"body"`               // size and digest of the bytes after the line
+	Encrypted  bool      `json:"encrypted,omitzero"` // the bytes after the line are encrypted with age
 }
 
 // Ending is the end marker of a generation and names the successor. The marker occupies the position of the next
@@ -335,7 +335,7 @@ func (m Manifest) check() error {
 		return errors.New("end marker must have a nonce and a successor with a higher number")
 	case m.Rows == 0 && (m.End != m.Position.Revision-1 || m.Before != m.After),
 		m.Rows > 0 && (m.End < m.Position.Revision || m.Last == Digest{}):
-		return fmt.Errorf("%d rows do not fit the range from %s to %d", m.Rows, m.Position, m.End)
+		return fmt.Errorf("%d rows do not match the range from position %s to revision %d", m.Rows, m.Position, m.End)
 	}
 	return nil
 }

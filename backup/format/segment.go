@@ -27,7 +27,7 @@ type Start struct {
 
 // Source describes the origin of a segment's records.
 type Source struct {
-	Compacted int64  // etcd's scheduled compaction, read in the same transaction as the rows; 0 if there was none
+	Compacted int64  // revision of etcd's scheduled compaction, read in the same transaction as the rows; 0 if none
 	Term      uint64 // raft term
 	Member    string // etcd member ID, hexadecimal
 	Applied   uint64 // applied raft index when the small buckets were read; 0 if they were not read
@@ -101,7 +101,7 @@ func (b *SegmentBuilder) Add(record Record) error {
 	return b.write(record.encode(b.scratch[:0]))
 }
 
-// Finish completes the segment.
+// Finish completes the segment and signs its manifest.
 func (b *SegmentBuilder) Finish(from Source) (Object, error) {
 	if err := errors.Join(b.write(appendNumbers(b.scratch[:0], typeEnd, b.records), nil), b.sealed.Close()); err != nil {
 		return Object{}, err
@@ -416,7 +416,7 @@ func (r *SegmentReader) number() (int64, error) {
 	case err != nil: // the number is truncated or exceeds 64 bits
 		return 0, Damaged(err)
 	case n > math.MaxInt64:
-		return 0, fmt.Errorf("%w: number out of range", ErrDamaged)
+		return 0, fmt.Errorf("%w: number exceeds 63 bits", ErrDamaged)
 	}
 	return int64(n), nil
 }

@@ -224,8 +224,8 @@ func checkPause(policy Policy, facts Facts, g archive.GenerationContents) string
 	return ""
 }
 
-// downtime is the length of a pause after which a clock may have jumped ahead. In an idle cluster, merging leaves
-// pauses of up to an hour.
+// downtime is the length of the shortest pause without backups during which a clock may have jumped ahead. Shorter
+// pauses are normal: in an idle cluster, merging leaves pauses of up to an hour.
 const downtime = 2 * time.Hour
 
 // checkJump returns a message if a pause without backups has just ended, because a clock may have jumped ahead
@@ -263,7 +263,8 @@ func checkList(facts Facts, g archive.GenerationContents) string {
 	return ""
 }
 
-// checkVerification returns a message if the last restore test (of a full snapshot with or without segments) failed.
+// checkVerification returns a message if no full snapshot has been verified yet, or if the last restore test (of a
+// full snapshot with or without segments) failed.
 func checkVerification(facts Facts, g archive.GenerationContents) string {
 	if !slices.ContainsFunc(g.Fulls, verified) {
 		return fmt.Sprintf("no backup of generation %d has been verified yet", g.Number)

@@ -87,7 +87,7 @@ type round struct {
 	levels  map[archive.Level][]archive.Object // existing objects by level
 	deleted map[string]bool                    // deleted sources by name
 	done    Merged
-	refused int   // number of locked objects
+	refused int   // number of locked objects in the current step
 	denied  error // set if deletions are denied
 }
 
@@ -168,8 +168,8 @@ func (r *round) clear(ctx context.Context, step step) error {
 	return nil
 }
 
-// maxRefused limits the number of failed deletions per round. If one object is locked, the others usually are too,
-// possibly for a month.
+// maxRefused limits the number of failed deletions per step in a round. If one object is locked, the others usually
+// are too, possibly for a month.
 const maxRefused = 16
 
 func (r *round) delete(ctx context.Context, object archive.Object) error {
