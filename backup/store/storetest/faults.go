@@ -36,7 +36,7 @@ type Protocol struct {
 	Exists, Denied, Locked, NoBucket ErrorResponse
 	// Others contains additional error responses.
 	Others []ErrorResponse
-	// Page is a response body for a listing: a page with the object "a" and the mark of a next page.
+	// Page is a response body for a listing: a page with the object "a" and the continuation token of the next page.
 	Page string
 }
 
