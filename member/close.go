@@ -58,7 +58,7 @@ func (m *Member) closeInOrder() error {
 	if m.etcd == nil {
 		return m.startErr
 	}
-	hardStop := time.AfterFunc(m.options.ClosePatience, m.etcd.Server.HardStop)
+	hardStop := time.AfterFunc(m.options.CloseTimeout, m.etcd.Server.HardStop)
 	defer hardStop.Stop()
 	m.doing.Store(m.describeClose("waiting for database maintenance to finish"))
 	if m.stopServing != nil {
@@ -82,7 +82,7 @@ func (m *Member) closeInOrder() error {
 	return m.LostData()
 }
 
-// leaveReserve is the part of ClosePatience that is reserved for closing etcd if the member cannot leave the cluster.
+// leaveReserve is the part of CloseTimeout that is reserved for closing etcd if the member cannot leave the cluster.
 const leaveReserve = 5 * time.Second
 
 // leave removes this member from the cluster if the cluster was scaled down, and reports whether the member has left.
@@ -93,7 +93,7 @@ func (m *Member) leave() bool {
 	if m.options.Unwanted == nil || !isClosed(server.ReadyNotify()) || len(server.Cluster().Members()) == 1 {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), m.options.ClosePatience-leaveReserve)
+	ctx, cancel := context.WithTimeout(context.Background(), m.options.CloseTimeout-leaveReserve)
 	defer cancel()
 	if !m.options.Unwanted(ctx) {
 		return false

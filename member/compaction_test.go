@@ -36,7 +36,7 @@ func TestBeforeCompaction(t *testing.T) {
 		o.BeforeCompaction = func(ctx context.Context) {
 			_, err := client.Get(ctx, "k", clientv3.WithRev(2))
 			seen = append(seen, err)
-			<-ctx.Done() // block until the context is done
+			<-ctx.Done() // as if reading took too long
 		}
 	})
 	require.NoError(t, b.Open(soon(t)))
@@ -49,16 +49,16 @@ func TestBeforeCompaction(t *testing.T) {
 	start := time.Now()
 	_, err := client.Compact(soon(t), 4)
 	require.NoError(t, err)
-	assert.Less(t, time.Since(start), patience/2, "it does not wait for a reader without end")
-	require.Equal(t, []error{nil}, seen, "the revision was there to be read")
+	assert.Less(t, time.Since(start), patience/2, "the compaction waits only for compactionWait")
+	require.Equal(t, []error{nil}, seen, "the revision could be read before the compaction")
 	_, err = client.Get(soon(t), "k", clientv3.WithRev(2))
 	require.ErrorContains(t, err, "compacted")
 }
 
-// compacting is a bench with auto-compaction enabled. read counts calls to BeforeCompaction.
+// compacting is a bench with auto-compaction enabled.
 type compacting struct {
 	*bench
-	read atomic.Int32
+	read atomic.Int32 // number of calls of BeforeCompaction
 }
 
 func newCompacting(config *embed.Config, mode, retention string) *compacting {
@@ -68,10 +68,10 @@ func newCompacting(config *embed.Config, mode, retention string) *compacting {
 	return c
 }
 
-// writeUntil keeps writing until holds returns true.
-func writeUntil(t *testing.T, client *clientv3.Client, holds func() bool, what string) {
+// writeUntil keeps writing until condition returns true.
+func writeUntil(t *testing.T, client *clientv3.Client, condition func() bool, what string) {
 	t.Helper()
-	for ctx := soon(t); !holds(); {
+	for ctx := soon(t); !condition(); {
 		_, err := client.Put(ctx, "k", "v")
 		require.NoError(t, err, what)
 	}
@@ -85,24 +85,24 @@ func TestAutoCompaction_readsFirst(t *testing.T) {
 		_, err := client.Get(soon(t), "k", clientv3.WithRev(2))
 		return err != nil && strings.Contains(err.Error(), "compacted")
 	}
-	writeUntil(t, client, compacted, "it compacts")
+	writeUntil(t, client, compacted, "revision 2 is compacted")
 	assert.Positive(t, c.read.Load())
 	c.mustClose(t)
 	after := c.read.Load()
-	assert.Never(t, func() bool { return c.read.Load() > after }, time.Second, tick, "it has ended with etcd")
+	assert.Never(t, func() bool { return c.read.Load() > after }, time.Second, tick, "auto-compaction must stop with etcd")
 }
 
 func TestAutoCompaction_retention(t *testing.T) {
-	for retention, taken := range map[string]bool{"": false, "0": false, "0s": false, "never": false, "7": true, "30m": true} {
+	for retention, changed := range map[string]bool{"": false, "0": false, "0s": false, "never": false, "7": true, "30m": true} {
 		for _, mode := range []string{"periodic", "revision"} {
 			c := newCompacting(config(t, newDir(t)), mode, retention)
-			assert.Equal(t, taken, c.config.AutoCompactionRetention != retention, "%s %q", mode, retention)
+			assert.Equal(t, changed, c.config.AutoCompactionRetention != retention, "%s %q", mode, retention)
 		}
 	}
 	c := config(t, t.TempDir())
 	c.AutoCompactionRetention = "30m"
 	member.New(c, member.Options{})
-	assert.Equal(t, "30m", c.AutoCompactionRetention, "where nobody reads, it is etcd's")
+	assert.Equal(t, "30m", c.AutoCompactionRetention, "without BeforeCompaction, etcd runs auto-compaction itself")
 }
 
 func TestAutoCompaction_leaderOnly(t *testing.T) {
@@ -123,16 +123,16 @@ func TestAutoCompaction_leaderOnly(t *testing.T) {
 	next := (leads + 1) % len(all)
 	client := all[leads].client(t)
 	writeUntil(t, client, func() bool { return all[leads].read.Load() > 1 }, "the leader compacts")
-	assert.Zero(t, all[next].read.Load(), "the others do not")
+	assert.Zero(t, all[next].read.Load(), "followers do not compact")
 
 	_, err := client.MoveLeader(soon(t), uint64(all[next].Server().MemberID()))
 	require.NoError(t, err)
 	client = all[next].client(t)
-	writeUntil(t, client, func() bool { return all[next].read.Load() > 0 }, "so does the next one")
+	writeUntil(t, client, func() bool { return all[next].read.Load() > 0 }, "the new leader compacts")
 	before := all[leads].read.Load()
 	more := all[next].read.Load() + 2
-	writeUntil(t, client, func() bool { return all[next].read.Load() >= more }, "again and again")
-	assert.Equal(t, before, all[leads].read.Load(), "the former does not any longer")
+	writeUntil(t, client, func() bool { return all[next].read.Load() >= more }, "the new leader compacts repeatedly")
+	assert.Equal(t, before, all[leads].read.Load(), "the previous leader no longer compacts")
 }
 
 // fill writes the given number of mebibytes of data.
@@ -152,7 +152,7 @@ func empty(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	reply, err := client.Delete(soon(t), "large-", clientv3.WithPrefix())
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { // as above
+	require.Eventually(t, func() bool { // retried for the same reason as in fill
 		_, err = client.Compact(soon(t), reply.Header.Revision, clientv3.WithCompactPhysical())
 		return err == nil || errors.Is(err, rpctypes.ErrCompacted)
 	}, patience, tick)
@@ -167,8 +167,8 @@ func holdSnapshot(ctx context.Context, t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// answers reports whether a write succeeds within the given time.
-func answers(t *testing.T, client *clientv3.Client, within time.Duration) bool {
+// canWrite reports whether a write succeeds within the given time.
+func canWrite(t *testing.T, client *clientv3.Client, within time.Duration) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
@@ -182,9 +182,9 @@ func TestDefragmentation_duringASnapshot(t *testing.T) {
 	client := b.client(t)
 	fill(t, client, 12)
 
-	reading, leave := context.WithCancel(t.Context())
-	defer leave()
-	holdSnapshot(reading, t, client)
+	snapshotCtx, cancelSnapshot := context.WithCancel(t.Context())
+	defer cancelSnapshot()
+	holdSnapshot(snapshotCtx, t, client)
 	_, err := client.Defragment(soon(t), endpoint(b.config))
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
 	require.ErrorContains(t, err, "cannot defragment: the database is being read: wait for the snapshot for 127.0.0.1:")
@@ -193,26 +193,26 @@ func TestDefragmentation_duringASnapshot(t *testing.T) {
 	defer reply.Body.Close()
 	output, err := io.ReadAll(reply.Body)
 	require.NoError(t, err)
-	require.Contains(t, string(output), "the database is being read", "etcd's gateway leads to the same door")
+	require.Contains(t, string(output), "the database is being read", "requests through etcd's HTTP gateway are rejected, too")
 	require.Len(t, b.Maintainer.State().Readers, 1)
 	for range 20 {
-		require.True(t, answers(t, client, patience))
+		require.True(t, canWrite(t, client, patience))
 	}
-	leave()
+	cancelSnapshot()
 	require.Eventually(t, func() bool { return len(b.Maintainer.State().Readers) == 0 }, patience, tick)
 	_, err = client.Defragment(soon(t), endpoint(b.config))
 	require.NoError(t, err)
 	assert.Equal(t, 1, b.Maintainer.State().Completed)
 }
 
-// eager returns options with a short check interval and a low threshold.
+// eager returns maintenance options with a short check interval and a low threshold.
 func eager() maintenance.Options {
 	return maintenance.Options{
 		Threshold: maintenance.Threshold{Free: 0.3, Min: 4 << 20}, MaxPause: time.Minute, Interval: 200 * time.Millisecond,
 	}
 }
 
-// electRarely prevents elections on a busy machine.
+// electRarely sets an election timeout that is long enough to prevent unwanted elections on a busy machine.
 func electRarely(c *embed.Config) { c.ElectionMs = 5000 }
 
 // leadLastStarted makes the most recently started member the leader, because etcd publishes the raft status of that
@@ -269,27 +269,27 @@ func TestDefragmentation_order(t *testing.T) {
 	last := []int{0, 1, 2}
 	slices.SortFunc(last, func(a, b int) int { return ends(a).Compare(ends(b)) })
 	assert.Equal(t, leads, last[2], "the leader goes last")
-	for i, of := range last[1:] {
-		state := members[of].Maintainer.State().LastDefragmentation
-		assert.True(t, state.At.Add(-time.Duration(state.Seconds*float64(time.Second))).After(ends(last[i])), "one after the other")
+	for i, next := range last[1:] {
+		state := members[next].Maintainer.State().LastDefragmentation
+		assert.True(t, state.At.Add(-time.Duration(state.Seconds*float64(time.Second))).After(ends(last[i])), "no two members are defragmented at the same time")
 	}
 	published, _ := members[leads].View()
-	assert.NotEqual(t, published.Leader, members[leads].ID().String(), "it has given its leadership away")
+	assert.NotEqual(t, published.Leader, members[leads].ID().String(), "the leader must transfer its leadership before it is defragmented")
 	reply, err = client.Get(soon(t), "key")
 	require.NoError(t, err)
-	assert.Equal(t, before+puts, reply.Header.Revision, "each new revision is a put")
+	assert.Equal(t, before+puts, reply.Header.Revision, "the claims must not change the revision")
 	require.Eventually(t, func() bool {
 		reply, err := client.Leases(soon(t))
 		require.NoError(t, err)
 		return len(reply.Leases) == 0
-	}, patience, tick, "no turn is left behind")
+	}, patience, tick, "all claims are revoked")
 }
 
 func TestDefragmentation_turnOfAnotherMember(t *testing.T) {
 	t.Parallel()
 	members := threeWith(t, func(_ *embed.Config, o *member.Options) { o.Maintenance.MaxPause = time.Minute })
 	defer members[0].Close()
-	ask := func() string {
+	trigger := func() string {
 		before := members[1].Maintainer.State().LastDefragmentation
 		require.NoError(t, members[1].Maintainer.Trigger())
 		require.Eventually(t, func() bool { // requests are rejected until the member has caught up
@@ -298,21 +298,21 @@ func TestDefragmentation_turnOfAnotherMember(t *testing.T) {
 		}, patience, tick)
 		return members[1].Maintainer.State().LastDefragmentation.Error
 	}
-	expect := func(want, why string) { // retried, because a member that lags on a busy machine also causes rejections
-		got := ask()
+	expect := func(want, why string) { // retries, because requests are also rejected while a member lags on a busy machine
+		got := trigger()
 		for deadline := time.Now().Add(patience); got != want && time.Now().Before(deadline); {
-			got = ask()
+			got = trigger()
 		}
 		assert.Equal(t, want, got, why)
 	}
 	grant(t, members[1], reservedID(turnKind, 1, 77))
-	expect("", "the turn of nobody")
+	expect("", "a turn claimed for an unknown member is ignored")
 	grant(t, members[1], reservedID(turnKind, 2, members[2].ID()))
 	view, _ := members[2].View()
-	expect("member "+view.Name+" is being defragmented; wait for it to finish", "the turn of a member")
+	expect("member "+view.Name+" is being defragmented; wait for it to finish", "it is another member's turn")
 	_, err := members[1].Server().LeaseRevoke(soon(t), &etcdserverpb.LeaseRevokeRequest{ID: reservedID(turnKind, 2, members[2].ID())})
 	require.NoError(t, err)
-	expect("", "the turn is over")
+	expect("", "the other member's turn is over")
 }
 
 func TestReservedLeases(t *testing.T) {
@@ -324,7 +324,7 @@ func TestReservedLeases(t *testing.T) {
 	grant(t, b, id)
 	put := &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestPut{RequestPut: &etcdserverpb.PutRequest{Key: []byte("key"), Lease: id}}}
 	nested := &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestTxn{RequestTxn: &etcdserverpb.TxnRequest{Success: []*etcdserverpb.RequestOp{put}}}}
-	for what, ask := range map[string]func() error{
+	for what, send := range map[string]func() error{
 		"grant": func() error {
 			_, err := leases.LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: id + 1, TTL: 60})
 			return err
@@ -341,7 +341,7 @@ func TestReservedLeases(t *testing.T) {
 			return err
 		},
 		"attach": func() error { _, err := kv.Put(soon(t), put.GetRequestPut()); return err },
-		"attach by a transaction": func() error {
+		"attach in a nested transaction": func() error {
 			_, err := kv.Txn(soon(t), &etcdserverpb.TxnRequest{Failure: []*etcdserverpb.RequestOp{nested}})
 			return err
 		},
@@ -350,7 +350,7 @@ func TestReservedLeases(t *testing.T) {
 			return err
 		},
 	} {
-		err := ask()
+		err := send()
 		assert.Equal(t, codes.InvalidArgument, status.Code(err), what)
 		assert.ErrorContains(t, err, "reserved for internal use: choose another ID or let etcd choose one", what)
 	}
@@ -372,14 +372,14 @@ func TestDefragmentation_onlyRoot(t *testing.T) {
 	client := root(t, []*bench{b})
 	_, err := b.client(t).Defragment(soon(t), endpoint(b.config))
 	require.ErrorContains(t, err, "user name is empty")
-	assert.Zero(t, b.Maintainer.State().Completed+b.Maintainer.State().Failed, "it never came to a turn")
+	assert.Zero(t, b.Maintainer.State().Completed+b.Maintainer.State().Failed, "the rejected request must not start a defragmentation")
 	_, err = client.Defragment(soon(t), endpoint(b.config))
 	require.NoError(t, err)
 	assert.Equal(t, 1, b.Maintainer.State().Completed)
 }
 
-// lifts reports whether the alarm is disarmed within a few check intervals.
-func lifts(b *bench, interval time.Duration) bool {
+// isDisarmed waits for a few check intervals and reports whether the NOSPACE alarm has been disarmed.
+func isDisarmed(b *bench, interval time.Duration) bool {
 	for range 10 {
 		<-time.After(interval)
 		if _, noSpace := b.Alarms(); !noSpace {
@@ -393,18 +393,18 @@ func TestNoSpace_disarmedWithRoom(t *testing.T) {
 	t.Parallel()
 	config := config(t, newDir(t))
 	config.QuotaBackendBytes = 24 << 20
-	never := maintenance.Options{MaxPause: time.Minute, Interval: 50 * time.Millisecond}
-	b := benchMaintained(t, config, never)
+	options := maintenance.Options{MaxPause: time.Minute, Interval: 50 * time.Millisecond}
+	b := benchMaintained(t, config, options)
 	require.NoError(t, b.Open(soon(t)))
 	defer b.Close()
 	client := b.client(t)
 	raised := func() bool { _, noSpace := b.Alarms(); return noSpace }
-	for full := false; !full; { // the alarm is disarmed again for as long as defragmentation can free space
+	for full := false; !full; { // until defragmentation can no longer free enough space to disarm the alarm
 		_, err := client.Put(soon(t), fmt.Sprintf("large-%d", time.Now().UnixNano()), string(make([]byte, 1<<19)))
-		full = err != nil && !lifts(b, never.Interval)
+		full = err != nil && !isDisarmed(b, options.Interval)
 	}
-	require.True(t, raised(), "what is in use is too much")
-	lifted := b.Maintainer.State().NoSpaceDisarmed
+	require.True(t, raised(), "the alarm must not be disarmed while the data in use is too large")
+	before := b.Maintainer.State().NoSpaceDisarmed
 	// Pages that a reader holds during the compaction are not freed until the next commit, which requires a write.
 	reader := b.Server().Backend().ConcurrentReadTx()
 	reader.RLock()
@@ -413,7 +413,7 @@ func TestNoSpace_disarmedWithRoom(t *testing.T) {
 	require.Eventually(t, func() bool { return !raised() }, patience, tick, "%s", b.log)
 	_, err := client.Put(soon(t), "key", "value")
 	require.NoError(t, err)
-	assert.Equal(t, lifted+1, b.Maintainer.State().NoSpaceDisarmed)
+	assert.Equal(t, before+1, b.Maintainer.State().NoSpaceDisarmed)
 	assert.Contains(t, b.log.String(), "disarmed the NOSPACE alarm: the database size is")
 	alarms, err := client.AlarmList(soon(t))
 	require.NoError(t, err)
@@ -428,16 +428,16 @@ func TestDefragmentation_atStart(t *testing.T) {
 	empty(t, b.client(t))
 	b.mustClose(t)
 
-	asBefore := newBench(t, dir)
-	require.NoError(t, asBefore.Open(soon(t)))
-	view, _ := asBefore.View()
-	require.Greater(t, view.DBSize, int64(16<<20), "the zero Maintenance leaves it alone")
-	asBefore.mustClose(t)
+	disabled := newBench(t, dir)
+	require.NoError(t, disabled.Open(soon(t)))
+	view, _ := disabled.View()
+	require.Greater(t, view.DBSize, int64(16<<20), "without a threshold, the database is not defragmented")
+	disabled.mustClose(t)
 
-	kept := benchMaintained(t, config(t, dir), eager())
-	require.NoError(t, kept.Open(soon(t)))
-	defer kept.Close()
-	view, _ = kept.View()
+	enabled := benchMaintained(t, config(t, dir), eager())
+	require.NoError(t, enabled.Open(soon(t)))
+	defer enabled.Close()
+	view, _ = enabled.View()
 	assert.Less(t, view.DBSize, int64(1<<20))
-	assert.Zero(t, kept.Maintainer.State().Completed, "it was done before")
+	assert.Zero(t, enabled.Maintainer.State().Completed, "etcd, not the Maintainer, has defragmented the database")
 }

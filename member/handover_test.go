@@ -74,8 +74,8 @@ func endpoint(config *embed.Config) string { return config.ListenClientUrls[0].S
 // writers concurrently write keys to one member until it stops serving.
 type writers struct {
 	mu      sync.Mutex
-	acked   map[string]bool
-	ended   []error // each writer's final error
+	acked   map[string]bool // acknowledged keys
+	errs    []error         // each writer's final error
 	working sync.WaitGroup
 	cancel  context.CancelFunc
 }
@@ -103,7 +103,7 @@ func (w *writers) note(key string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {
-		w.ended = append(w.ended, err)
+		w.errs = append(w.errs, err)
 		return
 	}
 	w.acked[key] = true
@@ -115,8 +115,8 @@ func (w *writers) count() int {
 	return len(w.acked)
 }
 
-// end cancels any pending requests and returns the acknowledged keys.
-func (w *writers) end() map[string]bool {
+// stop cancels any pending requests and returns the acknowledged keys.
+func (w *writers) stop() map[string]bool {
 	w.cancel()
 	w.working.Wait()
 	return w.acked
@@ -134,9 +134,9 @@ func TestClose_leaderUnderLoad(t *testing.T) {
 	writers := startWriters(t, members[0])
 	require.Eventually(t, func() bool { return writers.count() > 500 }, patience, tick)
 	members[0].mustClose(t)
-	acked := writers.end()
-	for _, err := range writers.ended {
-		assert.NotRegexp(t, "raft|etcdserver", err, "etcd has not refused what it had taken")
+	acked := writers.stop()
+	for _, err := range writers.errs {
+		assert.NotRegexp(t, "raft|etcdserver", err, "etcd must not fail a write that it has accepted")
 	}
 
 	survivor := members[1].client(t)
@@ -149,18 +149,18 @@ func TestClose_leaderUnderLoad(t *testing.T) {
 	for _, kv := range reply.Kvs {
 		written[string(kv.Key)] = true
 	}
-	assert.Equal(t, acked, written, "acknowledged and written are the same")
-	assert.Equal(t, acked, seen(t, events), "and the watcher has seen it")
+	assert.Equal(t, acked, written, "the cluster has exactly the acknowledged keys")
+	assert.Equal(t, acked, watchedKeys(t, events), "the watch has received an event for each acknowledged key")
 }
 
-// seen returns the keys of all events up to the final key, and checks that events arrive in order and without
+// watchedKeys returns the keys of all events up to the final key, and checks that events arrive in order and without
 // duplicates.
-func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
+func watchedKeys(t *testing.T, events clientv3.WatchChan) map[string]bool {
 	t.Helper()
 	keys, revision := map[string]bool{}, int64(0)
 	for !keys["key-last"] {
 		reply, ok := <-events
-		require.True(t, ok, "the watch goes on")
+		require.True(t, ok, "the watch must not end")
 		require.NoError(t, reply.Err())
 		for _, event := range reply.Events {
 			require.Greater(t, event.Kv.ModRevision, revision)
@@ -170,8 +170,8 @@ func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
 	return keys
 }
 
-// excused reports whether any member has logged that writes were not paused in time.
-func excused(members []*bench) bool {
+// pauseFailed reports whether any member has logged that writes were not paused in time.
+func pauseFailed(members []*bench) bool {
 	return slices.ContainsFunc(members, func(b *bench) bool { return strings.Contains(b.log.String(), "may be delayed") })
 }
 
@@ -195,37 +195,38 @@ func TestMoveLeader_writes(t *testing.T) {
 	}
 	counts := []int{all[0].count(), all[1].count(), all[2].count()}
 	for i, w := range all {
-		require.Eventually(t, func() bool { return w.count() > counts[i]+100 }, patience, tick, "all go on")
+		require.Eventually(t, func() bool { return w.count() > counts[i]+100 }, patience, tick, "all writers continue after the transfers")
 		w.mu.Lock()
-		if !excused(members) {
-			assert.Empty(t, w.ended)
+		if !pauseFailed(members) {
+			assert.Empty(t, w.errs)
 		}
 		w.mu.Unlock()
 	}
 	for _, w := range all {
-		w.end()
+		w.stop()
 	}
 }
 
-// reservedID returns the lease ID of a claim, independently of the implementation.
+// reservedID returns the lease ID of a claim. It does not use package maintenance, so that the tests detect a change
+// of the format, on which members of different releases rely.
 func reservedID(kind, nonce int64, member types.ID) int64 {
 	return 0x65e7<<48 | kind<<44 | nonce<<32 | int64(uint32(member))
 }
 
 const (
-	turnKind     = 2
-	handoverKind = 3
-	quietKind    = 4
+	turnKind         = 2
+	handoverKind     = 3
+	writesPausedKind = 4
 )
 
-// grant creates a claim directly, as a client of a plain etcd member could.
+// grant creates a claim without the interceptors, which reject reserved lease IDs.
 func grant(t *testing.T, b *bench, id int64) {
 	t.Helper()
 	_, err := b.Server().LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: id, TTL: 3600})
 	require.NoError(t, err)
 }
 
-// appears reports whether a lease is created in time.
+// appears waits for a lease and reports whether it was created.
 func appears(t *testing.T, b *bench, id int64) bool {
 	t.Helper()
 	return assert.Eventually(t, func() bool {
@@ -234,7 +235,7 @@ func appears(t *testing.T, b *bench, id int64) bool {
 	}, patience, tick)
 }
 
-// timePut measures how long a write takes.
+// timePut returns the duration of a write.
 func timePut(t *testing.T, client *clientv3.Client) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -243,8 +244,8 @@ func timePut(t *testing.T, client *clientv3.Client) time.Duration {
 	return time.Since(start)
 }
 
-// held returns how many times a member has paused its writes.
-func (b *bench) held() int {
+// pauseCount returns the number of times that the member has paused its writes.
+func (b *bench) pauseCount() int {
 	return strings.Count(b.log.String(), "paused writes during the leadership transfer")
 }
 
@@ -264,19 +265,19 @@ func TestMoveLeader_pausesWritesOnce(t *testing.T) {
 	for range 20 {
 		timePut(t, client)
 	}
-	assert.Zero(t, members[1].held(), "only the leader announces that it goes")
+	assert.Zero(t, members[1].pauseCount(), "announcements from other members than the leader are ignored")
 	for _, b := range members {
-		go func() { confirmed <- appears(t, members[1], reservedID(quietKind, 7, b.ID())) }()
+		go func() { confirmed <- appears(t, members[1], reservedID(writesPausedKind, 7, b.ID())) }()
 	}
 	grant(t, members[2], reservedID(handoverKind, 7, leads))
-	require.Eventually(t, func() bool { return timePut(t, client) > 700*time.Millisecond }, patience, time.Millisecond, "a write is held back")
+	require.Eventually(t, func() bool { return timePut(t, client) > 700*time.Millisecond }, patience, time.Millisecond, "a write must wait during the pause")
 	for range 100 {
 		timePut(t, client)
 	}
-	require.Eventually(t, func() bool { return members[1].held() > 0 }, patience, tick)
-	assert.Equal(t, 1, members[1].held(), "but not for longer, by a leader that stays, however long the lease lasts")
+	require.Eventually(t, func() bool { return members[1].pauseCount() > 0 }, patience, tick)
+	assert.Equal(t, 1, members[1].pauseCount(), "an announcement pauses writes once, even if its lease is not revoked")
 	for _, b := range members {
-		assert.True(t, <-confirmed, "member %s has said that it does", b.ID())
+		assert.True(t, <-confirmed, "member %s must confirm the pause", b.ID())
 	}
 }
 
@@ -302,7 +303,7 @@ func TestMoveLeader_withoutRoot(t *testing.T) {
 	assert.Empty(t, members[2].Maintainer.State().LastDefragmentation.Error)
 	members[0].mustClose(t)
 	assert.True(t, strings.Contains(members[0].log.String(), "transferred leadership before stopping"))
-	assert.False(t, excused(members), "all have held their writes back")
+	assert.False(t, pauseFailed(members), "all members have paused their writes")
 	assert.Equal(t, revision, members[1].Server().KV().Rev())
 }
 
@@ -312,20 +313,20 @@ func TestMoveLeader_withoutRoot(t *testing.T) {
 func replaceDatabase(t *testing.T, others []*bench, behind *bench) {
 	t.Helper()
 	client := others[0].client(t)
-	apart := func(change func(a, b *bench)) {
+	forEachLink := func(change func(a, b *bench)) {
 		for _, b := range others {
 			change(b, behind)
 			change(behind, b)
 		}
 	}
-	replaced := says(behind, "closed old backend file")
+	replaced := logs(behind, "closed old backend file")
 	for start := time.Now(); !replaced(); {
-		require.Less(t, time.Since(start), 2*patience, "no snapshot was sent")
-		apart(func(a, b *bench) { a.Server().CutPeer(b.ID()) })
+		require.Less(t, time.Since(start), 2*patience, "the leader has not sent a snapshot")
+		forEachLink(func(a, b *bench) { a.Server().CutPeer(b.ID()) })
 		for range 100 {
 			timePut(t, client)
 		}
-		apart(func(a, b *bench) { a.Server().MendPeer(b.ID()) })
+		forEachLink(func(a, b *bench) { a.Server().MendPeer(b.ID()) })
 		require.Eventually(t, func() bool {
 			return replaced() || behind.Server().AppliedIndex() >= others[0].Server().AppliedIndex()
 		}, patience, tick)
@@ -340,7 +341,7 @@ func TestMoveLeader_afterASnapshot(t *testing.T) {
 	leads, behind := members[0], members[2]
 	replaceDatabase(t, members[:2], behind)
 	grant(t, leads, reservedID(handoverKind, 9, types.ID(leads.Server().Lead())))
-	assert.True(t, appears(t, leads, reservedID(quietKind, 9, behind.ID())))
+	assert.True(t, appears(t, leads, reservedID(writesPausedKind, 9, behind.ID())))
 }
 
 func TestClose_unreadResponse(t *testing.T) {
@@ -368,11 +369,11 @@ func TestClose_unreadResponse(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, unread.SendMsg(&etcdserverpb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}}))
 			_, err = unread.Header()
-			require.NoError(t, err, "the response is on its way")
+			require.NoError(t, err, "the server has started to send the response")
 
 			watch := harness.StartWatch()
 			b.mustClose(t)
-			assert.Less(t, watch.Duration(), 5*time.Second, "etcd alone waits 7 s in plain text, and for ever over TLS")
+			assert.Less(t, watch.Duration(), 5*time.Second, "plain etcd would wait 7 s without TLS, and forever with TLS")
 			if secure {
 				assert.Contains(t, b.log.String(), "is not reading the response to KV/Range")
 			}
@@ -385,7 +386,7 @@ func TestClose_unreadResponse(t *testing.T) {
 func TestClose_unwantedMembersLeave(t *testing.T) {
 	t.Parallel()
 	// etcd refuses to remove a member until all members have been connected for 5 s.
-	members := threeWith(t, func(_ *embed.Config, o *member.Options) { o.ClosePatience = patience })
+	members := threeWith(t, func(_ *embed.Config, o *member.Options) { o.CloseTimeout = patience })
 	stays, client := members[1], members[1].client(t)
 	_, err := client.Put(soon(t), "key", "before")
 	require.NoError(t, err)
@@ -405,7 +406,7 @@ func TestClose_unwantedMembersLeave(t *testing.T) {
 	require.Len(t, left.Members, 1)
 	assert.Equal(t, stays.config.Name, left.Members[0].Name)
 	_, err = client.Put(soon(t), "key", "after")
-	require.NoError(t, err, "it is its own quorum")
+	require.NoError(t, err, "the remaining member has a quorum on its own")
 	for _, b := range []*bench{members[0], members[2]} {
 		assert.Contains(t, b.log.String(), "left the cluster")
 	}

@@ -90,7 +90,7 @@ func benchMaintained(t *testing.T, config *embed.Config, options maintenance.Opt
 func benchOptions(config *embed.Config, change func(*member.Options)) *bench {
 	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
 	options := member.Options{
-		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: 16 * time.Second, DataInUse: func() {},
+		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, CloseTimeout: 16 * time.Second, DataInUse: func() {},
 		Unwanted: func(context.Context) bool { return b.unwanted.Load() },
 	}
 	change(&options)

@@ -33,28 +33,27 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// Options configure a Member. All fields are required except DataVersion, Maintenance, FindsPlace, AskForVote,
-// AwaitPeers, Unwanted, BeforeCompaction, RootPassword and Confirmation.
+// Options configure a Member. Log, Crash, CloseTimeout and DataInUse are required.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is called once if etcd logs a fatal error or panics. The goroutine that failed never resumes, so the
 	// process must exit.
 	Crash func(reason error)
-	// ClosePatience limits how long a clean close may take before etcd is stopped uncleanly. etcd may wait for its
+	// CloseTimeout limits how long a clean close may take before etcd is stopped uncleanly. etcd may wait for its
 	// request timeout (7 s by default) once per client listener, and once more for the leadership transfer.
-	ClosePatience time.Duration
+	CloseTimeout time.Duration
 	// DataVersion is the oldest etcd version that must be able to read the data. If DataVersion is zero, etcd uses its
 	// own version.
 	DataVersion dataversion.Version
 	// Maintenance configures defragmentation: Threshold, MaxPause, Interval, and the Gate for readers of the whole
 	// database. New sets the other fields.
 	Maintenance maintenance.Options
-	// FindsPlace makes the member update its peer URLs in the cluster and, if it is a learner, request its promotion.
-	// With a backup-restore sidecar, the sidecar does both.
-	FindsPlace bool
-	// AskForVote sends a promotion request to the other members as a client, which a learner needs if authentication
-	// is enabled. AskForVote is nil if there is no client.
-	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
+	// UpdateMembership makes the member update its peer URLs in the cluster and, if recovery added it as a learner,
+	// request its promotion. It must be false if there is a backup-restore sidecar, because the sidecar does both.
+	UpdateMembership bool
+	// RequestPromotion sends a promotion request to the other members as a client, which a learner needs if
+	// authentication is enabled. RequestPromotion is nil if there is no client.
+	RequestPromotion func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
 	// AwaitPeers waits until the cluster can admit this member, and returns the cluster version. While waiting,
 	// AwaitPeers reports why, for example "waiting for etcd-1". AwaitPeers may be nil.
 	AwaitPeers func(ctx context.Context, report func(reason string)) (dataversion.Version, error)
@@ -344,8 +343,8 @@ func (m *Member) serve() {
 	if m.compaction.retention > 0 {
 		m.serving.Go(func() { m.compaction.run(ctx, server, m.options) })
 	}
-	if m.options.FindsPlace {
-		m.serving.Go(func() { placement{server, m.config, &m.options}.run(ctx) })
+	if m.options.UpdateMembership {
+		m.serving.Go(func() { membershipUpdater{server, m.config, &m.options}.run(ctx) })
 	}
 	if wanted := m.options.DataVersion; wanted != (dataversion.Version{}) {
 		keeper := dataversion.New(wanted, server, m.options.Log)

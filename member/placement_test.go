@@ -23,13 +23,13 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// placed returns a bench with FindsPlace set.
-func placed(t *testing.T, config *embed.Config) *bench {
+// newUpdatingBench returns a bench with UpdateMembership set.
+func newUpdatingBench(t *testing.T, config *embed.Config) *bench {
 	t.Helper()
-	return benchOptions(config, func(o *member.Options) { o.FindsPlace = true })
+	return benchOptions(config, func(o *member.Options) { o.UpdateMembership = true })
 }
 
-func TestPlacement_promotion(t *testing.T) {
+func TestMembership_promotion(t *testing.T) {
 	t.Parallel()
 	first := openBench(t)
 	client := first.client(t)
@@ -47,54 +47,55 @@ func TestPlacement_promotion(t *testing.T) {
 	require.NoError(t, err)
 	learner := benchWith(t, joining)
 	require.NoError(t, learner.Open(soon(t)))
-	require.True(t, learner.IsLearner(), "nobody has asked for its vote")
+	require.True(t, learner.IsLearner(), "without UpdateMembership, the learner is not promoted")
 	learner.mustClose(t)
 
 	again := second()
 	again.ListenPeerUrls, again.AdvertisePeerUrls = joining.ListenPeerUrls, joining.AdvertisePeerUrls
-	voter := placed(t, again)
+	voter := newUpdatingBench(t, again)
 	require.NoError(t, voter.Open(soon(t)))
 	defer voter.Close()
-	require.Eventually(t, says(voter, "is not promoted automatically: run etcdctl member promote "+voter.ID().String()), patience, tick)
-	promise(t, client, again.Name)
+	require.Eventually(t, logs(voter, `is not promoted automatically: run \"etcdctl member promote `+voter.ID().String()), patience, tick)
+	markForPromotion(t, client, again.Name)
 	require.Eventually(t, func() bool { return !voter.IsLearner() }, patience, tick)
 	require.Eventually(t, func() bool { return voter.LinearizableRead(soon(t)) == nil }, patience, tick)
-	require.Eventually(t, says(voter, "this learner was promoted to a voting member"), patience, tick)
+	require.Eventually(t, logs(voter, "this learner was promoted to a voting member"), patience, tick)
 	require.Eventually(t, func() bool {
 		all, err := client.Leases(soon(t))
 		return err == nil && len(all.Leases) == 0
-	}, patience, tick, "what was promised is done")
+	}, patience, tick, "the lease that marks the learner is revoked after the promotion")
 }
 
-// promise marks a learner for promotion by granting a lease, as recovery does.
-func promise(t *testing.T, client *clientv3.Client, name string) {
+// markForPromotion marks a learner for promotion by granting a lease, as recovery does.
+func markForPromotion(t *testing.T, client *clientv3.Client, name string) {
 	t.Helper()
 	_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: maintenance.PromoteLease(name), TTL: 60})
 	require.NoError(t, err)
 }
 
-func TestPlacement_onlyRootMarksLearners(t *testing.T) {
+func TestMembership_onlyRootMarksLearners(t *testing.T) {
 	t.Parallel()
 	b := openBench(t)
 	client := root(t, []*bench{b})
-	ask := func(client *clientv3.Client) error {
+	mark := func(client *clientv3.Client) error {
 		_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: maintenance.PromoteLease("etcd-1"), TTL: 60})
 		return err
 	}
-	assert.Equal(t, codes.InvalidArgument, status.Code(ask(b.client(t))))
-	require.NoError(t, ask(client))
+	assert.Equal(t, codes.InvalidArgument, status.Code(mark(b.client(t))))
+	require.NoError(t, mark(client))
 }
 
-func says(b *bench, text string) func() bool {
+// logs returns a condition that is true once the member's log contains the text.
+func logs(b *bench, text string) func() bool {
 	return func() bool { return strings.Contains(b.log.String(), text) }
 }
 
-// moved returns a copy of c with a different peer URL.
-func moved(t *testing.T, c *embed.Config) *embed.Config {
+// withNewURLs returns a configuration with the data directory and the name in c, but with different URLs.
+func withNewURLs(t *testing.T, c *embed.Config) *embed.Config {
 	t.Helper()
-	again := config(t, c.Dir)
-	again.Name = c.Name
-	return again
+	changed := config(t, c.Dir)
+	changed.Name = c.Name
+	return changed
 }
 
 func peerURLs(t *testing.T, client *clientv3.Client, name string) []string {
@@ -109,57 +110,57 @@ func peerURLs(t *testing.T, client *clientv3.Client, name string) []string {
 	return nil
 }
 
-func TestPlacement_newPeerURLs(t *testing.T) {
+func TestMembership_newPeerURLs(t *testing.T) {
 	t.Parallel()
 	members := three(t)
 	defer members[0].Close()
-	mover := members[2]
-	mover.mustClose(t)
-	members[2] = placed(t, moved(t, mover.config))
+	before := members[2]
+	before.mustClose(t)
+	members[2] = newUpdatingBench(t, withNewURLs(t, before.config))
 	require.NoError(t, members[2].Open(soon(t)))
 	want := members[2].config.AdvertisePeerUrls[0].String()
 	client := members[0].client(t)
 	require.Eventually(t, func() bool {
-		urls := peerURLs(t, client, mover.config.Name)
+		urls := peerURLs(t, client, before.config.Name)
 		return len(urls) == 1 && urls[0] == want
 	}, patience, tick)
-	require.Eventually(t, says(members[2], "updated this member's peer URLs in the cluster"), patience, tick)
+	require.Eventually(t, logs(members[2], "updated this member's peer URLs in the cluster"), patience, tick)
 	_, err := members[2].client(t).Put(soon(t), "key", "value")
 	require.NoError(t, err)
 }
 
-func TestPlacement_defaultPeerURL(t *testing.T) {
+func TestMembership_defaultPeerURL(t *testing.T) {
 	t.Parallel()
 	b := openBench(t)
 	dir := b.config.Dir
-	was := b.config.AdvertisePeerUrls[0].String()
+	before := b.config.AdvertisePeerUrls[0].String()
 	b.mustClose(t)
-	silent := config(t, dir)
-	silent.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "localhost:2380"}}
-	again := placed(t, silent)
+	unconfigured := config(t, dir)
+	unconfigured.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "localhost:2380"}}
+	again := newUpdatingBench(t, unconfigured)
 	require.NoError(t, again.Open(soon(t)))
 	defer again.Close()
 	client := again.client(t)
 	for range 5 {
 		_, err := client.Put(soon(t), "key", "value")
 		require.NoError(t, err)
-		assert.Equal(t, []string{was}, peerURLs(t, client, "etcd-0"))
+		assert.Equal(t, []string{before}, peerURLs(t, client, "etcd-0"))
 	}
 }
 
 func TestLostData(t *testing.T) {
 	for name, remove := range map[string]func(dir string) error{
-		"all":          os.RemoveAll,
-		"the database": func(dir string) error { return os.Remove(filepath.Join(dir, "member", "snap", "db")) },
-		"the log":      func(dir string) error { return os.RemoveAll(filepath.Join(dir, "member", "wal")) },
-		"the log's segments": func(dir string) error {
+		"data directory removed":            os.RemoveAll,
+		"database removed":                  func(dir string) error { return os.Remove(filepath.Join(dir, "member", "snap", "db")) },
+		"write-ahead log directory removed": func(dir string) error { return os.RemoveAll(filepath.Join(dir, "member", "wal")) },
+		"write-ahead log segments removed": func(dir string) error {
 			segments, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
 			for _, segment := range segments {
 				err = errors.Join(err, os.Remove(segment))
 			}
 			return err
 		},
-		"replaced": func(dir string) error {
+		"data directory replaced": func(dir string) error {
 			if err := os.Rename(dir, dir+".old"); err != nil {
 				return err
 			}
@@ -173,7 +174,7 @@ func TestLostData(t *testing.T) {
 			require.Eventually(t, func() bool { return b.LostData() != nil }, patience, tick)
 			require.ErrorContains(t, b.LostData(), "was removed or replaced while etcd was running")
 			_, err := b.Close()
-			require.ErrorIs(t, err, b.LostData(), "a stop must not look clean")
+			require.ErrorIs(t, err, b.LostData(), "the shutdown must not count as clean")
 		})
 	}
 }
@@ -182,7 +183,7 @@ func TestClose_lostData(t *testing.T) {
 	b := openBench(t)
 	require.NoError(t, os.RemoveAll(b.config.Dir))
 	_, err := b.Close()
-	require.Error(t, err, "etcd may also crash of it")
+	require.Error(t, err, "the shutdown must not count as clean, even if etcd crashes")
 }
 
 func TestLostData_defragmentation(t *testing.T) {
@@ -195,9 +196,9 @@ func TestLostData_defragmentation(t *testing.T) {
 func TestOpen_changedNameOrAddress(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(config, before *embed.Config){
-		"its name":    func(config, before *embed.Config) { config.AdvertisePeerUrls = before.AdvertisePeerUrls },
-		"its address": func(config, before *embed.Config) { config.Name = before.Name },
-		"both":        func(_, _ *embed.Config) {},
+		"name":    func(config, before *embed.Config) { config.AdvertisePeerUrls = before.AdvertisePeerUrls },
+		"address": func(config, before *embed.Config) { config.Name = before.Name },
+		"both":    func(_, _ *embed.Config) {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, _, before := stoppedMember(t)
@@ -207,21 +208,21 @@ func TestOpen_changedNameOrAddress(t *testing.T) {
 			b := benchWith(t, config)
 			require.NoError(t, b.Open(soon(t)))
 			b.mustClose(t)
-			assert.Equal(t, name == "both", strings.Contains(b.log.String(), "a different name and peer URLs"), "it is warned of")
+			assert.Equal(t, name == "both", strings.Contains(b.log.String(), "a different name and peer URLs"), "only a change of both is logged")
 		})
 	}
 }
 
-// renamed returns a configuration with a different name and the same data directory.
+// renamed returns the configuration of a member that has a different name but the same data directory.
 func renamed(t *testing.T, dir string) *embed.Config {
 	t.Helper()
-	other := config(t, dir)
-	other.Name = "etcd-1"
-	other.InitialCluster = other.InitialClusterFromName(other.Name)
-	return other
+	c := config(t, dir)
+	c.Name = "etcd-1"
+	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	return c
 }
 
-// preservedDirs returns the preserved member directories.
+// preservedDirs returns the member directories that Open has renamed because their data was uninitialized.
 func preservedDirs(t *testing.T, dir string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "member.uninitialized-*"))
@@ -229,7 +230,8 @@ func preservedDirs(t *testing.T, dir string) []string {
 	return found
 }
 
-// Open must set uninitialized data aside, because with such data, etcd would wait forever for an election.
+// Open must preserve uninitialized data under another name and start without it. With such data, etcd would wait
+// forever for an election.
 func TestOpen_uninitializedData(t *testing.T) {
 	dir := newDir(t)
 	for round := range 2 { // in the second round, a preserved directory already exists
@@ -245,7 +247,8 @@ func TestOpen_uninitializedData(t *testing.T) {
 	}
 }
 
-// stoppedMember returns the data directory, the log and the configuration of a member that was stopped cleanly.
+// stoppedMember returns the data directory, the path of the only write-ahead log segment, and the configuration of a
+// member that was stopped cleanly.
 func stoppedMember(t *testing.T) (dir, segment string, config *embed.Config) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "[new].etcd") // the name is also a valid filepath.Match pattern
@@ -265,14 +268,14 @@ func TestOpen_lostLog(t *testing.T) {
 	b := newBench(t, dir)
 	require.ErrorContains(t, b.Open(soon(t)), "has no voters, but this is not a new member")
 	opened, err := b.Close()
-	assert.True(t, opened, "the data was found unfit: the next start must not take it for good")
+	assert.True(t, opened, "the data was rejected, so the next start must not treat it as valid")
 	require.Error(t, err)
 }
 
 // The tests below are not parallel, because etcd publishes the raft status of only the most recently started member.
 
-// unhurried returns a member whose election timeout is longer than the test.
-func unhurried(t *testing.T, dir string) *bench {
+// newSlowElectionBench returns a bench whose election timeout is longer than the test.
+func newSlowElectionBench(t *testing.T, dir string) *bench {
 	t.Helper()
 	cfg := config(t, dir)
 	cfg.TickMs, cfg.ElectionMs = 10_000, 50_000 // the maximum that etcd allows
@@ -281,8 +284,8 @@ func unhurried(t *testing.T, dir string) *bench {
 
 func TestElectSelf_singleMember(t *testing.T) {
 	dir := newDir(t)
-	for _, start := range []string{"first", "again"} {
-		b := unhurried(t, dir)
+	for _, start := range []string{"first start", "second start"} {
+		b := newSlowElectionBench(t, dir)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		require.NoError(t, b.Open(ctx), start)
 		cancel()
@@ -310,7 +313,7 @@ func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 	cancel()
 	require.Error(t, <-opened)
 	again.mustClose(t)
-	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
+	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "electSelf must not make raft campaign")
 }
 
 // electSelf must not make raft read entries that etcd has already removed from memory.
@@ -327,9 +330,9 @@ func TestElectSelf_longLog(t *testing.T) {
 	}
 	b.mustClose(t)
 	for range 20 {
-		of := config(t, dir)
-		of.SnapshotCatchUpEntries = 1
-		again := benchWith(t, of)
+		cfg := config(t, dir)
+		cfg.SnapshotCatchUpEntries = 1
+		again := benchWith(t, cfg)
 		require.NoError(t, again.Open(soon(t)))
 		again.mustClose(t)
 	}
@@ -341,7 +344,7 @@ func TestElectSelf_removedMember(t *testing.T) {
 	members := threeWith(t, func(c *embed.Config, _ *member.Options) { c.StrictReconfigCheck = false })
 	defer members[0].Close()
 	removed := members[2]
-	members[2] = newBench(t, t.TempDir()) // the cleanup closes this member instead of the removed one
+	members[2] = newBench(t, t.TempDir()) // threeWith's cleanup closes this member instead of the removed one
 	_, err := members[0].client(t).MemberRemove(soon(t), uint64(removed.ID()))
 	require.NoError(t, err)
 	require.Error(t, removed.Watch(soon(t)))
@@ -352,5 +355,5 @@ func TestElectSelf_removedMember(t *testing.T) {
 	again := benchWith(t, cfg)
 	require.Error(t, again.Open(soon(t)))
 	_, _ = again.Close()
-	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
+	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "electSelf must not make raft campaign")
 }

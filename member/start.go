@@ -149,16 +149,16 @@ func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logge
 	}
 }
 
-// placement updates this member's peer URLs in the cluster. If this member is a learner that recovery added,
-// placement also gets it promoted once it has caught up. placement retries until it succeeds, even across restarts,
-// because nothing else does this.
-type placement struct {
+// membershipUpdater updates this member's peer URLs in the cluster. If this member is a learner that recovery added,
+// membershipUpdater also requests its promotion until it has caught up and is promoted. It makes these requests after
+// each start and retries them until they succeed, because nothing else does this.
+type membershipUpdater struct {
 	server  *etcdserver.EtcdServer
 	config  *embed.Config
 	options *Options
 }
 
-func (p placement) run(ctx context.Context) {
+func (p membershipUpdater) run(ctx context.Context) {
 	p.retry(ctx, "update this member's peer URLs in the cluster", p.updateURLs)
 	if p.awaitPromotion(ctx) {
 		p.retry(ctx, "promote this learner to a voting member", p.promote)
@@ -168,20 +168,20 @@ func (p placement) run(ctx context.Context) {
 	})
 }
 
-func (p placement) retry(ctx context.Context, aim string, try func(context.Context) error) {
+func (p membershipUpdater) retry(ctx context.Context, aim string, try func(context.Context) error) {
 	retry(ctx, p.server, p.options.Log, defaultPolicy, aim, try)
 }
 
 // awaitPromotion returns true once this learner is marked for promotion, and false once it is a voting member or ctx
 // is done. Recovery marks a learner before it adds the member, so a learner without a mark was added by a user.
-func (p placement) awaitPromotion(ctx context.Context) bool {
+func (p membershipUpdater) awaitPromotion(ctx context.Context) bool {
 	logged := false
 	for p.server.IsLearner() {
 		if maintenance.HasPromoteLease(p.server, p.config.Name) {
 			return true
 		}
 		if !logged {
-			p.options.Log.Info().Msgf("this learner was added manually and is not promoted automatically: run etcdctl member promote %s", p.server.MemberID())
+			p.options.Log.Info().Msgf("this learner was added manually and is not promoted automatically: run \"etcdctl member promote %s\"", p.server.MemberID())
 		}
 		logged = true
 		if clock.Sleep(ctx, defaultPolicy.pause) != nil {
@@ -196,7 +196,7 @@ func (p placement) awaitPromotion(ctx context.Context) bool {
 
 // updateURLs updates this member's peer URLs in the cluster if the configuration has changed, because etcd itself
 // ignores such a change. This works because the member can still reach the others. etcd's default URLs are ignored.
-func (p placement) updateURLs(ctx context.Context) error {
+func (p membershipUpdater) updateURLs(ctx context.Context) error {
 	known := p.server.Cluster().Member(p.server.MemberID())
 	urls := types.URLs(p.config.AdvertisePeerUrls).StringSlice()
 	if known == nil || equalURLs(known.PeerURLs, urls) || slices.Equal(urls, []string{unconfiguredURL}) {
@@ -222,20 +222,20 @@ func equalURLs(some, others []string) bool {
 // promote asks the leader for a promotion, because the leader knows whether the learner has caught up. If
 // authentication is enabled, promote sends the request as a client, because the leader rejects requests without a
 // user and etcd would retry them in a tight loop.
-func (p placement) promote(ctx context.Context) (err error) {
+func (p membershipUpdater) promote(ctx context.Context) (err error) {
 	switch {
 	case !p.server.IsLearner():
 		return nil
 	case !p.server.AuthStore().IsAuthEnabled():
 		_, err = p.server.PromoteMember(ctx, uint64(p.server.MemberID()))
-	case p.options.AskForVote == nil:
+	case p.options.RequestPromotion == nil:
 		return errors.New("authentication is enabled, but no root user is configured")
 	default:
 		var members []membership.Member
 		for _, each := range p.server.Cluster().Members() {
 			members = append(members, *each)
 		}
-		err = p.options.AskForVote(ctx, p.server.Cluster().ID(), p.server.MemberID(), members)
+		err = p.options.RequestPromotion(ctx, p.server.Cluster().ID(), p.server.MemberID(), members)
 	}
 	if err == nil {
 		p.options.Log.Info().Msg("this learner was promoted to a voting member")

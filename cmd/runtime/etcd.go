@@ -54,13 +54,13 @@ func (r *Runtime) Configure(yaml []byte) error {
 	r.config = checked
 	r.useCertificates(checked.Etcd)
 	options := member.Options{
-		Log: r.log, Crash: r.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: r.invalidateRecord,
+		Log: r.log, Crash: r.crash, CloseTimeout: lifecycle.ClosePatience, DataInUse: r.invalidateRecord,
 		DataVersion: dataversion.Parse(r.flags.DataVersion()),
 		Maintenance: maintenance.Options{
 			Threshold: maintenance.Threshold{Free: r.flags.DefragThreshold.Free, Min: int64(r.flags.DefragThreshold.Min)},
 			MaxPause:  r.flags.DefragThreshold.Pause, Gate: r.Gate(),
 		},
-		FindsPlace: r.flags.Standalone, AskForVote: r.requestPromotion, AwaitPeers: r.awaitPeers,
+		UpdateMembership: r.flags.Standalone, RequestPromotion: r.requestPromotion, AwaitPeers: r.awaitPeers,
 		Unwanted: r.parts.Unwanted, RootPassword: r.parts.RootPassword,
 	}
 	if kept := r.parts.Backups; kept != nil {
