@@ -76,12 +76,12 @@ func (r *Record) notePath() string { return r.path + ".data" }
 // Remove durably removes the record: once Remove has returned nil, the record cannot reappear after a crash. Remove
 // must succeed before etcd opens the data.
 func (r *Record) Remove() error {
-	word, unclean := r.Read()
-	note, unknown := r.Note()
+	word, readErr := r.Read()
+	note, noteErr := r.Note()
 	if err := disk.Remove(r.path); err != nil {
 		return fmt.Errorf("cannot remove exit record: %w", err)
 	}
-	if unclean == nil && (unknown == nil || errors.Is(unknown, fs.ErrNotExist)) {
+	if readErr == nil && (noteErr == nil || errors.Is(noteErr, fs.ErrNotExist)) {
 		r.removed, r.removedNote = word, note
 	}
 	_ = os.Remove(r.notePath()) // ignored without a record

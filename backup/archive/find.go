@@ -266,8 +266,8 @@ func (r *Reader) fallbackFull(ctx context.Context, path Path, known faultList) (
 	if !errors.Is(err, ErrNotKept) {
 		return other, err
 	}
-	latest, none := r.find(ctx, Target{Generation: path.Generation.Number}, known)
-	if none != nil || latest.Revision > path.Revision {
+	latest, latestErr := r.find(ctx, Target{Generation: path.Generation.Number}, known)
+	if latestErr != nil || latest.Revision > path.Revision {
 		return Path{}, err
 	}
 	return latest, nil

@@ -371,10 +371,10 @@ func TestCreateCluster_concurrent(t *testing.T) {
 	faster, err := a.CreateCluster(t.Context(), archive.Cluster{Cluster: "1", Owner: "a", Created: Noon})
 	require.NoError(t, err)
 	s.Inject(memory.Fault{Op: memory.Get, Prefix: "cluster.json", Err: store.ErrNotFound, Times: 1})
-	there, err := a.CreateCluster(t.Context(), archive.Cluster{Cluster: "2", Owner: "b", Created: Noon})
+	existing, err := a.CreateCluster(t.Context(), archive.Cluster{Cluster: "2", Owner: "b", Created: Noon})
 	require.NoError(t, err)
-	assert.Equal(t, faster.Cluster, there.Cluster)
-	assert.Equal(t, faster.Owner, there.Owner)
+	assert.Equal(t, faster.Cluster, existing.Cluster)
+	assert.Equal(t, faster.Owner, existing.Owner)
 }
 
 func TestIdentity_isStoredInTheDataDirectory(t *testing.T) {

@@ -444,7 +444,7 @@ func (h Head) Next(generation Generation) Link {
 // position is still free, checkLink sets head.Unlinked. If the generation ended there, checkLink sets head.Segment to
 // the end marker.
 func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (usable bool, err error) {
-	there, err := r.Manifest(ctx, full.Generation, full.Behind.Position)
+	existing, err := r.Manifest(ctx, full.Generation, full.Behind.Position)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		head.Unlinked = full.Behind
@@ -453,20 +453,20 @@ func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (usable b
 		return false, nil
 	case err != nil:
 		return false, err
-	case there.Ends != nil:
-		head.Segment = &there
+	case existing.Ends != nil:
+		head.Segment = &existing
 		return true, nil
 	default:
-		return there.Opens == full.Next, nil
+		return existing.Opens == full.Next, nil
 	}
 }
 
 // headWithoutFull returns the head of a generation without a full snapshot: an empty head, or the end marker if the
 // generation has ended.
 func (r *Reader) headWithoutFull(ctx context.Context, generation int) (Head, error) {
-	there, err := r.Manifest(ctx, generation, Origin)
-	if err == nil && there.Ends != nil {
-		return Head{Segment: &there}, nil
+	existing, err := r.Manifest(ctx, generation, Origin)
+	if err == nil && existing.Ends != nil {
+		return Head{Segment: &existing}, nil
 	}
 	if errors.Is(err, store.ErrNotFound) || NotVerified(err) {
 		err = nil
@@ -488,8 +488,8 @@ func (a *Archive) End(ctx context.Context, generation Generation, head Head, ses
 	if head.Ending() != nil {
 		return a.conflictError(generation, head.Newest())
 	}
-	return a.putEmpty(ctx, generation, head.Next(generation), format.Source{Session: session, Ends: &ending}, func(there format.Manifest) bool {
-		return there.Ends != nil && there.Ends.Nonce == ending.Nonce
+	return a.putEmpty(ctx, generation, head.Next(generation), format.Source{Session: session, Ends: &ending}, func(m format.Manifest) bool {
+		return m.Ends != nil && m.Ends.Nonce == ending.Nonce
 	})
 }
 
@@ -501,13 +501,13 @@ func (a *Archive) Open(ctx context.Context, generation Generation, full Full, se
 		return nil
 	}
 	source := format.Source{Session: session, Member: full.Member, Term: full.Term, Opens: full.Next}
-	return a.putEmpty(ctx, generation, *full.Behind, source, func(there format.Manifest) bool { return there.Opens == full.Next })
+	return a.putEmpty(ctx, generation, *full.Behind, source, func(m format.Manifest) bool { return m.Opens == full.Next })
 }
 
 // conflictError returns the error for a position that another process has used.
-func (a *Archive) conflictError(generation Generation, there format.Manifest) error {
+func (a *Archive) conflictError(generation Generation, existing format.Manifest) error {
 	why := ErrMoved
-	if there.Ends != nil {
+	if existing.Ends != nil {
 		why = ErrEnded
 	}
 	return fmt.Errorf("generation %d in %s: %w", generation.Number, a.store, why)
@@ -515,7 +515,7 @@ func (a *Archive) conflictError(generation Generation, there format.Manifest) er
 
 // putEmpty creates a segment without rows. If the position is taken, putEmpty returns nil if same accepts the
 // existing segment, and ErrMoved or ErrEnded otherwise.
-func (a *Archive) putEmpty(ctx context.Context, generation Generation, at Link, source format.Source, same func(there format.Manifest) bool) error {
+func (a *Archive) putEmpty(ctx context.Context, generation Generation, at Link, source format.Source, same func(format.Manifest) bool) error {
 	builder, err := format.NewSegmentBuilder(a.keys, format.Start{
 		Cluster: generation.Cluster, Generation: generation.Number, Position: at.Position, Before: at.Before,
 	})
@@ -529,16 +529,16 @@ func (a *Archive) putEmpty(ctx context.Context, generation Generation, at Link, 
 	if err = a.PutStored(ctx, object.Generation, object.Position, object.Reader()); !errors.Is(err, store.ErrExists) {
 		return err
 	}
-	there, err := a.Manifest(ctx, generation.Number, at.Position)
+	existing, err := a.Manifest(ctx, generation.Number, at.Position)
 	switch {
 	case NotVerified(err):
-		there = format.Manifest{}
+		existing = format.Manifest{}
 	case err != nil:
 		return err
-	case same(there):
+	case same(existing):
 		return nil
 	}
-	return a.conflictError(generation, there)
+	return a.conflictError(generation, existing)
 }
 
 // LastAdded returns the creation time of the last object in a generation according to the store's clock. If the last

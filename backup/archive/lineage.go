@@ -58,7 +58,7 @@ func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) er
 	generation.Created = generation.Created.UTC().Truncate(time.Millisecond)
 	err := a.putStatement(ctx, generationName(generation.Number), generation)
 	if errors.Is(err, store.ErrExists) && generation.Session != "" {
-		if there, failed := a.Generation(ctx, generation.Number); failed == nil && there.Session == generation.Session {
+		if existing, failed := a.Generation(ctx, generation.Number); failed == nil && existing.Session == generation.Session {
 			return nil
 		}
 	}
@@ -270,14 +270,14 @@ func (i Identity) Write(dataDir string) error {
 // cluster. Concurrent calls by multiple members and repeated calls are safe. ErrForeign reports that the store
 // belongs to another cluster, in which case nothing was written.
 func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Generation, error) {
-	there, err := a.CreateCluster(ctx, cluster)
+	existing, err := a.CreateCluster(ctx, cluster)
 	if err != nil {
 		return Generation{}, err
 	}
 	all, err := a.Generations(ctx)
-	begins := err == nil && len(all) == 0 || number == 1 && errors.Is(err, errFirstNameless)
-	if begins && there.Cluster == cluster.Cluster {
-		err = a.BeginGeneration(ctx, Generation{Number: number, Cluster: there.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
+	creates := err == nil && len(all) == 0 || number == 1 && errors.Is(err, errFirstNameless)
+	if creates && existing.Cluster == cluster.Cluster {
+		err = a.BeginGeneration(ctx, Generation{Number: number, Cluster: existing.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
 		if err == nil || errors.Is(err, store.ErrExists) {
 			all = make([]Generation, 1)
 			all[0], err = a.Generation(ctx, number) // the generation may be missing from listings
@@ -286,16 +286,16 @@ func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Gene
 	if err != nil {
 		return Generation{}, err
 	}
-	return a.latestGeneration(all, there.Cluster, cluster.Cluster)
+	return a.latestGeneration(all, existing.Cluster, cluster.Cluster)
 }
 
 // CreateCluster creates the cluster manifest unless it exists, and returns the existing manifest. If multiple members
 // call CreateCluster concurrently, all of them return the manifest that was created first, so callers may retry after
 // a lost reply.
 func (a *Archive) CreateCluster(ctx context.Context, cluster Cluster) (Cluster, error) {
-	there, err := a.Cluster(ctx)
+	existing, err := a.Cluster(ctx)
 	if !errors.Is(err, store.ErrNotFound) {
-		return there, err
+		return existing, err
 	}
 	all, err := a.Generations(ctx)
 	if err != nil {
@@ -322,11 +322,11 @@ func (r *Reader) CheckExists(ctx context.Context, generation Generation) error {
 	if _, err := r.Cluster(ctx); err != nil {
 		return err
 	}
-	there, err := r.Generation(ctx, generation.Number)
+	existing, err := r.Generation(ctx, generation.Number)
 	if err != nil {
 		return err
 	}
-	_, err = r.latestGeneration([]Generation{there}, "", generation.Cluster)
+	_, err = r.latestGeneration([]Generation{existing}, "", generation.Cluster)
 	return err
 }
 

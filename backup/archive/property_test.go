@@ -298,8 +298,8 @@ func copySteps(volume string, from format.Start, count int) step {
 		object := s.segmentOf(volume, from)
 		err := archivetest.PutSegment(s.ctx, s.Archive, object)
 		if errors.Is(err, store.ErrExists) {
-			there, failed := s.Manifest(s.ctx, 1, from.Position)
-			if failed != nil || there.After != object.After {
+			existing, failed := s.Manifest(s.ctx, 1, from.Position)
+			if failed != nil || existing.After != object.After {
 				return step{}
 			}
 			err = nil
@@ -320,18 +320,18 @@ func copySteps(volume string, from format.Start, count int) step {
 // createSteps simulates a member of a new cluster that initializes the store.
 func createSteps(id, owner string) step {
 	return step{"creates cluster.json as " + id + owner, func(s *state) step {
-		there, err := s.CreateCluster(s.ctx, archive.Cluster{Cluster: id, Owner: owner, Created: Noon})
-		if err != nil || there.Owner != owner {
+		existing, err := s.CreateCluster(s.ctx, archive.Cluster{Cluster: id, Owner: owner, Created: Noon})
+		if err != nil || existing.Owner != owner {
 			return step{}
 		}
-		return step{"creates generation 1 as " + there.Cluster + owner, func(s *state) step {
-			generation, err := s.Create(s.ctx, there, 1)
+		return step{"creates generation 1 as " + existing.Cluster + owner, func(s *state) step {
+			generation, err := s.Create(s.ctx, existing, 1)
 			if err != nil {
 				return step{}
 			}
 			switch {
-			case s.owner != "" && s.owner != generation.Cluster, generation.Cluster != there.Cluster, generation.Owner != owner:
-				s.violation = fmt.Sprintf("cluster %s of %s uses the store of cluster %s", there.Cluster, owner, s.owner)
+			case s.owner != "" && s.owner != generation.Cluster, generation.Cluster != existing.Cluster, generation.Owner != owner:
+				s.violation = fmt.Sprintf("cluster %s of %s uses the store of cluster %s", existing.Cluster, owner, s.owner)
 			}
 			s.owner = generation.Cluster
 			return step{}

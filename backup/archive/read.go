@@ -238,8 +238,8 @@ const (
 
 // PutStored stores a segment under the name for its position.
 func (a *Archive) PutStored(ctx context.Context, generation int, position format.Position, object io.Reader) error {
-	begun, name := time.Now(), SegmentName(generation, position)
-	if _, err := store.PutOnce(ctx, a.store, name, object); err != nil || time.Since(begun) < Grace/2 {
+	started, name := time.Now(), SegmentName(generation, position)
+	if _, err := store.PutOnce(ctx, a.store, name, object); err != nil || time.Since(started) < Grace/2 {
 		return err
 	}
 	return a.checkDelayed(ctx, generation, position, name)

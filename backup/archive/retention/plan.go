@@ -319,19 +319,19 @@ func (p Plan) slot(full archive.StoredFull, all []archive.StoredFull) (kept bool
 // segments returns an item for the objects that end before the floor and another item for the rest. Segments whose
 // manifest has not been read are kept, because their names do not contain the end.
 func segments(g archive.GenerationContents, floor format.Position) (items []Item) {
-	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "before the full snapshot at the start of the point-in-time window"}
-	stays := Item{Kind: Segments, Generation: g.Number, Why: "in the point-in-time window"}
+	deleted := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "before the full snapshot at the start of the point-in-time window"}
+	kept := Item{Kind: Segments, Generation: g.Number, Why: "in the point-in-time window"}
 	if floor.IsZero() {
-		stays.Why = notCovered
+		kept.Why = notCovered
 	}
 	for _, object := range g.Objects {
-		item := &stays
+		item := &kept
 		if !object.Next.IsZero() && object.Next.Compare(floor) <= 0 {
-			item = &goes
+			item = &deleted
 		}
 		item.add(object.Name(), object.Start.Revision, object.Size)
 	}
-	for _, item := range []Item{goes, stays} {
+	for _, item := range []Item{deleted, kept} {
 		if item.Objects > 0 {
 			items = append(items, item)
 		}
