@@ -26,9 +26,9 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-var losses = flag.Int("losses", 3, "how often a member with --backup-ack=stored loses its volume")
+var losses = flag.Int("losses", 3, "number of times that a member with --backup-ack=stored loses its volume")
 
-// newPodWithStore returns a single member that runs with --backup-ack=stored.
+// newPodWithStore returns the pod of a single member that runs with --backup-ack=stored.
 func newPodWithStore(t *testing.T, store string, env ...string) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)
@@ -51,34 +51,34 @@ func TestStored_unreachableStoreIsLikeALostQuorum(t *testing.T) {
 	p.Put("stored", "value")
 	mount := filepath.Dir(strings.TrimPrefix(store, "file://"))
 	require.NoError(t, os.Rename(mount, mount+".away"))
-	require.ErrorIs(t, p.TryPut("waits", "value", time.Second), context.DeadlineExceeded)
+	require.ErrorIs(t, p.TryPut("first", "value", time.Second), context.DeadlineExceeded)
 	require.Less(t, run.AwaitReadyz(http.StatusServiceUnavailable), 3*time.Second)
 	_, reply := run.Request(http.MethodGet, "/readyz")
 	require.Contains(t, reply, "clients are waiting because the backup store is not confirming writes: cannot upload segment")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err := p.Etcd().Get(ctx, "waits", clientv3.WithSerializable())
-	require.ErrorIs(t, err, context.DeadlineExceeded, "the write is not in the store")
-	waiting := make(chan error, 1)
-	go func() { waiting <- p.TryPut("waits too", "value", harness.Patience) }()
+	_, err := p.Etcd().Get(ctx, "first", clientv3.WithSerializable())
+	require.ErrorIs(t, err, context.DeadlineExceeded, "a write that is not in the store must not be readable")
+	result := make(chan error, 1)
+	go func() { result <- p.TryPut("second", "value", harness.Patience) }()
 
 	require.NoError(t, os.Rename(mount+".away", mount))
-	err, _ = harness.Receive(t, "the waiting write is acknowledged", waiting)
+	err, _ = harness.Receive(t, "the second write is acknowledged", result)
 	require.NoError(t, err)
 	run.AwaitReady()
-	require.Equal(t, "value", p.Get("waits"))
+	require.Equal(t, "value", p.Get("first"))
 	run.Shutdown()
 }
 
 func TestStored_orderlyStopLeavesTheStoreToTheNextPod(t *testing.T) {
 	t.Parallel()
-	patient, err := harness.BuildAsReleased()
+	asReleased, err := harness.BuildAsReleased()
 	require.NoError(t, err)
 	p := newPodWithStore(t, folderStore(t))
-	p.Program = patient
+	p.Program = asReleased
 	p.StartAndStop("key", "value")
 	require.NoError(t, os.RemoveAll(p.Volume))
-	run := p.StartReady() // must return within harness.Patience, which is less than 90 s
+	run := p.StartReady() // fails after harness.Patience, so the start must not wait 90 s for the previous pod
 	require.Equal(t, "value", p.Get("key"))
 	run.Shutdown()
 }
@@ -93,8 +93,8 @@ func TestStored_severalMembersAreRefused(t *testing.T) {
 	require.NotEmpty(t, run.Log.FindText("--backup-ack=stored requires a single-member cluster, but initial-cluster has 3"))
 }
 
-// lossesOfStore is the number of volumes that are lost per store. Each restore starts a new generation, which all
-// later restores must read.
+// lossesOfStore is the number of volume losses after which a new store is used. Each restore adds a generation that
+// all later restores must read, so they become slower.
 const lossesOfStore = 4
 
 func TestStored_nothingIsLostWithTheVolume(t *testing.T) {
@@ -105,8 +105,8 @@ func TestStored_nothingIsLostWithTheVolume(t *testing.T) {
 	}
 }
 
-// The member must keep all acknowledged writes even though its store's server is slow, loses replies, returns errors
-// and drops connections.
+// Without its volume, the member must be restored with all acknowledged writes, even if the store's server is slow,
+// loses replies, returns errors and drops connections.
 func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
 	for _, latency := range []time.Duration{20 * time.Millisecond, 200 * time.Millisecond} {
 		t.Run(latency.String(), func(t *testing.T) {
@@ -145,10 +145,10 @@ func emptyVolumesOn(t *testing.T, server *url.URL, bucket string, latency time.D
 	}, end)
 }
 
-// emptyVolumes repeatedly stops the member, usually by killing it, and deletes its volume while clients read, write
-// and watch. The clients' combined history must remain consistent. trouble breaks the store before the member is
-// killed, and repair fixes it after the restart.
-func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.Rand)) {
+// emptyVolumes repeatedly kills or stops the member, and in most cases deletes its volume, while clients read, write
+// and watch. The history of all clients' operations must be linearizable. breakStore is called before the member is
+// killed, and repairStore after the restart.
+func emptyVolumes(t *testing.T, p *harness.Pod, breakStore, repairStore func(dice *rand.Rand)) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	dice := rand.New(rand.NewPCG(seed, seed))
@@ -157,10 +157,10 @@ func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.
 	seen := watchTraffic(t, p, tr)
 	for range min(*losses, lossesOfStore) {
 		before := tr.acknowledged()
-		harness.Eventually(t, "clients write", func() bool { return tr.acknowledged() >= before+40 })
+		harness.Eventually(t, "clients have written 40 more values", func() bool { return tr.acknowledged() >= before+40 })
 		<-time.After(time.Duration(dice.IntN(1000)) * time.Millisecond)
 		if dice.IntN(4) > 0 {
-			trouble(dice)
+			breakStore(dice)
 			run.Kill()
 		} else {
 			run.Shutdown()
@@ -169,20 +169,21 @@ func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.
 			require.NoError(t, os.RemoveAll(p.Volume))
 		}
 		run = p.Start()
-		repair(dice)
+		repairStore(dice)
 		awaitRestored(run)
 	}
 	<-time.After(time.Second)
 	end()
 	for key := range trafficKeys {
-		tr.ask(p.Etcd(), access{key: fmt.Sprint(key)}, trafficClients)
+		tr.do(p.Etcd(), access{key: fmt.Sprint(key)}, trafficClients)
 	}
 	seen.apply(t, tr)
 	tr.assertLinearizable(t)
 	run.Shutdown()
 }
 
-// awaitRestored waits longer than AwaitReady, because a restore sends about a hundred requests one after the other.
+// awaitRestored is like Run.AwaitReady, but with a longer timeout, because a restore sends about a hundred requests
+// one after the other.
 func awaitRestored(run *harness.Run) {
 	run.T.Helper()
 	require.Eventually(run.T, func() bool { return run.HasEnded() || run.Readyz() == http.StatusOK }, 10*time.Minute, 10*time.Millisecond)
@@ -196,14 +197,15 @@ func (tr *traffic) acknowledged() int {
 	return tr.writes
 }
 
-// sightings records when each value was first returned by a watch.
+// A sightings records when a watch first returned each value.
 type sightings struct {
 	mu   sync.Mutex
 	at   map[string]int64 // in nanoseconds since the start of the traffic
 	done func()
 }
 
-// watchTraffic watches all keys until apply is called. After an error, it skips to newer events, as clients do.
+// watchTraffic watches all keys until apply is called. After an error, it starts a new watch and misses the events in
+// between, as clients do.
 func watchTraffic(t *testing.T, p *harness.Pod, tr *traffic) *sightings {
 	t.Helper()
 	client, seen := p.Etcd(), &sightings{at: map[string]int64{}}
@@ -215,7 +217,7 @@ func watchTraffic(t *testing.T, p *harness.Pod, tr *traffic) *sightings {
 				seen.mu.Lock()
 				for _, event := range reply.Events {
 					if _, known := seen.at[string(event.Kv.Value)]; !known {
-						seen.at[string(event.Kv.Value)] = time.Since(tr.began).Nanoseconds()
+						seen.at[string(event.Kv.Value)] = time.Since(tr.start).Nanoseconds()
 					}
 				}
 				seen.mu.Unlock()
@@ -227,9 +229,9 @@ func watchTraffic(t *testing.T, p *harness.Pod, tr *traffic) *sightings {
 	return seen
 }
 
-// apply marks a write in the history as done if a watch returned it, even if the client got no response. Writes that
-// got no response and that no client has seen are removed, because the checker would have to try every possible
-// position for each of them.
+// apply completes the history: a write took effect at the latest when a watch returned its value, even if its client
+// got no response. Writes that got no response and that no client has seen are removed, because the checker would have
+// to try every possible position for each of them.
 func (s *sightings) apply(t *testing.T, tr *traffic) {
 	t.Helper()
 	s.done()

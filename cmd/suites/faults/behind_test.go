@@ -13,32 +13,32 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// slowFlush makes strace delay each flush of the follower's log by 0.7 s, although etcd flushes its database every
-// 0.1 s.
+// slowFlush makes strace delay each flush of the follower's log by 0.7 s. etcd flushes its database every 0.1 s, so
+// the database on the disk is ahead of the log.
 const slowFlush = "delay_enter=700000"
 
-// No acknowledged write may be lost if a power loss hits a follower that flushes its log slowly. The follower's
-// database may then contain entries that are missing from its log. The other members must keep serving, and the
-// follower must refuse to start and then be replaced.
+// After a power loss, the database of a follower that flushes its log slowly may contain entries that are missing from
+// its log. The follower must then refuse to start and explain that it must be replaced. The other members must keep
+// serving, and no acknowledged write may be lost.
 func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	t.Parallel()
 	onlyWithFaults(t)
 	harness.NeedStrace(t)
-	trial(t, "following, behind", "power loss")
+	trial(t, "follower with a slow log", "power loss")
 	pods := harness.Members(t, 3)
 	follower := pods[2]
 	disk := harness.NewDisk(follower, diskSize)
 	first, second := pods[0].Start(), pods[1].Start()
-	first.AwaitReady() // one of these two is the leader
+	first.AwaitReady() // the leader is one of these two members, not the follower
 	follower.ExpectTerminationMessage()
 	var acknowledged []string
 	run := follower.Start()
 	for losses := 0; awaitReadyOrExit(run); losses++ {
-		require.Less(t, losses, 20, "the database gets ahead of the log within 20 power losses")
+		require.Less(t, losses, 20, "after 20 power losses, the database must have been ahead of the log once")
 		attach(run, harness.CallPoint{Call: "fdatasync", Path: wal(follower)}.Inject(slowFlush)...)
 		acknowledged = append(acknowledged, writeWhile(pods[0], func() {
 			start := time.Now()
-			harness.Eventually(t, "the follower lags behind", func() bool { return time.Since(start) > 4*time.Second })
+			harness.Eventually(t, "clients have written for 4 s", func() bool { return time.Since(start) > 4*time.Second })
 			disk.CutPower(run)
 		})...)
 		run = follower.Start()
@@ -58,8 +58,8 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	second.Kill()
 }
 
-// writeWhile runs clients that write keys, each with its own name as the value, until do returns. It returns the
-// acknowledged keys.
+// writeWhile runs clients while it calls do, and returns the keys that etcd has acknowledged. The value of each key is
+// its name.
 func writeWhile(p *harness.Pod, do func()) (acknowledged []string) {
 	var writers sync.WaitGroup
 	var mu sync.Mutex

@@ -12,30 +12,31 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A blockedStart blocks a process at a certain point during its start.
-type blockedStart struct {
-	// park returns the blocked process and a function that prepares the pod for the next process.
-	park   func(p *harness.Pod) (run *harness.Run, leave func())
-	budget time.Duration
-	forced []int // exit statuses allowed in this state in addition to stimulus.allowed
+// A blockedState is a state in which a process can be blocked.
+type blockedState struct {
+	// block starts a process and waits until it is in the state. unblock ends the cause after the process has exited,
+	// so that the next process can start.
+	block   func(p *harness.Pod) (run *harness.Run, unblock func())
+	budget  time.Duration // limit for the exit
+	allowed []int         // exit statuses that are allowed in addition to those of the stimulus
 }
 
-var parkings = map[string]blockedStart{
-	"waiting for the volume's lock":   {park: parkAtVolume, budget: harness.AbortBudget},
-	"status in flight":                {park: parkAtSidecar(harness.StatusPath, harness.Block), budget: harness.AbortBudget},
-	"trigger in flight":               {park: parkAtSidecar(harness.StartPath, harness.Block), budget: harness.AbortBudget},
-	"backing off":                     {park: blockInBackoff, budget: harness.AbortBudget},
-	"half a configuration read":       {park: parkAtSidecar(harness.ConfigPath, blockAfterHalf), budget: harness.AbortBudget},
-	"waiting for the database's lock": {park: blockOnDB, budget: harness.AbortBudget},
-	"waiting for quorum":              {park: parkAtQuorum, budget: harness.StopBudget},
-	"serving":                         {park: parkServing, budget: harness.StopBudget},
-	"serving a thousand watches":      {park: blockInWatch, budget: harness.StopBudget},
-	"closing":                         {park: blockInClose, budget: harness.StopBudget, forced: []int{143, 130, -1}},
+var blockedStates = map[string]blockedState{
+	"waiting for the volume's lock":           {block: blockAtVolume, budget: harness.AbortBudget},
+	"waiting for the status":                  {block: blockAtSidecar(harness.StatusPath, harness.Block), budget: harness.AbortBudget},
+	"waiting for the start of the validation": {block: blockAtSidecar(harness.StartPath, harness.Block), budget: harness.AbortBudget},
+	"backing off":                             {block: blockInBackoff, budget: harness.AbortBudget},
+	"reading the configuration":               {block: blockAtSidecar(harness.ConfigPath, blockAfterHalf), budget: harness.AbortBudget},
+	"waiting for the database's lock":         {block: blockOnDB, budget: harness.AbortBudget},
+	"waiting for a quorum":                    {block: blockAtQuorum, budget: harness.StopBudget},
+	"serving":                                 {block: blockServing, budget: harness.StopBudget},
+	"serving 1,000 watches":                   {block: blockInWatch, budget: harness.StopBudget},
+	"closing":                                 {block: blockInClose, budget: harness.StopBudget, allowed: []int{143, 130, -1}},
 }
 
 func nothing() {}
 
-// blockAfterHalf sends only the first half of the configuration.
+// blockAfterHalf sends the first half of the configuration and then keeps the connection open.
 func blockAfterHalf(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("name: etcd-main-0\ndata-"))
 	_ = http.NewResponseController(w).Flush()
@@ -43,14 +44,14 @@ func blockAfterHalf(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) 
 	panic(http.ErrAbortHandler)
 }
 
-func parkAtVolume(p *harness.Pod) (*harness.Run, func()) {
+func blockAtVolume(p *harness.Pod) (*harness.Run, func()) {
 	release := harness.LockFile(p.T, p.Volume)
 	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "volume busy"})
 	return run, release
 }
 
-func parkAtSidecar(path string, f harness.Fault) func(p *harness.Pod) (*harness.Run, func()) {
+func blockAtSidecar(path string, f harness.Fault) func(p *harness.Pod) (*harness.Run, func()) {
 	return func(p *harness.Pod) (*harness.Run, func()) {
 		p.Sidecar.Broken[path] = f
 		run := p.Start()
@@ -62,7 +63,7 @@ func parkAtSidecar(path string, f harness.Fault) func(p *harness.Pod) (*harness.
 func blockInBackoff(p *harness.Pod) (*harness.Run, func()) {
 	p.Sidecar.Broken[harness.StatusPath] = harness.Reply(http.StatusInternalServerError, "")
 	run := p.Start()
-	harness.Eventually(p.T, "the backoff is long", func() bool { return len(p.Sidecar.Requests(harness.StatusPath)) > 4 })
+	harness.Eventually(p.T, "the wrapper has retried more than 4 times, so that its pauses are long", func() bool { return len(p.Sidecar.Requests(harness.StatusPath)) > 4 })
 	return run, p.Sidecar.ClearFaults
 }
 
@@ -73,29 +74,30 @@ func blockOnDB(p *harness.Pod) (*harness.Run, func()) {
 	return run, release
 }
 
-// parkAtQuorum starts a member without a quorum. The returned function turns it into a single-member cluster.
-func parkAtQuorum(p *harness.Pod) (*harness.Run, func()) {
-	alone := p.SingleMember()
+// blockAtQuorum starts a member of a cluster without a quorum. unblock makes it a single-member cluster, so that the
+// next process becomes ready.
+func blockAtQuorum(p *harness.Pod) (*harness.Run, func()) {
+	singleMember := p.SingleMember()
 	p.WithoutQuorum()
 	run := p.Start()
 	run.AwaitLine(harness.Line{"message": "is starting a new election at term"})
 	return run, func() {
-		p.Config = alone
+		p.Config = singleMember
 		p.Config["force-new-cluster"] = true
 	}
 }
 
-func parkServing(p *harness.Pod) (*harness.Run, func()) {
+func blockServing(p *harness.Pod) (*harness.Run, func()) {
 	run := p.StartReady()
 	return run, nothing
 }
 
-// blockInWatch opens a separate stream for each watch. etcd's own client would use one stream for all watches, and
-// closing it can hang while many streams are reconnecting.
+// blockInWatch opens 1,000 watches, each on a stream of its own. It does not use etcd's own client, because closing
+// that client can hang while many streams are reconnecting.
 func blockInWatch(p *harness.Pod) (*harness.Run, func()) {
-	run, leave := parkServing(p)
-	watching, forget := context.WithCancel(context.Background())
-	p.T.Cleanup(forget)
+	run, leave := blockServing(p)
+	watching, cancel := context.WithCancel(context.Background())
+	p.T.Cleanup(cancel)
 	watches := etcdserverpb.NewWatchClient(p.Etcd().ActiveConnection())
 	var streams [1000]etcdserverpb.Watch_WatchClient
 	for i := range streams {
@@ -106,7 +108,7 @@ func blockInWatch(p *harness.Pod) (*harness.Run, func()) {
 		}}))
 		streams[i] = stream
 	}
-	for _, stream := range streams { // receiving the responses one after the other would take a minute on a busy machine
+	for _, stream := range streams { // only now, because waiting for each watch before opening the next one is slow
 		reply, err := stream.Recv()
 		require.NoError(p.T, err)
 		require.True(p.T, reply.Created)
@@ -115,7 +117,7 @@ func blockInWatch(p *harness.Pod) (*harness.Run, func()) {
 }
 
 func blockInClose(p *harness.Pod) (*harness.Run, func()) {
-	run, leave := parkServing(p)
+	run, leave := blockServing(p)
 	p.BlockClose()
 	run.Signal(syscall.SIGTERM)
 	run.AwaitLine(harness.Line{"to": "Terminating", "event": "signal"})

@@ -17,30 +17,31 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-var crashCycles = flag.Int("crash-cycles", 3, "how often the crash loop kills etcd")
+var crashCycles = flag.Int("crash-cycles", 3, "number of times that the crash loop kills etcd")
 
 // writers is the number of clients that write while etcd is being killed.
 const writers = 5
 
-// crashloop contains the acknowledged writes from all cycles.
+// A crashloop kills a member repeatedly and records the writes that etcd has acknowledged.
 type crashloop struct {
 	t    *testing.T
 	pod  *harness.Pod
 	dice *rand.Rand
-	kill func(run *harness.Run)
+	kill func(run *harness.Run) // kills the process, or cuts the power
 
 	mu           sync.Mutex
 	acknowledged map[string]bool
 }
 
-// lifetime is the number of cycles per volume. A higher number would only slow down the starts.
+// lifetime is the number of cycles after which a new volume is used, because the starts become slower as the data
+// grows.
 const lifetime = 100
 
 // TestFaultCrashLoop kills etcd at random times while it is starting, serving writes and stopping. No acknowledged
 // write may be lost. Several volumes are tested in parallel.
 func TestFaultCrashLoop(t *testing.T) {
 	t.Parallel()
-	trial(t, "starting, written to, stopping", fmt.Sprintf("SIGKILL, %d times", *crashCycles))
+	trial(t, "starting, serving writes, stopping", fmt.Sprintf("SIGKILL, %d times", *crashCycles))
 	var writes atomic.Int64
 	t.Cleanup(func() { t.Logf("%d cycles, %d acknowledged writes", *crashCycles, writes.Load()) })
 	for done := 0; done < *crashCycles; done += lifetime {
@@ -63,29 +64,30 @@ func crashLoop(t *testing.T, p *harness.Pod, cycles int, kill func(run *harness.
 	run.AwaitReady()
 	c.assertNothingLost()
 	run.Shutdown()
-	asked := map[string]int{}
+	validations := map[string]int{}
 	for _, mode := range c.pod.Sidecar.Modes() {
-		asked[mode]++
+		validations[mode]++
 	}
-	t.Logf("%d cycles, %d acknowledged writes, none lost; validations asked for: %v", cycles, len(c.acknowledged), asked)
+	t.Logf("%d cycles, %d acknowledged writes, none lost; validations by mode: %v", cycles, len(c.acknowledged), validations)
 	return len(c.acknowledged)
 }
 
-// run starts a process and kills it while it is starting, while it is serving writes, or shortly after SIGTERM.
+// run starts a process and kills it at a random time: while it is starting, serving writes or stopping.
 func (c *crashloop) run(cycle int) {
 	run := c.pod.Start()
 	moment := c.dice.IntN(4)
 	if moment == 0 {
-		c.pass(run, 800*time.Millisecond)
+		c.sleep(run, 800*time.Millisecond)
 		c.kill(run)
 	} else {
 		run.AwaitReady()
 		c.write(run, cycle, moment == 1)
 	}
-	assertTruth(run, run.Cmd.ProcessState.ExitCode(), nil)
+	assertRecord(run, run.Cmd.ProcessState.ExitCode(), nil)
 }
 
-// write makes all writers write until the process has exited.
+// write runs clients that write, and kills the process after a random time. If stopFirst is set, the process gets a
+// SIGTERM shortly before the kill.
 func (c *crashloop) write(run *harness.Run, cycle int, stopFirst bool) {
 	client := c.pod.Etcd()
 	ctx, stop := context.WithCancel(context.Background())
@@ -93,15 +95,15 @@ func (c *crashloop) write(run *harness.Run, cycle int, stopFirst bool) {
 	for n := range writers {
 		writing.Go(func() { c.writeOn(ctx, client, fmt.Sprintf("%d/%d", cycle, n)) })
 	}
-	c.pass(run, 400*time.Millisecond)
+	c.sleep(run, 400*time.Millisecond)
 	if stopFirst {
 		send(syscall.SIGTERM)(run)
-		c.pass(run, 100*time.Millisecond)
+		c.sleep(run, 100*time.Millisecond)
 	}
 	c.kill(run)
 	stop()
 	writing.Wait()
-	_ = client.Close() // the server is gone
+	_ = client.Close() // the server has exited
 }
 
 func (c *crashloop) writeOn(ctx context.Context, client *clientv3.Client, prefix string) {
@@ -115,8 +117,8 @@ func (c *crashloop) writeOn(ctx context.Context, client *clientv3.Client, prefix
 	}
 }
 
-// pass waits for a random time, or until the process exits if that is sooner.
-func (c *crashloop) pass(run *harness.Run, most time.Duration) {
+// sleep waits for a random time, or until the process exits if that is sooner.
+func (c *crashloop) sleep(run *harness.Run, most time.Duration) {
 	select {
 	case <-time.After(time.Duration(c.dice.Int64N(int64(most)))):
 	case <-run.Ended:
@@ -129,11 +131,11 @@ func (c *crashloop) assertNothingLost() {
 	defer cancel()
 	reply, err := c.pod.Etcd().Get(ctx, "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	require.NoError(c.t, err)
-	there := map[string]bool{}
+	exists := map[string]bool{}
 	for _, kv := range reply.Kvs {
-		there[string(kv.Key)] = true
+		exists[string(kv.Key)] = true
 	}
 	for key := range c.acknowledged {
-		require.True(c.t, there[key], "the acknowledged write %s exists", key)
+		require.True(c.t, exists[key], "the acknowledged write %s exists", key)
 	}
 }

@@ -19,7 +19,7 @@ import (
 // acknowledgedPuts is the number of keys that are written one after the other before the process is killed.
 const acknowledgedPuts = 60
 
-// logDamages lists the ways in which a disk can damage an entry after it has been flushed.
+// logDamages lists ways in which a disk can damage a log entry that it has stored. begin is the entry's offset.
 var logDamages = map[string]func(content []byte, begin int64){
 	"a zeroed sector":  func(content []byte, begin int64) { clear(content[begin-begin%512+512:][:512]) },
 	"a zeroed length":  func(content []byte, begin int64) { clear(content[begin:][:8]) },
@@ -27,8 +27,8 @@ var logDamages = map[string]func(content []byte, begin int64){
 	"a flipped bit":    func(content []byte, begin int64) { content[begin+700] ^= 1 },
 }
 
-// A start must fail if the entries that follow damage in a log prove that the damaged entries were acknowledged.
-// Plain etcd would truncate the log.
+// Entries that follow a damaged log entry prove that it was acknowledged, so the wrapper must refuse to start. Plain
+// etcd would drop the damaged entry and all that follow.
 func TestFaultDamagedLog_provenLossIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
@@ -57,13 +57,13 @@ func TestFaultDamagedLog_provenLossIsRefused(t *testing.T) {
 	}
 }
 
-// A member must serve after a power loss has torn the last entry of its log, which may or may not have been
-// acknowledged.
+// A member must start if only the last entry of its log is damaged. A power loss can cause this, and the entry need
+// not have been acknowledged.
 func TestFaultTornLog_isServed(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
 		if name == "a flipped bit" {
-			continue // a power loss cannot flip a bit, and etcd does not open a log with a flipped bit
+			continue // a power loss cannot cause this, and etcd does not open such a log
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -77,15 +77,16 @@ func TestFaultTornLog_isServed(t *testing.T) {
 	}
 }
 
-// killDuringWrites returns a member whose database lags behind its log, and the index of the last entry in the log.
+// killDuringWrites kills a member that has never flushed its database, so that all its writes are only in the log. It
+// returns the member's pod and the index of the last log entry.
 func killDuringWrites(t *testing.T, alone bool) (p *harness.Pod, last uint64) {
 	t.Helper()
-	unwritten := map[string]any{"backend-batch-interval": time.Hour.Nanoseconds()}
+	neverFlush := map[string]any{"backend-batch-interval": time.Hour.Nanoseconds()}
 	if alone {
-		p = harness.NewStandalonePod(t, unwritten)
+		p = harness.NewStandalonePod(t, neverFlush)
 	} else {
 		p = harness.NewPod(t)
-		maps.Copy(p.Config, unwritten)
+		maps.Copy(p.Config, neverFlush)
 	}
 	run := p.StartReady()
 	for i := range acknowledgedPuts {
@@ -96,8 +97,8 @@ func killDuringWrites(t *testing.T, alone bool) (p *harness.Pod, last uint64) {
 	return p, uint64(len(ends))
 }
 
-// damageLog damages the entry that is followed by the given number of entries. It returns the index of the preceding
-// entry and the offset of the damaged entry.
+// damageLog damages the log entry that is followed by the given number of other entries. It returns the index of the
+// preceding entry and the offset of the damaged entry.
 func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin int64)) (index uint64, begin int64) {
 	p.T.Helper()
 	begins, _ := datadirtest.Entries(p.T, wal(p))
@@ -109,7 +110,7 @@ func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin i
 	return uint64(at), begins[at]
 }
 
-// requireRefusal requires that the message explains how to proceed and that a start does not append to the log.
+// requireRefusal requires that starts fail with an explanation of the damage, and that they do not change the log.
 func requireRefusal(p *harness.Pod, index uint64, at int64) {
 	p.T.Helper()
 	p.ExpectTerminationMessage()
@@ -141,11 +142,11 @@ func requireFailedValidation(p *harness.Pod, index uint64) {
 	assert.False(p.T, clean(p))
 }
 
-// If the database contains writes that are missing from a truncated log, the message must contain the command that
-// exports the database.
+// If the log has been truncated, but the database contains the missing writes, the message must contain a command that
+// creates a new data directory from the database.
 func TestFaultTruncatedLog_databaseIsExported(t *testing.T) {
 	t.Parallel()
-	trial(t, "opening", "database without its log")
+	trial(t, "opening", "truncated log")
 	p := harness.NewPod(t)
 	first := p.StartReady()
 	for i := range acknowledgedPuts {
@@ -162,7 +163,7 @@ func TestFaultTruncatedLog_databaseIsExported(t *testing.T) {
 	_, log, status := p.Begin("etcdutl", "snapshot", "restore", p.DBPath(), "--skip-hash-check", "--data-dir", saved, "--name=etcd-main-0",
 		"--initial-cluster="+p.Config["initial-cluster"].(string), "--initial-advertise-peer-urls="+p.PeerURL()).Wait()
 	require.Zero(t, status, log)
-	require.NoError(t, os.Rename(p.DataDir(), p.DataDir()+".aside"))
+	require.NoError(t, os.Rename(p.DataDir(), p.DataDir()+".moved"))
 	require.NoError(t, os.Rename(saved, p.DataDir()))
 	last := p.StartReady()
 	requireKeys(p, acknowledgedPuts)

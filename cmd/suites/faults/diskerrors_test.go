@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// diskErrors lists errors that are fatal for etcd when they occur on the disk that holds its log.
+// diskErrors maps system calls on etcd's log to errors that are fatal for etcd.
 var diskErrors = map[string]string{"fdatasync": "EIO", "write": "ENOSPC"}
 
 func TestFaultDiskError_crashWithReason(t *testing.T) {
@@ -29,7 +29,7 @@ func TestFaultDiskError_crashWithReason(t *testing.T) {
 			attach(run, harness.CallPoint{Call: call, Path: wal(p)}.Inject("error="+errno)...)
 			require.Error(t, p.TryPut("key", "value", 2*time.Second))
 			assert.Equal(t, 2, run.Exit(harness.StopBudget))
-			assertTruth(run, 2, nil)
+			assertRecord(run, 2, nil)
 			require.NoFileExists(t, p.RecordPath())
 			assertExplained(p, run, syscallText[errno])
 			assertNextStart(p, t, "a disk error")
@@ -37,7 +37,7 @@ func TestFaultDiskError_crashWithReason(t *testing.T) {
 	}
 }
 
-// syscallText contains Go's strings for system call errors.
+// syscallText maps error names to the text with which Go describes the errors.
 var syscallText = map[string]string{
 	"EIO": syscall.EIO.Error(), "ENOSPC": syscall.ENOSPC.Error(), "EROFS": syscall.EROFS.Error(), "EPERM": syscall.EPERM.Error(),
 }
@@ -51,12 +51,12 @@ func wal(p *harness.Pod) string {
 	return segments[len(segments)-1]
 }
 
-// assertExplained checks that the last log line and the termination message contain the reason.
+// assertExplained checks that the last log line and the termination message contain the reason for the exit.
 func assertExplained(p *harness.Pod, run *harness.Run, reason string) {
 	p.T.Helper()
 	ends := run.Log.Matching(harness.Line{"message": "etcd-wrapper ends: "})
 	require.Len(p.T, ends, 1)
-	assert.Contains(p.T, ends[0]["message"], reason, "the last line of the log")
+	assert.Contains(p.T, ends[0]["message"], reason, "the last log line")
 	message, err := os.ReadFile(p.TerminationMessage())
 	require.NoError(p.T, err)
 	assert.Contains(p.T, string(message), reason, "the termination message")
@@ -120,10 +120,10 @@ func TestFaultHangingSync_doesNotBlockClose(t *testing.T) {
 	run.Signal(syscall.SIGTERM)
 	run.AwaitLine(harness.Line{"message": "etcd-wrapper ends: "})
 	assert.Less(t, watch.Duration(), harness.StopBudget)
-	detach() // a process that is exiting remains visible while strace delays its exit
+	detach() // otherwise, strace's delay would also keep the exiting process alive
 	status := run.Exit(harness.AbortBudget)
 	assert.Equal(t, 124, status)
-	assertTruth(run, status, nil)
+	assertRecord(run, status, nil)
 	assertExplained(p, run, "the shutdown timed out")
-	assertNextStart(p, t, "a close that hung")
+	assertNextStart(p, t, "a hanging close")
 }

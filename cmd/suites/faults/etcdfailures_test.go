@@ -16,27 +16,27 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// etcdTroubles lists faults of the data directory or the disk that prevent etcd from starting, even though it was
+// startFailures lists faults of the data directory or of the disk that prevent a member from starting, although it was
 // stopped gracefully.
-var etcdTroubles = map[string]struct {
-	spoil  func(p *harness.Pod)
+var startFailures = map[string]struct {
+	inject func(p *harness.Pod)
 	status int
-	says   string
+	reason string
 }{
 	"corrupt log": {func(p *harness.Pod) { harness.CorruptFile(p.T, wal(p), logEnd(p)-8, 8) }, 70, "crc mismatch"},
-	"log without its end": {func(p *harness.Pod) {
+	"log without its second half": {func(p *harness.Pod) {
 		require.NoError(p.T, os.Truncate(wal(p), logEnd(p)/2))
 	}, 70, "was truncated or damaged: it ends at index"},
-	"log with a corrupt head": {func(p *harness.Pod) { harness.CorruptFile(p.T, wal(p), 0, 64) }, 70, "was lost, truncated or damaged"},
-	"corrupt database":        {func(p *harness.Pod) { harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10) }, 2, "invalid database"},
-	"database of something else": {func(p *harness.Pod) {
+	"log with a corrupt beginning": {func(p *harness.Pod) { harness.CorruptFile(p.T, wal(p), 0, 64) }, 70, "was lost, truncated or damaged"},
+	"corrupt database":             {func(p *harness.Pod) { harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10) }, 2, "invalid database"},
+	"database that is not etcd's": {func(p *harness.Pod) {
 		require.NoError(p.T, os.WriteFile(p.DBPath(), bytes.Repeat([]byte("not etcd's"), 1000), 0o600))
 	}, 2, "invalid database"},
-	"a file in the place of a directory": {func(p *harness.Pod) {
+	"data directory is a file": {func(p *harness.Pod) {
 		require.NoError(p.T, os.RemoveAll(p.DataDir()))
 		require.NoError(p.T, os.WriteFile(p.DataDir(), nil, 0o600))
 	}, 70, "not a directory"},
-	"log cut off": {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(wal(p), 100)) }, 70, "was lost, truncated or damaged"},
+	"log truncated to 100 bytes": {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(wal(p), 100)) }, 70, "was lost, truncated or damaged"},
 	"log lost": {func(p *harness.Pod) {
 		require.NoError(p.T, os.RemoveAll(filepath.Dir(wal(p))))
 	}, 70, "was lost, truncated or damaged"},
@@ -48,26 +48,26 @@ var etcdTroubles = map[string]struct {
 		other.StartAndStop()
 		takeData(p, other.DataDir())
 	}, 70, `belongs to member "other-0"`},
-	"database cut off":         {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(p.DBPath(), 8192)) }, 70, " is incomplete: truncated"},
-	"data of a newer etcd":     {func(p *harness.Pod) { setClusterVersion(p, "3.7.0") }, 78, "start an etcd-wrapper release that runs etcd 3.7"},
-	"read-only volume":         {makeReadOnly, 74, syscall.EROFS.Error()},
-	"read-only data directory": {func(p *harness.Pod) { harness.Mount(p.T, "--bind", "-o", "ro", p.DataDir(), p.DataDir()) }, 70, syscall.EROFS.Error()},
+	"truncated database":           {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(p.DBPath(), 8192)) }, 70, " is incomplete: truncated"},
+	"data of a newer etcd version": {func(p *harness.Pod) { setClusterVersion(p, "3.7.0") }, 78, "start an etcd-wrapper release that runs etcd 3.7"},
+	"read-only volume":             {makeReadOnly, 74, syscall.EROFS.Error()},
+	"read-only data directory":     {func(p *harness.Pod) { harness.Mount(p.T, "--bind", "-o", "ro", p.DataDir(), p.DataDir()) }, 70, syscall.EROFS.Error()},
 }
 
 func TestFaultEtcd_reportsWhyItCannotRun(t *testing.T) {
 	t.Parallel()
-	for name, problem := range etcdTroubles {
+	for name, problem := range startFailures {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			trial(t, "opening", name)
 			p := harness.NewPod(t)
 			p.ExpectTerminationMessage()
 			p.StartAndStop()
-			problem.spoil(p)
+			problem.inject(p)
 			run := p.Start()
 			assert.Equal(t, problem.status, run.Exit(harness.Patience))
-			assertExplained(p, run, problem.says)
-			assert.Equal(t, problem.status == 74 || problem.status == 78, clean(p), "without a start of etcd the record is unchanged")
+			assertExplained(p, run, problem.reason)
+			assert.Equal(t, problem.status == 74 || problem.status == 78, clean(p), "only starts that end with status 74 or 78 keep the exit record")
 		})
 	}
 }
@@ -80,7 +80,7 @@ func logEnd(p *harness.Pod) int64 {
 	return int64(len(bytes.TrimRight(content, "\x00")))
 }
 
-// setClusterVersion sets the cluster version in the data.
+// setClusterVersion changes the cluster version in the database.
 func setClusterVersion(p *harness.Pod, version string) {
 	p.T.Helper()
 	database, err := bolt.Open(p.DBPath(), 0o600, nil)
@@ -95,20 +95,19 @@ func makeReadOnly(p *harness.Pod) { harness.Mount(p.T, "--bind", "-o", "ro", p.V
 
 func TestFaultFullDisk(t *testing.T) {
 	t.Parallel()
-	// 200 MB are needed because etcd preallocates two log segments of 64 MB each, the second one while it is
-	// starting.
-	for name, free := range map[string]int{"at birth": 1 << 20, "while serving": 200 << 20} {
+	// 200 MiB are enough for a start, in which etcd preallocates two log segments of 64 MB each.
+	for name, size := range map[string]int{"on the first start": 1 << 20, "while serving": 200 << 20} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			trial(t, map[string]string{"at birth": "opening", "while serving": "serving"}[name], "disk full")
+			trial(t, map[string]string{"on the first start": "opening", "while serving": "serving"}[name], "disk full")
 			p := harness.NewPod(t)
 			p.ExpectTerminationMessage()
-			harness.Mount(t, "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", free), "none", p.Volume)
+			harness.Mount(t, "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", size), "none", p.Volume)
 			run := p.Start()
 			if name == "while serving" {
 				run.AwaitReady()
 				fill(t, filepath.Join(p.Volume, "filler"))
-				writeUntilItEnds(run)
+				writeUntilExit(run)
 			}
 			assert.Contains(t, []int{2, 70}, run.Exit(harness.Patience))
 			assertExplained(p, run, syscall.ENOSPC.Error())
@@ -122,17 +121,17 @@ func fill(t *testing.T, path string) {
 	t.Helper()
 	file, err := os.Create(path)
 	require.NoError(t, err)
-	defer file.Close() // the last write failed
+	defer file.Close() // the write error is checked below
 	for err == nil {
 		_, err = file.Write(make([]byte, 4096))
 	}
 	require.ErrorIs(t, err, syscall.ENOSPC)
 }
 
-// writeUntilItEnds writes until the process has exited. It ignores puts that time out on a busy machine.
-func writeUntilItEnds(run *harness.Run) {
+// writeUntilExit writes until the process has exited. It ignores puts that time out on a busy machine.
+func writeUntilExit(run *harness.Run) {
 	value := string(make([]byte, 1<<20))
-	harness.Eventually(run.T, "a write to a full disk ends the process", func() bool {
+	harness.Eventually(run.T, "the process exits because of the full disk", func() bool {
 		_ = run.Pod.TryPut("key", value, harness.StopBudget/5)
 		return run.HasEnded()
 	})
@@ -145,7 +144,7 @@ func TestFaultUnusualSettings_areLogged(t *testing.T) {
 			p.Config["force-new-cluster"] = true
 			return "force-new-cluster is set"
 		},
-		"data on another volume than the record": func(p *harness.Pod) string {
+		"data and exit record on different volumes": func(p *harness.Pod) string {
 			other := t.TempDir()
 			harness.Mount(p.T, "-t", "tmpfs", "none", other)
 			p.Config["data-dir"] = filepath.Join(other, "new.etcd")
@@ -164,7 +163,7 @@ func TestFaultUnusualSettings_areLogged(t *testing.T) {
 	}
 }
 
-// takeData replaces the pod's data with a copy of another pod's data.
+// takeData replaces the pod's data directory with the given one.
 func takeData(p *harness.Pod, others string) {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.DataDir()))

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// clientOfAll returns a client that is connected to all members, like an API server's client.
+// clientOfAll returns a client that knows the endpoints of all members, like that of a Kubernetes API server.
 func clientOfAll(t *testing.T, pods []*harness.Pod) *clientv3.Client {
 	t.Helper()
 	return harness.NewClient(t, clientv3.Config{Endpoints: endpointsOf(pods)})
@@ -28,7 +28,7 @@ func endpointsOf(pods []*harness.Pod) (endpoints []string) {
 // large returns a random 40 KiB value, which cannot be compressed.
 func large() string {
 	value := make([]byte, 40<<10)
-	_, _ = rand.Read(value) // it never fails
+	_, _ = rand.Read(value) // never fails
 	return string(value)
 }
 
@@ -54,7 +54,8 @@ func grow(t *testing.T, c *clientv3.Client, prefix string, mebibytes int) {
 	writers.Wait()
 }
 
-// thin deletes the values under a prefix in batches of 100 and compacts, which leaves free pages.
+// thin deletes the values that grow has written under a prefix, in batches of 100, and compacts. This leaves free
+// pages in the database.
 func thin(t *testing.T, c *clientv3.Client, prefix string) {
 	t.Helper()
 	var reply *clientv3.DeleteResponse
@@ -73,6 +74,6 @@ func requireNothingLost(t *testing.T, c *clientv3.Client, writers []*harness.Lat
 	for _, w := range writers {
 		reply, err := c.Get(t.Context(), w.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		require.NoError(t, err)
-		require.GreaterOrEqual(t, reply.Count, int64(w.Acked), "of the writes below %s", w.Prefix)
+		require.GreaterOrEqual(t, reply.Count, int64(w.Acked), "number of keys with the prefix %s", w.Prefix)
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// isolated is a member without a sidecar in its own network namespace, so the test can reach it only through
-// commands.
+// An isolated member runs without a sidecar in a network namespace of its own. Commands for it must also run in that
+// namespace.
 type isolated struct {
 	*wires
 	name string
@@ -40,7 +40,7 @@ func (m *isolated) endpoint() string { return "http://" + at(m.host) + ":2379" }
 
 func (m *isolated) peer() string { return "http://" + at(m.host) + ":2380" }
 
-// start starts the member, either in a new cluster or to join an existing cluster.
+// start starts the member and waits until it is ready. state is etcd's initial-cluster-state, "new" or "existing".
 func (m *isolated) start(state string, members ...*isolated) {
 	m.t.Helper()
 	m.begin(state, members...)
@@ -68,10 +68,10 @@ func (m *isolated) begin(state string, initial ...*isolated) {
 	require.NoError(m.t, m.cmd.Start())
 	running := m.cmd
 	m.t.Cleanup(func() {
-		_ = running.Process.Kill() // the process may have exited
+		_ = running.Process.Kill() // the process may have exited already
 		_ = running.Wait()
 		if content, _ := os.ReadFile(m.file("log")); m.t.Failed() {
-			m.t.Logf("last lines of the log of %s:\n%s", m.name, content[max(0, len(content)-3000):])
+			m.t.Logf("end of %s's log:\n%s", m.name, content[max(0, len(content)-3000):])
 		}
 	})
 }
@@ -102,7 +102,7 @@ func (m *isolated) reconfigure(args ...string) {
 			m.t.Log(output)
 		}
 	}()
-	harness.Eventually(m.t, "it is done: "+strings.Join(args, " "), func() bool {
+	harness.Eventually(m.t, strings.Join(args, " ")+" succeeds", func() bool {
 		out, err := m.command(args...).CombinedOutput()
 		output = string(out)
 		require.True(m.t, err == nil || strings.Contains(output, "unhealthy cluster"), output)
@@ -115,7 +115,7 @@ func (m *isolated) awaitReady() {
 	harness.Eventually(m.t, m.name+" is ready", func() bool { return m.command("status").Run() == nil })
 }
 
-// exit waits until the process has exited, which may take no longer than a stop, and returns its exit status.
+// exit waits until the process has exited and returns its exit status.
 func (m *isolated) exit() int {
 	m.t.Helper()
 	finished := make(chan struct{})
@@ -123,7 +123,7 @@ func (m *isolated) exit() int {
 	select {
 	case <-finished:
 	case <-time.After(harness.Patience):
-		require.FailNow(m.t, m.name+" does not end")
+		require.FailNow(m.t, m.name+" did not exit")
 	}
 	return m.cmd.ProcessState.ExitCode()
 }
@@ -134,8 +134,8 @@ func (m *isolated) stop() {
 	require.Zero(m.t, m.exit())
 }
 
-// known maps names to members, as listed by `etcdctl member list`.
-func (m *isolated) known() map[string]listed {
+// list returns the output of "etcdctl member list", by member name.
+func (m *isolated) list() map[string]listed {
 	m.t.Helper()
 	var reply struct{ Members []listed }
 	require.NoError(m.t, json.Unmarshal([]byte(m.run("etcdctl", "member", "list", "-w", "json")), &reply))
@@ -155,7 +155,7 @@ type listed struct {
 
 func (l listed) id() string { return fmt.Sprintf("%x", l.ID) }
 
-// client returns a client with the addresses of all current and future members.
+// client returns a client that knows the addresses of the given members, even if they have not been started yet.
 func (w *wires) client(members []*isolated) *clientv3.Client {
 	w.t.Helper()
 	var endpoints []string
@@ -165,13 +165,14 @@ func (w *wires) client(members []*isolated) *clientv3.Client {
 	return harness.NewClient(w.t, clientv3.Config{Endpoints: endpoints, DialOptions: []grpc.DialOption{grpc.WithContextDialer(w.dial)}})
 }
 
-// The test runs the commands in docs/maintenance.md.
+// The commands in docs/maintenance.md must grow a cluster from one to three members, change a member's address, and
+// shrink the cluster again, without losing a write.
 func TestMaintenance_growMoveAndShrink(t *testing.T) {
 	if !*day {
-		t.Skip("takes a minute: make test-maintenance")
+		t.Skip("skipped: part of make test-maintenance")
 	}
 	w := newWires(t)
-	harness.Output(t, "version") // builds the program
+	harness.Output(t, "version") // so that the program is built before it is started in a namespace
 	members := []*isolated{w.member("etcd-0", 10), w.member("etcd-1", 11), w.member("etcd-2", 12)}
 	first := members[0]
 	first.start("new", first)
@@ -182,11 +183,11 @@ func TestMaintenance_growMoveAndShrink(t *testing.T) {
 		first.reconfigure("etcdctl", "member", "add", joins.name, "--learner", "--peer-urls="+joins.peer())
 		joins.begin("existing", members[:size]...)
 		harness.Eventually(t, "the learner is promoted", func() bool {
-			known, found := first.known()[joins.name]
+			known, found := first.list()[joins.name]
 			return found && first.command("etcdctl", "member", "promote", known.id()).Run() == nil
 		})
 		joins.awaitReady()
-		assert.False(t, first.known()[joins.name].IsLearner)
+		assert.False(t, first.list()[joins.name].IsLearner)
 	}
 
 	moves := members[2]
@@ -194,40 +195,40 @@ func TestMaintenance_growMoveAndShrink(t *testing.T) {
 	moves.host = 22
 	w.address(moves.name, "eth0", moves.host)
 	moves.start("existing", members...)
-	harness.Eventually(t, "the cluster knows the new address", func() bool {
-		return assert.ObjectsAreEqual([]string{moves.peer()}, first.known()[moves.name].PeerURLs)
+	harness.Eventually(t, "the member list contains the new address", func() bool {
+		return assert.ObjectsAreEqual([]string{moves.peer()}, first.list()[moves.name].PeerURLs)
 	})
 
 	first.lead(members)
 	for _, leaves := range []*isolated{members[2], members[1]} {
-		first.reconfigure("etcdctl", "member", "remove", first.known()[leaves.name].id())
-		leaves.exitsAsRemoved()
+		first.reconfigure("etcdctl", "member", "remove", first.list()[leaves.name].id())
+		leaves.requireExitAsRemoved()
 	}
 	first.awaitReady()
-	assert.Len(t, first.known(), 1)
+	assert.Len(t, first.list(), 1)
 	w.requireNothingLost(members, end())
 }
 
-// exitsAsRemoved accepts both ways in which etcd notices its removal: through a notification, or because it is
-// missing from the member list.
-func (m *isolated) exitsAsRemoved() {
+// requireExitAsRemoved requires that the process exits because its member was removed. etcd notices this either
+// through a notification or because the member is missing from the member list.
+func (m *isolated) requireExitAsRemoved() {
 	m.t.Helper()
 	status := m.exit()
 	log, err := os.ReadFile(m.file("log"))
 	require.NoError(m.t, err)
-	says := map[int]string{70: "removed from the cluster", 2: "failed to find local ID in cluster members"}
-	require.Contains(m.t, says, status)
-	assert.Contains(m.t, string(log), says[status])
+	reasons := map[int]string{70: "removed from the cluster", 2: "failed to find local ID in cluster members"}
+	require.Contains(m.t, reasons, status)
+	assert.Contains(m.t, string(log), reasons[status])
 }
 
 // lead transfers leadership to this member unless it is already the leader.
 func (m *isolated) lead(members []*isolated) {
 	m.t.Helper()
 	for _, each := range members {
-		var told struct{ Leader, MemberID string }
-		require.NoError(m.t, json.Unmarshal([]byte(each.run("status", "-o", "json")), &told))
-		if each != m && told.Leader == told.MemberID {
-			each.run("etcdctl", "move-leader", m.known()[m.name].id())
+		var status struct{ Leader, MemberID string }
+		require.NoError(m.t, json.Unmarshal([]byte(each.run("status", "-o", "json")), &status))
+		if each != m && status.Leader == status.MemberID {
+			each.run("etcdctl", "move-leader", m.list()[m.name].id())
 		}
 	}
 }
@@ -239,6 +240,6 @@ func (w *wires) requireNothingLost(members []*isolated, writers []*harness.Laten
 	for _, writer := range writers {
 		failed += len(writer.Failed)
 	}
-	w.t.Logf("the longest gap of %d writers: %s; %d writes failed, of that writer: %v", len(writers), longest.Longest, failed, longest.Failed)
+	w.t.Logf("longest write gap of %d clients: %s; %d writes failed; errors of the client with the longest gap: %v", len(writers), longest.Longest, failed, longest.Failed)
 	requireNothingLost(w.t, w.client(members), writers)
 }

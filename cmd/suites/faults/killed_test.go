@@ -30,14 +30,14 @@ func TestKill_leavesNoCleanRecord(t *testing.T) {
 		key := fmt.Sprintf("key-%d", round)
 		seen := watchOrder(p)
 		run := p.Start()
-		dieAfter(run, 1+dice.IntN(110))
+		killAfter(run, 1+dice.IntN(110))
 		if awaitReadyOrExit(run) && p.TryPut(key, key, 2*time.Second) == nil {
 			acknowledged[key] = key
 		}
-		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have exited
+		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have exited already
 		run.Exit(harness.Patience)
 		clean := p.Record() == "terminated"
-		require.False(t, clean && leftOpen(run, seen), "round %d: a clean record after an etcd that was not closed", round)
+		require.False(t, clean && leftOpen(run, seen), "round %d: clean exit record although etcd was not closed", round)
 	}
 	last := p.StartReady()
 	for key, value := range acknowledged {
@@ -46,8 +46,8 @@ func TestKill_leavesNoCleanRecord(t *testing.T) {
 	last.Shutdown()
 }
 
-// dieAfter kills the process after the given number of log lines.
-func dieAfter(run *harness.Run, lines int) {
+// killAfter kills the process once it has logged the given number of lines.
+func killAfter(run *harness.Run, lines int) {
 	go func() {
 		for run.Log.Lines() < lines {
 			select {
@@ -56,13 +56,13 @@ func dieAfter(run *harness.Run, lines int) {
 			case <-time.After(100 * time.Microsecond):
 			}
 		}
-		_ = run.Cmd.Process.Kill() // the process may have exited
+		_ = run.Cmd.Process.Kill() // the process may have exited already
 	}()
 }
 
 func awaitReadyOrExit(run *harness.Run) (ready bool) {
 	run.T.Helper()
-	harness.Eventually(run.T, "ready or ended", func() bool {
+	harness.Eventually(run.T, "the process is ready or has exited", func() bool {
 		ready = !run.HasEnded() && run.Readyz() == 200
 		return ready || run.HasEnded()
 	})

@@ -14,18 +14,18 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestFaultKilledAtEverySystemCall kills a run at each system call on the exit record, and at etcd's calls on its
-// database and log. The record must not be clean unless etcd was closed, and the next start must succeed.
+// TestFaultKilledAtEverySystemCall kills a run at each of its system calls on the exit record and, with -faults, on
+// the database and the log. The record must not be clean unless etcd was closed, and the next start must succeed.
 func TestFaultKilledAtEverySystemCall(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
 	for _, at := range killSpots(t) {
 		t.Run(at.name(), func(t *testing.T) {
 			t.Parallel()
-			trial(t, "in a call on "+at.where(), "SIGKILL in "+at.Call)
+			trial(t, "system call on "+at.where(), "SIGKILL in "+at.Call)
 			p := harness.NewPod(t)
 			p.StartAndStop()
-			p.Strace(here(p, at).Inject(fmt.Sprintf("signal=KILL:when=%d", at.Count))...)
+			p.Strace(onVolume(p, at).Inject(fmt.Sprintf("signal=KILL:when=%d", at.Count))...)
 			seen := watchOrder(p)
 			run := p.Start()
 			if awaitReadyOrExit(run) {
@@ -34,20 +34,20 @@ func TestFaultKilledAtEverySystemCall(t *testing.T) {
 			status := run.Exit(harness.Patience)
 			assert.Contains(t, []int{0, -1}, status)
 			if at.Count == 1 {
-				assert.Equal(t, -1, status, "the call was made")
+				assert.Equal(t, -1, status, "the first call of each kind is always reached")
 			}
-			assertTruth(run, status, seen)
+			assertRecord(run, status, seen)
 			p.Under = nil
 			assertNextStart(p, t, at.name())
 		})
 	}
 }
 
-// logCalls is the number of system calls of each kind on etcd's log that are tested.
+// logCalls limits the number of system calls of each kind on etcd's log at which the run is killed.
 const logCalls = 4
 
-// killSpots returns a run's system calls on the record and the database, and some of its calls on the log. The paths
-// are relative to the volume.
+// killSpots returns the system calls of a run at which to kill other runs, with paths relative to the volume. Without
+// -faults, these are only some calls on the exit record.
 func killSpots(t *testing.T) (spots []spot) {
 	t.Helper()
 	p := harness.NewPod(t)
@@ -63,31 +63,31 @@ func killSpots(t *testing.T) (spots []spot) {
 		}
 	}
 	require.NotEmpty(t, spots)
-	t.Logf("%d system calls to die at", len(spots))
+	t.Logf("%d system calls at which to kill a run", len(spots))
 	return spots
 }
 
-// here makes a spot's path refer to this pod's volume.
-func here(p *harness.Pod, at spot) spot {
+// onVolume returns the spot with the path on this pod's volume.
+func onVolume(p *harness.Pod, at spot) spot {
 	return spot{harness.CallPoint{Call: at.Call, Path: filepath.Join(p.Volume, at.Path), Count: at.Count}}
 }
 
-// TestFaultOrderOnDisk checks the order in which changes are flushed, because a simulated power loss cannot reveal an
-// incorrect order.
+// TestFaultOrderOnDisk checks the order in which changes are flushed. A simulated power loss would not reliably reveal
+// an incorrect order.
 func TestFaultOrderOnDisk(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
-	trial(t, "a whole life", "order of fsync")
+	trial(t, "start and stop", "order of fsync")
 	p := harness.NewPod(t)
 	p.StartAndStop()
 	calls := trace(p)
 	record, temporary := p.RecordPath(), p.RecordPath()+".tmp"
 	removed := after(t, calls, 0, callOn("unlinkat", record))
 	durable := after(t, calls, removed, callOn("fsync", p.Volume))
-	assert.Less(t, durable, firstWrite(calls, p.DataDir()), "the record is removed durably before data is written")
+	assert.Less(t, durable, firstWrite(calls, p.DataDir()), "the record's removal is flushed before etcd's data is written")
 
 	written := after(t, calls, durable, callOn("write", temporary))
-	assert.Less(t, last(calls, p.DataDir()), written, "etcd's last call is made before the record is written")
+	assert.Less(t, last(calls, p.DataDir()), written, "etcd has made its last system call before the record is written")
 	synced := after(t, calls, written, callOn("fsync", temporary))
 	renamed := after(t, calls, synced, callOn("renameat", temporary))
 	after(t, calls, renamed, callOn("fsync", p.Volume))
@@ -97,21 +97,23 @@ func TestFaultOrderOnDisk(t *testing.T) {
 func after(t *testing.T, calls []spot, from int, wanted spot) int {
 	t.Helper()
 	at := slices.IndexFunc(calls[from:], func(s spot) bool { return s.Call == wanted.Call && s.Path == wanted.Path })
-	require.GreaterOrEqual(t, at, 0, "%s on %s comes after call %d", wanted.Call, wanted.Path, from)
+	require.GreaterOrEqual(t, at, 0, "no %s on %s after call %d", wanted.Call, wanted.Path, from)
 	return from + at
 }
 
-// firstWrite returns the index of the first call that changes anything under a path, ignoring calls that check locks.
+// firstWrite returns the index of the first call that changes anything under a path. Other calls, such as those that
+// check locks, are ignored.
 func firstWrite(calls []spot, path string) int {
 	changes := []string{"write", "fsync", "fdatasync", "renameat", "unlinkat"}
 	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.Path, path) && slices.Contains(changes, s.Call) })
 }
 
-// first and last return the indexes of the first and last call on a path or on anything below it.
+// first returns the index of the first call on a path or on anything below it.
 func first(calls []spot, path string) int {
 	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.Path, path) })
 }
 
+// last returns the index of the last call on a path or on anything below it.
 func last(calls []spot, path string) int {
 	backward := slices.Clone(calls)
 	slices.Reverse(backward)

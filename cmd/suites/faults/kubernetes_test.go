@@ -28,27 +28,27 @@ import (
 )
 
 var kubeAPIServer = flag.String("kube-apiserver", "",
-	"the kube-apiserver to run on a member with --backup-ack=stored that loses its volume")
+	"path of a kube-apiserver; enables the test that runs it on a member with --backup-ack=stored")
 
 const (
 	objectWriters = 10
-	objectChanges = 2000 // acknowledged before each loss
+	objectChanges = 2000 // number of acknowledged changes before each loss of the volume
 )
 
-// TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member whose store has a latency of 20
-// ms. Under load, no request may fail until the member is killed and loses its volume. No change that was
-// acknowledged or that a watch returned may be lost. The test uses the same timeouts as a release.
+// TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member with --backup-ack=stored, whose
+// store has a latency of 20 ms. Under load, no request may fail until the member is killed and loses its volume. No
+// change that was acknowledged or that a watch returned may be lost. The timeouts are those of a release.
 func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 	if *kubeAPIServer == "" {
-		t.Skip("SKIPPED: this needs a kube-apiserver, which make test-deploy builds and passes")
+		t.Skip("skipped: requires -kube-apiserver, which make test-deploy sets")
 	}
 	t.Parallel()
-	patient, err := harness.BuildAsReleased()
+	asReleased, err := harness.BuildAsReleased()
 	require.NoError(t, err)
 	server := servers.S3(t)
 	servers.MakeS3Bucket(t, server, "kubernetes")
 	p, _ := storingOn(t, server, "kubernetes", 20*time.Millisecond)
-	p.Program = patient
+	p.Program = asReleased
 	run := p.StartReady()
 	k := startKubernetes(t, p)
 	for range *losses {
@@ -68,17 +68,19 @@ type kubernetes struct {
 	t      *testing.T
 	url    string
 	client *http.Client
-	ending atomic.Bool // set while requests may fail
+	ending atomic.Bool // set once the member is about to be killed, so that requests may fail
 
 	mu      sync.Mutex
 	objects map[string]*object
-	took    []time.Duration // how long the requests that must succeed took
-	changes int             // acknowledged changes
+	took    []time.Duration // durations of the successful requests
+	changes int             // number of acknowledged changes
 }
 
-// An object counts the changes to one Kubernetes object: its creation, an update and possibly its deletion.
-type object struct{ asked, acknowledged, watched int }
+// An object counts the changes to a Kubernetes object that were requested, acknowledged and returned by a watch. The
+// changes are the creation, an update and, for some objects, the deletion.
+type object struct{ requested, acknowledged, watched int }
 
+// deleted is the number of changes to an object that has been deleted.
 const deleted = 3
 
 func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
@@ -96,11 +98,11 @@ func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	command.Stdout, command.Stderr = log, log
 	require.NoError(t, command.Start())
 	t.Cleanup(func() {
-		_ = command.Process.Kill() // the process may have exited
+		_ = command.Process.Kill() // the process may have exited already
 		_ = command.Wait()
-		_ = log.Close() // an error does not affect the test
+		_ = log.Close() // nothing was written by the test
 		if content, _ := os.ReadFile(log.Name()); t.Failed() {
-			t.Logf("last lines of the API server's log:\n%s", content[max(0, len(content)-5000):])
+			t.Logf("end of the API server's log:\n%s", content[max(0, len(content)-5000):])
 		}
 	})
 	k := &kubernetes{
@@ -112,8 +114,8 @@ func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	return k
 }
 
-// awaitReady waits longer than other tests do, because the API server takes minutes to reconnect after a minute
-// without etcd.
+// awaitReady waits until the API server is ready. The timeout is long, because the API server takes minutes to
+// reconnect if etcd was unreachable for a minute.
 func (k *kubernetes) awaitReady() {
 	k.t.Helper()
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
@@ -122,7 +124,7 @@ func (k *kubernetes) awaitReady() {
 			defer cancel()
 			_, err := k.request(ctx, http.MethodGet, path, "", 0)
 			return err == nil
-		}, 10*time.Minute, 100*time.Millisecond, "%s of the API server is 200", path)
+		}, 10*time.Minute, 100*time.Millisecond, "the API server does not respond to %s", path)
 	}
 }
 
@@ -161,7 +163,8 @@ func (k *kubernetes) send(ctx context.Context, method, path, body string) (*http
 	return k.client.Do(request)
 }
 
-// load changes, reads and watches objects until enough changes have been acknowledged and end has returned.
+// load changes, reads and watches objects until enough changes have been acknowledged. It then calls end, during which
+// requests may fail, and stops.
 func (k *kubernetes) load(end func()) {
 	k.t.Helper()
 	k.ending.Store(false)
@@ -173,11 +176,11 @@ func (k *kubernetes) load(end func()) {
 	first := len(k.objects)
 	for n := range objectWriters {
 		clients.Go(func() {
-			for i := 0; ctx.Err() == nil && k.live(ctx, fmt.Sprintf("%d-%d-%d", first, n, i), i); i++ {
+			for i := 0; ctx.Err() == nil && k.useObject(ctx, fmt.Sprintf("%d-%d-%d", first, n, i), i); i++ {
 			}
 		})
 	}
-	harness.Eventually(k.t, "the API server acknowledges changes", func() bool {
+	harness.Eventually(k.t, "the API server has acknowledged enough changes", func() bool {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		return k.changes >= objectChanges
@@ -191,8 +194,8 @@ func (k *kubernetes) load(end func()) {
 		k.took[len(k.took)/2], k.took[len(k.took)*99/100], k.took[len(k.took)-1])
 }
 
-// live creates, updates and reads an object, sometimes deletes it, and reports whether all requests succeeded.
-func (k *kubernetes) live(ctx context.Context, name string, number int) bool {
+// useObject creates, updates and reads an object, deletes every third one, and reports whether all requests succeeded.
+func (k *kubernetes) useObject(ctx context.Context, name string, number int) bool {
 	known, path := &object{}, configMaps+"/"+name
 	k.mu.Lock()
 	k.objects[name] = known
@@ -219,11 +222,11 @@ func (k *kubernetes) live(ctx context.Context, name string, number int) bool {
 // must sends a request that may fail only if the member is about to exit. changed is the object that the request
 // changes, or nil.
 func (k *kubernetes) must(ctx context.Context, method, path, name string, changed *object) (content []byte, ok bool) {
-	began, changes := time.Now(), 0
+	start, changes := time.Now(), 0
 	if changed != nil {
 		k.mu.Lock()
-		changed.asked++
-		changes = changed.asked
+		changed.requested++
+		changes = changed.requested
 		k.mu.Unlock()
 	}
 	content, err := k.request(ctx, method, path, name, changes)
@@ -233,7 +236,7 @@ func (k *kubernetes) must(ctx context.Context, method, path, name string, change
 		assert.True(k.t, k.ending.Load(), "%s %s failed: %v", method, path, err)
 		return nil, false
 	}
-	k.took = append(k.took, time.Since(began))
+	k.took = append(k.took, time.Since(start))
 	if changed != nil {
 		k.changes++
 		changed.acknowledged = changes
@@ -261,11 +264,11 @@ func (k *kubernetes) watch(ctx context.Context) {
 				k.mu.Unlock()
 			}
 		}
-		_ = reply.Body.Close() // the body was read to its end
+		_ = reply.Body.Close() // the decoder has already returned an error
 	}
 }
 
-// changes returns how many times an object has been changed.
+// changes returns the number of changes to an object, including the deletion if it no longer exists.
 func (c configMap) changes(exists bool) (count int) {
 	if !exists {
 		return deleted
@@ -274,8 +277,8 @@ func (c configMap) changes(exists bool) (count int) {
 	return count
 }
 
-// check compares every object with the state that the clients have seen, and the objects in etcd with those that the
-// API server lists.
+// check requires that the API server lists every change that a client has seen and no change that was not requested,
+// and that it lists as many objects as etcd contains.
 func (k *kubernetes) check(p *harness.Pod) {
 	k.t.Helper()
 	k.awaitReady()
@@ -293,11 +296,11 @@ func (k *kubernetes) check(p *harness.Pod) {
 	for name, known := range k.objects {
 		item, found := exists[name]
 		changes := item.changes(found)
-		if !found && known.asked < deleted {
+		if !found && known.requested < deleted {
 			changes = 0
 		}
 		require.LessOrEqual(k.t, max(known.acknowledged, known.watched), changes, "%s: %+v", name, known)
-		require.LessOrEqual(k.t, changes, known.asked, "%s: %+v", name, known)
+		require.LessOrEqual(k.t, changes, known.requested, "%s: %+v", name, known)
 	}
-	k.t.Logf("%d objects exist, %d were created", len(exists), len(k.objects))
+	k.t.Logf("%d of %d created objects exist", len(exists), len(k.objects))
 }

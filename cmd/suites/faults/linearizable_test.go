@@ -24,7 +24,7 @@ type access struct {
 	write      bool
 }
 
-// registers is a porcupine model of independent registers.
+// registers is the porcupine model that the history is checked against: each key is an independent register.
 var registers = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		keys := map[string][]porcupine.Operation{}
@@ -47,27 +47,27 @@ var registers = porcupine.Model{
 	},
 }
 
-// traffic is a set of clients that continuously read and write, together with the history of their operations.
+// A traffic contains the history of the operations of clients that continuously read and write.
 type traffic struct {
-	began   time.Time
+	start   time.Time
 	clients sync.WaitGroup
 
 	mu      sync.Mutex
 	history []porcupine.Operation
-	writes  int // acknowledged writes
+	writes  int // number of acknowledged writes
 	unknown int // number of writes without a response
 }
 
 const (
 	trafficClients = 6
 	trafficKeys    = 3
-	answerWithin   = 2 * time.Second
+	requestTimeout = 2 * time.Second
 )
 
-// loadHistory starts clients for all members, and returns a function that stops the clients.
+// loadHistory starts clients that read from and write to the pods' cluster, and returns a function that stops them.
 func loadHistory(t *testing.T, pods []*harness.Pod) (tr *traffic, end func()) {
 	t.Helper()
-	tr = &traffic{began: time.Now()}
+	tr = &traffic{start: time.Now()}
 	endpoints := []string{}
 	for _, p := range pods {
 		endpoints = append(endpoints, p.Endpoint())
@@ -86,7 +86,7 @@ func loadHistory(t *testing.T, pods []*harness.Pod) (tr *traffic, end func()) {
 func (tr *traffic) use(ctx context.Context, client *clientv3.Client, number int) {
 	for i := 0; ctx.Err() == nil; i++ {
 		asked := access{key: fmt.Sprint(rand.IntN(trafficKeys)), value: fmt.Sprintf("%d/%d", number, i), write: i%2 == 0}
-		tr.ask(client, asked, number)
+		tr.do(client, asked, number)
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
@@ -94,14 +94,14 @@ func (tr *traffic) use(ctx context.Context, client *clientv3.Client, number int)
 	}
 }
 
-// ask sends an operation and records the response. A write without a response may take effect at any later time. A
-// read without a response is ignored.
-func (tr *traffic) ask(client *clientv3.Client, asked access, number int) {
-	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
+// do performs an operation and adds it to the history. A write without a response may take effect at any later time,
+// so it is recorded without an end. A read without a response is ignored.
+func (tr *traffic) do(client *clientv3.Client, asked access, number int) {
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
-	op := porcupine.Operation{ClientId: number, Input: asked, Call: time.Since(tr.began).Nanoseconds()}
-	value, err := asked.of(ctx, client)
-	op.Output, op.Return = value, time.Since(tr.began).Nanoseconds()
+	op := porcupine.Operation{ClientId: number, Input: asked, Call: time.Since(tr.start).Nanoseconds()}
+	value, err := asked.perform(ctx, client)
+	op.Output, op.Return = value, time.Since(tr.start).Nanoseconds()
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	switch {
@@ -116,7 +116,7 @@ func (tr *traffic) ask(client *clientv3.Client, asked access, number int) {
 	tr.history = append(tr.history, op)
 }
 
-func (a access) of(ctx context.Context, client *clientv3.Client) (string, error) {
+func (a access) perform(ctx context.Context, client *clientv3.Client) (string, error) {
 	if a.write {
 		_, err := client.Put(ctx, a.key, a.value)
 		return "", err
@@ -130,12 +130,12 @@ func (a access) of(ctx context.Context, client *clientv3.Client) (string, error)
 
 func (tr *traffic) assertLinearizable(t *testing.T) {
 	t.Helper()
-	t.Logf("%d operations, %d acknowledged writes, %d without an answer", len(tr.history), tr.writes, tr.unknown)
-	require.Equal(t, porcupine.Ok, porcupine.CheckOperationsTimeout(registers, tr.history, 2*time.Minute), "the history is linearizable")
+	t.Logf("%d operations, %d acknowledged writes, %d writes without a response", len(tr.history), tr.writes, tr.unknown)
+	require.Equal(t, porcupine.Ok, porcupine.CheckOperationsTimeout(registers, tr.history, 2*time.Minute), "the history must be linearizable")
 }
 
 // TestFaultClusterStaysLinearizable restarts, kills and pauses the members of a cluster while clients are reading and
-// writing. The final reads detect acknowledged writes that were lost.
+// writing. The history of all operations must be linearizable. A final read of each key detects writes that were lost.
 func TestFaultClusterStaysLinearizable(t *testing.T) {
 	t.Parallel()
 	rounds := 1
@@ -147,14 +147,14 @@ func TestFaultClusterStaysLinearizable(t *testing.T) {
 	for range rounds {
 		for state, disturb := range disturbances {
 			t.Run(state, func(t *testing.T) {
-				trial(t, "serving as one of three, under load", state)
+				trial(t, "serving, three members, under load", state)
 				disturb(pods, runs)
 			})
 		}
 	}
 	end()
 	for _, key := range []string{"0", "1", "2"} {
-		tr.ask(pods[0].Etcd(), access{key: key}, trafficClients)
+		tr.do(pods[0].Etcd(), access{key: key}, trafficClients)
 	}
 	require.Greater(t, tr.writes, 100)
 	tr.assertLinearizable(t)
@@ -163,8 +163,8 @@ func TestFaultClusterStaysLinearizable(t *testing.T) {
 	}
 }
 
-// disturbances lists failures after which all members become ready again. Each function replaces runs that have
-// exited with new ones.
+// disturbances lists functions that stop, kill or pause members and then wait until all members are ready again. They
+// replace the runs of processes that have exited.
 var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
 	"rolling restart by SIGTERM": func(pods []*harness.Pod, runs []*harness.Run) {
 		for i := range runs {
@@ -185,7 +185,7 @@ var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
 		runs[i] = pods[i].Start()
 		runs[i].AwaitReady()
 	},
-	"a member paused and resumed": func(pods []*harness.Pod, runs []*harness.Run) {
+	"SIGSTOP and SIGCONT of the leader": func(pods []*harness.Pod, runs []*harness.Run) {
 		i := awaitLeader(runs[0].T, pods)
 		runs[i].Signal(syscall.SIGSTOP)
 		others := slices.Delete(slices.Clone(pods), i, i+1)
@@ -195,17 +195,17 @@ var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
 	},
 }
 
-// awaitLeader waits until there is a leader, and returns its index.
+// awaitLeader waits until one of the pods is the leader, and returns its index.
 func awaitLeader(t *testing.T, pods []*harness.Pod) (leader int) {
 	t.Helper()
-	harness.Eventually(t, "one of the members leads", func() bool {
-		leader = slices.IndexFunc(pods, leads)
+	harness.Eventually(t, "one of the members is the leader", func() bool {
+		leader = slices.IndexFunc(pods, isLeader)
 		return leader >= 0
 	})
 	return leader
 }
 
-func leads(p *harness.Pod) bool {
+func isLeader(p *harness.Pod) bool {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The process must exit if a listener fails, because an unreachable member is useless and only a restart helps.
+// If a listener fails, the process must exit, because clients or peers cannot connect until it is restarted.
 func TestFaultListenerFails(t *testing.T) {
 	t.Parallel()
 	for name, listener := range map[string]struct {
@@ -28,22 +28,22 @@ func TestFaultListenerFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			trial(t, "serving", "the listener "+name+" dies")
+			trial(t, "serving", "failed listener "+name)
 			p := harness.NewPod(t)
 			p.ExpectTerminationMessage()
 			run := p.StartReady()
 			cutListener(run, listener.port(p))
 			status := run.Exit(harness.StopBudget)
 			assert.Equal(t, listener.status, status)
-			assertTruth(run, status, nil)
+			assertRecord(run, status, nil)
 			assert.False(t, clean(p))
 			assertExplained(p, run, listener.message)
-			assertNextStart(p, t, "a listener that died")
+			assertNextStart(p, t, "a failed listener")
 		})
 	}
 }
 
-// cutListener shuts down a listening socket of the process to simulate a fault.
+// cutListener makes a listener of the process fail by shutting down its socket from outside.
 func cutListener(run *harness.Run, port int) {
 	run.T.Helper()
 	process, err := unix.PidfdOpen(run.Cmd.Process.Pid, 0)
@@ -51,7 +51,7 @@ func cutListener(run *harness.Run, port int) {
 	defer unix.Close(process)
 	socket, err := unix.PidfdGetfd(process, listener(run, port), 0)
 	if err != nil {
-		run.T.Skipf("skipped: no file descriptor can be taken from another process here: %v", err)
+		run.T.Skipf("skipped: cannot get a file descriptor of another process: %v", err)
 	}
 	defer unix.Close(socket)
 	require.NoError(run.T, unix.Shutdown(socket, unix.SHUT_RDWR))
@@ -71,12 +71,12 @@ func listener(run *harness.Run, port int) (fd int) {
 			return fd
 		}
 	}
-	require.FailNow(run.T, "the process has no such socket")
+	require.FailNow(run.T, "the process has no socket that is listening on the port")
 	return 0
 }
 
-// inode returns the inode of the socket that is listening on the port. In the kernel's table, column 2 is the local
-// address, column 4 the state, and column 10 the inode.
+// inode returns the inode of the socket that is listening on the port. In the kernel's table of sockets, column 2
+// contains the local address, column 4 the state, and column 10 the inode.
 func inode(t *testing.T, dir string, port int) string {
 	t.Helper()
 	const listening = "0A"
@@ -90,6 +90,6 @@ func inode(t *testing.T, dir string, port int) string {
 			}
 		}
 	}
-	require.FailNow(t, "nobody listens", "port %d", port)
+	require.FailNow(t, "no socket is listening", "port %d", port)
 	return ""
 }

@@ -20,17 +20,17 @@ import (
 )
 
 var (
-	day    = flag.Bool("maintenance", false, "run a day of maintenance in fast motion, which takes minutes")
-	rounds = flag.Int("maintenance-rounds", 3, "how often the day's load, defragmentations, snapshots and kills come round")
-	inUse  = flag.Int("maintenance-in-use", 200, "mebibytes that are in use of each member's database when the longest gap is measured")
+	day    = flag.Bool("maintenance", false, "also run the tests that simulate a day of maintenance, which take minutes")
+	rounds = flag.Int("maintenance-rounds", 3, "number of rounds of load, defragmentations, snapshots and kills in the simulated day")
+	inUse  = flag.Int("maintenance-in-use", 200, "size of the data in each member's database, in MiB, when the longest write gap is measured")
 )
 
-// longestGap limits the time that a writer may have to wait while members are defragmented one at a time.
+// longestGap limits the time between two acknowledged writes of a client while members are defragmented one at a time.
 const longestGap = 1500 * time.Millisecond
 
 func TestMaintenance_delaysWritesOnlyBriefly(t *testing.T) {
 	if !*day {
-		t.Skip("takes a minute: make test-maintenance")
+		t.Skip("skipped: part of make test-maintenance")
 	}
 	pods, runs := harness.Cluster(t, 3)
 	c := clientOfAll(t, pods)
@@ -47,7 +47,7 @@ func TestMaintenance_delaysWritesOnlyBriefly(t *testing.T) {
 	writers := end()
 	for i, run := range runs {
 		last := run.Status().Maintenance.LastDefragmentation
-		t.Logf("member %d stood still for %.2f s: %d MiB are %d MiB now", i, last.Seconds, last.BytesBefore>>20, last.BytesAfter>>20)
+		t.Logf("member %d was blocked for %.2f s: database reduced from %d MiB to %d MiB", i, last.Seconds, last.BytesBefore>>20, last.BytesAfter>>20)
 		assert.Equal(t, "threshold", last.Origin)
 	}
 	requireShortGaps(t, writers)
@@ -57,10 +57,10 @@ func TestMaintenance_delaysWritesOnlyBriefly(t *testing.T) {
 func requireShortGaps(t *testing.T, writers []*harness.LatencyClient) {
 	t.Helper()
 	longest := harness.Longest(writers)
-	t.Logf("the longest gap of %d writers between two acknowledged writes: %s, at %s", len(writers), longest.Longest, longest.LongestEnd.UTC().Format(time.StampMilli))
+	t.Logf("longest write gap of %d clients: %s, until %s", len(writers), longest.Longest, longest.LongestEnd.UTC().Format(time.StampMilli))
 	assert.Less(t, longest.Longest, longestGap)
 	for _, w := range writers {
-		assert.Empty(t, w.Failed, "no write is refused")
+		assert.Empty(t, w.Failed, "no write may fail")
 	}
 }
 
@@ -69,7 +69,7 @@ func requireShortGaps(t *testing.T, writers []*harness.LatencyClient) {
 // an exceeded quota.
 func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	if !*day {
-		t.Skip("takes minutes: make test-maintenance")
+		t.Skip("skipped: part of make test-maintenance")
 	}
 	pods := harness.Members(t, 3)
 	for _, p := range pods {
@@ -83,19 +83,19 @@ func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	var all []*harness.LatencyClient
 	for round := range *rounds {
 		end := harness.StartLatencyClients(t, 4, func() *clientv3.Client { return clientOfAll(t, pods) })
-		fragmentsWhileASnapshotIsRead(t, pods, runs, round)
+		fragmentDuringSnapshot(t, pods, runs, round)
 		writers := end()
 		requireShortGaps(t, writers)
 		all = append(all, writers...)
-		killsOneThatStandsStill(t, pods, runs, round)
+		killDuringDefragmentation(t, pods, runs, round)
 	}
 	endHistory()
 	for _, key := range []string{"0", "1", "2"} {
-		history.ask(pods[0].Etcd(), access{key: key}, trafficClients)
+		history.do(pods[0].Etcd(), access{key: key}, trafficClients)
 	}
 	require.Greater(t, history.writes, 100)
 	history.assertLinearizable(t)
-	exceedsTheQuota(t, pods, runs)
+	exceedQuota(t, pods, runs)
 	reply, err := c.Get(t.Context(), "/kept/000001")
 	require.NoError(t, err)
 	require.Len(t, reply.Kvs, 1)
@@ -105,8 +105,8 @@ func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	}
 }
 
-// done returns the number of defragmentations that all members have completed.
-func done(runs []*harness.Run) (count int) {
+// completed returns the total number of defragmentations that the members have completed.
+func completed(runs []*harness.Run) (count int) {
 	for _, run := range runs {
 		if current := run.Status().Maintenance; current != nil {
 			count += current.Completed
@@ -115,38 +115,38 @@ func done(runs []*harness.Run) (count int) {
 	return count
 }
 
-// fragmentsWhileASnapshotIsRead fragments the databases while a snapshot is being read, and waits until every member
+// fragmentDuringSnapshot fragments the databases while a snapshot is being read, and waits until every member
 // has been defragmented.
-func fragmentsWhileASnapshotIsRead(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
+func fragmentDuringSnapshot(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
 	t.Helper()
 	c, reader := clientOfAll(t, pods), rand.IntN(len(pods))
-	reading, leave := context.WithCancel(t.Context())
-	defer leave()
+	reading, stopReading := context.WithCancel(t.Context())
+	defer stopReading()
 	stream, err := etcdserverpb.NewMaintenanceClient(pods[reader].Etcd().ActiveConnection()).Snapshot(reading, &etcdserverpb.SnapshotRequest{})
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.NoError(t, err)
-	before := done(runs)
+	before := completed(runs)
 	prefix := fmt.Sprintf("/garbage-%d/", round)
 	grow(t, c, prefix, 40)
 	thin(t, c, prefix)
 	_, err = pods[reader].Etcd().Defragment(t.Context(), pods[reader].Endpoint())
 	assert.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
-	harness.Eventually(t, "the two others are defragmented", func() bool { return done(runs) >= before+2 })
+	harness.Eventually(t, "the two members without a snapshot are defragmented", func() bool { return completed(runs) >= before+2 })
 	assert.Len(t, runs[reader].Status().Maintenance.Readers, 1)
-	leave()
-	harness.Eventually(t, "the third is defragmented", func() bool { return done(runs) >= before+3 })
+	stopReading()
+	harness.Eventually(t, "the member whose snapshot is closed is defragmented", func() bool { return completed(runs) >= before+3 })
 }
 
-// killsOneThatStandsStill kills a member while it is being defragmented and waits until all members are ready again.
-func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
+// killDuringDefragmentation kills a member while it is being defragmented and waits until all members are ready again.
+func killDuringDefragmentation(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
 	t.Helper()
 	c := clientOfAll(t, pods)
-	prefix := fmt.Sprintf("/garbage-of-the-killed-%d/", round)
+	prefix := fmt.Sprintf("/garbage-before-kill-%d/", round)
 	grow(t, c, prefix, 40)
 	thin(t, c, prefix)
 	victim := -1
-	harness.Eventually(t, "one of them is being defragmented", func() bool {
+	harness.Eventually(t, "a member is being defragmented", func() bool {
 		victim = slices.IndexFunc(runs, func(run *harness.Run) bool { return run.Status().Maintenance.Busy() })
 		return victim >= 0
 	})
@@ -154,17 +154,17 @@ func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.
 	t.Logf("member %d was killed while it was being defragmented", victim)
 	runs[victim] = pods[victim].Start()
 	runs[victim].AwaitReady()
-	for i, run := range runs { // the killed member may have been defragmented before it started serving again
-		harness.Eventually(t, fmt.Sprintf("member %d has no room left in its file", i), func() bool {
+	for i, run := range runs { // its defragmentation may have ended before the kill
+		harness.Eventually(t, fmt.Sprintf("member %d has less than 32 MiB of free pages", i), func() bool {
 			current := run.Status()
 			return current.Maintenance.Phase == "idle" && current.DBSize-current.DBInUse < 32<<20
 		})
 	}
 }
 
-// exceedsTheQuota fills the database until writes are rejected, and then deletes keys and compacts. The members must
+// exceedQuota fills the database until writes are rejected, and then deletes keys and compacts. The members must
 // then recover automatically.
-func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
+func exceedQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	t.Helper()
 	c := clientOfAll(t, pods)
 	full := false
@@ -175,18 +175,19 @@ func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	thin(t, c, "/too-much/")
 	watch := harness.StartWatch()
 	require.Eventually(t, func() bool {
-		_, err := c.Put(t.Context(), "/room", "again")
+		_, err := c.Put(t.Context(), "/key", "value")
 		return err == nil
-	}, 10*time.Minute, time.Second, "disarmed the NOSPACE alarm")
-	t.Logf("writes were possible again %s after the compaction", watch.Duration())
+	}, 10*time.Minute, time.Second, "writes must succeed once the NOSPACE alarm is disarmed")
+	t.Logf("writes succeeded again %s after the compaction", watch.Duration())
 	for _, run := range runs {
 		run.AwaitReady()
 	}
 }
 
-// Clients must see only the revisions of their own changes, even though the members also write to etcd.
+// Defragmentations, restarts and leadership transfers must not increase the revision, although the members coordinate
+// them with leases in etcd.
 func TestMaintenance_keepsRevision(t *testing.T) {
-	t.Parallel() // the test takes a minute and spends most of it waiting
+	t.Parallel() // most of the minute that the test takes is spent waiting
 	times := 1
 	if *day {
 		times = *rounds
@@ -208,7 +209,7 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 			runs[i] = p.StartReady()
 			assert.Equal(t, before, p.Revision(), "after the restart of member %d", i)
 		}
-		harness.Eventually(t, "the leases of all turns have expired", func() bool {
+		harness.Eventually(t, "the leases with which the members coordinate have expired", func() bool {
 			leases, err := c.Leases(t.Context())
 			return err == nil && len(leases.Leases) == 0
 		})
@@ -219,7 +220,7 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 func maintainAll(t *testing.T, pods []*harness.Pod) {
 	t.Helper()
 	for i, p := range pods {
-		harness.Eventually(t, "no other member has its turn", func() bool {
+		harness.Eventually(t, "the member is defragmented; this is rejected while another member holds the lease", func() bool {
 			_, _, status := p.Begin("defrag").Wait()
 			return status == 0
 		})

@@ -25,22 +25,21 @@ func TestFaultRemovedMember(t *testing.T) {
 			t.Parallel()
 			trial(t, state, "removed from the cluster")
 			pods, runs := harness.Cluster(t, 3)
-			gone, run := pods[2], runs[2]
-			gone.ExpectTerminationMessage()
+			removed, run := pods[2], runs[2]
+			removed.ExpectTerminationMessage()
 			if state == "down" {
 				run.Shutdown()
 			}
 			removeMember(pods[0], pods[2])
 			if state == "down" {
-				run = gone.Start()
+				run = removed.Start()
 			}
-			// A removed member must exit, whether etcd is notified of its removal or fails because it is not in the
-			// member list.
-			says := map[int]string{70: "removed from the cluster", 2: "failed to find local ID in cluster members"}
+			// etcd notices its removal either through a notification, or because it is missing from the member list.
+			reasons := map[int]string{70: "removed from the cluster", 2: "failed to find local ID in cluster members"}
 			status := run.Exit(harness.Patience)
-			require.Contains(t, says, status)
-			assertExplained(gone, run, says[status])
-			assert.False(t, clean(gone))
+			require.Contains(t, reasons, status)
+			assertExplained(removed, run, reasons[status])
+			assert.False(t, clean(removed))
 		})
 	}
 }
@@ -64,17 +63,18 @@ func TestFaultDataOfAnotherCluster(t *testing.T) {
 	runs[1].Shutdown()
 	takeData(pods[1], old)
 	run := pods[1].Start()
-	harness.Eventually(t, "the status has the reason", func() bool {
+	harness.Eventually(t, "the status contains the reason", func() bool {
 		_, body := run.Request(http.MethodGet, "/lifecycle")
 		return strings.Contains(body, "waiting for a peer that ignores this member (cluster ID mismatch)")
 	})
 	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz())
 	status, took := run.Stop(syscall.SIGTERM)
 	assert.Less(t, took, harness.StopBudget)
-	assertTruth(run, status, nil)
+	assertRecord(run, status, nil)
 }
 
-// removeMember removes other's member through this pod's etcd once etcd considers the cluster healthy.
+// removeMember removes other's member through p's etcd. It retries, because etcd rejects the removal until it
+// considers the cluster healthy.
 func removeMember(p *harness.Pod, other *harness.Pod) {
 	p.T.Helper()
 	client, id := p.Etcd(), memberID(p, other)
@@ -86,7 +86,7 @@ func removeMember(p *harness.Pod, other *harness.Pod) {
 	})
 }
 
-// memberID returns other's member ID as reported by this pod's etcd.
+// memberID returns the member ID of other, as reported by p's etcd.
 func memberID(p *harness.Pod, other *harness.Pod) uint64 {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
@@ -98,6 +98,6 @@ func memberID(p *harness.Pod, other *harness.Pod) uint64 {
 			return member.ID
 		}
 	}
-	require.FailNow(p.T, "no such member")
+	require.FailNow(p.T, "the member list does not contain the member")
 	return 0
 }

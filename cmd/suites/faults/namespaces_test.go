@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wires is a network that connects one namespace per member through a bridge in a namespace of its own. The host's
-// network is not affected.
+// wires is a network of namespaces, one per member, that are connected by a bridge in another namespace. It does not
+// affect the host's network.
 type wires struct {
 	t      *testing.T
-	prefix string // prefix of the names of the namespaces
+	prefix string // prefix of the namespaces' names
 	count  int
 }
 
@@ -25,10 +25,10 @@ type wires struct {
 func newWires(t *testing.T) *wires {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: network namespaces are made by root only")
+		t.Skip("skipped: network namespaces require root")
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("SKIPPED: network namespaces are made with ip, of iproute2: " + err.Error())
+		t.Skip("skipped: network namespaces require the command ip: " + err.Error())
 	}
 	w := &wires{t: t, prefix: fmt.Sprintf("etcd-wrapper-%d-", os.Getpid())}
 	w.add("hub")
@@ -46,7 +46,7 @@ func (w *wires) add(name string) {
 	w.ip("-n", w.name(name), "link", "set", "lo", "up")
 }
 
-// attach creates a network namespace and connects it to the bridge.
+// attach creates a network namespace, connects it to the bridge and gives it the host's IP address.
 func (w *wires) attach(name string, host int) {
 	w.t.Helper()
 	w.count++
@@ -57,7 +57,7 @@ func (w *wires) attach(name string, host int) {
 	w.address(name, "eth0", host)
 }
 
-// at returns an address in the network.
+// at returns the IP address of a host in the network.
 func at(host int) string { return fmt.Sprintf("10.77.0.%d", host) }
 
 func (w *wires) address(name, link string, host int) {
@@ -73,7 +73,7 @@ func (w *wires) ip(args ...string) {
 	require.NoError(w.t, err, "ip %v: %s", args, out)
 }
 
-// dial connects to an address from the bridge's namespace.
+// dial connects to an address from within the bridge's namespace, from which all members are reachable.
 func (w *wires) dial(ctx context.Context, address string) (conn net.Conn, err error) {
 	finished := make(chan struct{})
 	go func() {

@@ -15,18 +15,18 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// order records the kernel's file events on the database and the exit record, in order. The recording is complete
-// even after a kill, unlike the log.
+// order records in which order a process closes the database and writes the exit record. It uses inotify, because the
+// log of a killed process may be incomplete.
 type order struct {
 	t      *testing.T
-	events int // file descriptor
-	record string
+	events int    // inotify file descriptor
+	record string // file name of the exit record
 }
 
 // The inotify events that the test uses.
 const (
-	databaseClosed = "a process that may write has closed the database"
-	recordWritten  = "the exit record was put in its place"
+	databaseClosed = "a process that had opened the database for writing has closed it"
+	recordWritten  = "the exit record has been renamed to its final name"
 )
 
 // watchOrder starts recording events, or returns nil if the pod has no database yet.
@@ -45,19 +45,19 @@ func watchOrder(p *harness.Pod) *order {
 	return &order{p.T, events, filepath.Base(p.RecordPath())}
 }
 
-// wasClosedFirst reports whether the database was closed before the record was written. It returns false if no events
-// were recorded.
+// wasClosedFirst reports whether the database was closed before the exit record was written. It returns false if one
+// of these events is missing.
 func (o *order) wasClosedFirst() bool {
 	if o == nil {
 		return false
 	}
 	o.t.Helper()
-	happened := o.read()
-	closed, written := slices.Index(happened, databaseClosed), slices.Index(happened, recordWritten)
+	events := o.read()
+	closed, written := slices.Index(events, databaseClosed), slices.Index(events, recordWritten)
 	return closed >= 0 && closed < written
 }
 
-func (o *order) read() (happened []string) {
+func (o *order) read() (events []string) {
 	o.t.Helper()
 	buffer := make([]byte, 64<<10)
 	n, err := unix.Read(o.events, buffer)
@@ -72,11 +72,11 @@ func (o *order) read() (happened []string) {
 		case mask&unix.IN_Q_OVERFLOW != 0:
 			require.Fail(o.t, "the kernel dropped events")
 		case mask&unix.IN_CLOSE_WRITE != 0:
-			happened = append(happened, databaseClosed)
+			events = append(events, databaseClosed)
 		case mask&unix.IN_MOVED_TO != 0 && name == o.record:
-			happened = append(happened, recordWritten)
+			events = append(events, recordWritten)
 		}
 		rest = rest[length:]
 	}
-	return happened
+	return events
 }

@@ -47,14 +47,14 @@ func loopback(t *testing.T) url.URL {
 	return url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}
 }
 
-// The test measures the longest gap between writes while a user defragments plain etcd members one at a time, the
-// leader last.
+// For comparison, the test measures the longest gap between a client's writes while the members of a plain etcd
+// cluster are defragmented one at a time, with the leader last.
 func TestMaintenance_plainEtcd(t *testing.T) {
 	if !*day {
-		t.Skip("takes a minute: make test-maintenance")
+		t.Skip("skipped: part of make test-maintenance")
 	}
 	members := plainMembers(t)
-	slices.SortFunc(members, func(a, b *embed.Etcd) int { return leading(a) - leading(b) })
+	slices.SortFunc(members, func(a, b *embed.Etcd) int { return sortKey(a) - sortKey(b) })
 	var endpoints []string
 	for _, member := range members {
 		endpoints = append(endpoints, member.Config().AdvertiseClientUrls[0].String())
@@ -72,12 +72,12 @@ func TestMaintenance_plainEtcd(t *testing.T) {
 	}
 	took, writers := watch.Duration(), end()
 	longest := harness.Longest(writers)
-	t.Logf("plain etcd: the longest gap of %d writers while three members were defragmented in %s: %s; of the writer with it these failed: %v",
+	t.Logf("plain etcd: longest write gap of %d clients while three members were defragmented in %s: %s; errors of that client: %v",
 		len(writers), took, longest.Longest.Round(time.Millisecond), longest.Failed)
 }
 
-// leading returns 1 for the leader and 0 for any other member.
-func leading(member *embed.Etcd) int {
+// sortKey returns 1 for the leader and 0 for any other member, so that the leader is sorted last.
+func sortKey(member *embed.Etcd) int {
 	if member.Server.Leader() == member.Server.MemberID() {
 		return 1
 	}

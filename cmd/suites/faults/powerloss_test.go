@@ -11,28 +11,29 @@ import (
 
 const diskSize = 512 << 20
 
-// The record must be flushed to disk before the process exits, and its removal before etcd opens its data.
+// The exit record must be flushed to disk before the process exits, and its removal must be flushed before etcd opens
+// its data. A power loss at a later time then does not change whether the record exists.
 func TestFaultPowerLoss_recordIsTrue(t *testing.T) {
 	t.Parallel()
-	trial(t, "stopped, serving", "power loss")
+	trial(t, "stopped and serving", "power loss")
 	p := harness.NewPod(t)
 	d := harness.NewDisk(p, diskSize)
 	run := p.StartAndStop("key", "before")
 
 	d.CutPower(run)
-	assert.Equal(t, "terminated", p.Record(), "the record of a clean end")
+	assert.Equal(t, "terminated", p.Record(), "the record of the clean stop survives the power loss")
 	run = p.StartReady()
 	p.Put("key", "after")
 
 	d.CutPower(run)
-	assert.NoFileExists(t, p.RecordPath(), "the record from before etcd was opened")
+	assert.NoFileExists(t, p.RecordPath(), "the removed record does not reappear")
 	run = p.StartReady()
 	assert.Equal(t, []string{"full", "sanity", "full"}, p.Sidecar.Modes())
 	assert.Equal(t, "after", p.Get("key"))
 	run.Shutdown()
 }
 
-// The crash loop simulates power losses, in which writes that the operating system has not flushed are lost as well.
+// The crash loop cuts the power instead of killing the process, so that writes that have not been flushed are lost.
 func TestFaultPowerLossLoop(t *testing.T) {
 	t.Parallel()
 	cycles := 2

@@ -20,32 +20,34 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// readinessBound limits how long /readyz may be wrong.
+// readinessBound limits the time until /readyz reports a change.
 const readinessBound = 3 * time.Second
 
 func TestFaultReadiness_followsQuorum(t *testing.T) {
 	t.Parallel()
-	trial(t, "serving as one of three", "quorum lost and regained")
+	trial(t, "serving, three members", "quorum lost and regained")
 	pods, runs := harness.Cluster(t, 3)
 	runs[1].Kill()
 	runs[2].Kill()
 	lost := runs[0].AwaitReadyz(http.StatusServiceUnavailable)
 	assert.Less(t, lost, readinessBound)
-	unavailable(pods[0])
+	requireUnavailable(pods[0])
 	again := pods[1].Start()
-	harness.Eventually(t, "there is a quorum again", func() bool { return pods[0].TryPut("key", "value", time.Second) == nil })
-	back := runs[0].AwaitReadyz(http.StatusOK)
-	assert.Less(t, back, readinessBound)
-	t.Logf("unready %s after the loss, ready %s after the return", lost, back)
+	harness.Eventually(t, "a write succeeds, because there is a quorum again", func() bool { return pods[0].TryPut("key", "value", time.Second) == nil })
+	regained := runs[0].AwaitReadyz(http.StatusOK)
+	assert.Less(t, regained, readinessBound)
+	t.Logf("unready %s after the quorum was lost, ready %s after it was regained", lost, regained)
 	again.AwaitReady()
 }
 
-// unavailable requires that writes fail.
-func unavailable(p *harness.Pod) { require.Error(p.T, p.TryPut("key", "lost", 500*time.Millisecond)) }
+// requireUnavailable requires that a write fails.
+func requireUnavailable(p *harness.Pod) {
+	require.Error(p.T, p.TryPut("key", "lost", 500*time.Millisecond))
+}
 
 func TestFaultReadiness_pausedMembers(t *testing.T) {
 	t.Parallel()
-	trial(t, "serving as one of three", "SIGSTOP and SIGCONT of the others")
+	trial(t, "serving, three members", "SIGSTOP and SIGCONT of the other members")
 	_, runs := harness.Cluster(t, 3)
 	for _, run := range runs[1:] {
 		run.Signal(syscall.SIGSTOP)
@@ -58,7 +60,7 @@ func TestFaultReadiness_pausedMembers(t *testing.T) {
 	for _, run := range runs {
 		run.AwaitReady()
 	}
-	t.Logf("unready %s after the others stood still", lost)
+	t.Logf("unready %s after the other members were suspended", lost)
 	for _, run := range runs {
 		run.Shutdown()
 	}
@@ -94,10 +96,10 @@ func TestFaultReadiness_exceededQuota(t *testing.T) {
 	p := harness.NewPod(t)
 	p.Config["quota-backend-bytes"] = 1 << 20
 	run := p.StartReady()
-	harness.Eventually(t, "the quota is used up", func() bool {
+	harness.Eventually(t, "the quota is exceeded", func() bool {
 		return errors.Is(p.TryPut("key", string(make([]byte, 1<<20)), harness.StopBudget/10), rpctypes.ErrNoSpace)
 	})
-	harness.Eventually(t, "space is degraded", func() bool {
+	harness.Eventually(t, "the space check is degraded", func() bool {
 		_, body := run.Request(http.MethodGet, "/readyz?verbose")
 		return run.Log.Matching(harness.Line{"check": "space", "to": "degraded"}) != nil && body != ""
 	})
@@ -113,8 +115,8 @@ func TestFaultReadiness_authentication(t *testing.T) {
 	run := p.StartReady()
 	enableAuthentication(t, p.Etcd())
 	start := time.Now()
-	require.Error(t, p.TryPut("key", "value", time.Second), "authentication is enabled")
-	harness.Eventually(t, "three reads have passed", func() bool {
+	require.Error(t, p.TryPut("key", "value", time.Second), "writes without authentication must fail")
+	harness.Eventually(t, "the member stays ready during several readiness checks", func() bool {
 		assert.Equal(t, http.StatusOK, run.Readyz())
 		return time.Since(start) > readinessBound
 	})
@@ -141,7 +143,7 @@ func TestFaultRotatedCertificates(t *testing.T) {
 	copyFile(t, old.Bundle(), bundle)
 	p.EnableSidecarTLS(renewed, bundle)
 	p.RequireClientCerts(old)
-	p.Trust = certificates.Insecure() // for the temporary certificate
+	p.Trust = certificates.Insecure() // the server first uses a temporary certificate
 	p.Sidecar.Listen()
 	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "no answer", "message": "certificate signed by unknown authority"})
@@ -153,11 +155,11 @@ func TestFaultRotatedCertificates(t *testing.T) {
 	served, other := p.Config["client-transport-security"].(map[string]any), old.Issue("rotated")
 	copyFile(t, other.Cert, served["cert-file"].(string))
 	copyFile(t, other.Key, served["key-file"].(string))
-	harness.Eventually(t, "the rotated certificate is shown", func() bool { return p.ServerCertName() == "rotated" })
+	harness.Eventually(t, "the server uses the rotated certificate", func() bool { return p.ServerCertName() == "rotated" })
 	run.Shutdown()
 }
 
-// copyFile atomically replaces a file, as a certificate rotation does.
+// copyFile atomically replaces a file with a copy of another, as a certificate rotation does.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	content, err := os.ReadFile(from)

@@ -13,12 +13,11 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// stimulus is an event to which a process must react, such as a signal. allowed lists the permitted exit statuses,
-// where -1 means that the process was killed.
+// A stimulus is an event to which a process must react by exiting, such as a signal.
 type stimulus struct {
 	name    string
-	push    func(run *harness.Run)
-	allowed []int
+	apply   func(run *harness.Run)
+	allowed []int // permitted exit statuses; -1 if the process was killed
 }
 
 var stimuli = []stimulus{
@@ -35,7 +34,7 @@ var stimuli = []stimulus{
 }
 
 func send(s syscall.Signal) func(run *harness.Run) {
-	return func(run *harness.Run) { _ = run.Cmd.Process.Signal(s) } // the process may have exited
+	return func(run *harness.Run) { _ = run.Cmd.Process.Signal(s) } // the process may have exited already
 }
 
 func postStop(run *harness.Run) {
@@ -44,12 +43,12 @@ func postStop(run *harness.Run) {
 	assert.NotEmpty(run.T, body)
 }
 
-// twice sends a second signal once the interval in which two signals count as one has passed.
+// twice sends SIGTERM and then a second signal, after the interval in which two signals count as one.
 func twice(second syscall.Signal) func(run *harness.Run) {
 	return func(run *harness.Run) {
 		send(syscall.SIGTERM)(run)
 		start := time.Now()
-		harness.Eventually(run.T, "no echo", func() bool { return time.Since(start) > 50*time.Millisecond })
+		harness.Eventually(run.T, "the next signal is not treated as a duplicate", func() bool { return time.Since(start) > 50*time.Millisecond })
 		send(second)(run)
 	}
 }
@@ -58,44 +57,44 @@ func twice(second syscall.Signal) func(run *harness.Run) {
 // in time, the record must be correct, and the next start must request the validation that the record requires.
 func TestFaultEveryStimulusInEveryState(t *testing.T) {
 	t.Parallel()
-	for name, state := range parkings {
-		for _, push := range stimuli {
-			if !*faults && push.name != "SIGTERM, SIGKILL" {
+	for name, state := range blockedStates {
+		for _, stimulus := range stimuli {
+			if !*faults && stimulus.name != "SIGTERM, SIGKILL" {
 				continue
 			}
-			t.Run(name+", "+push.name, func(t *testing.T) {
+			t.Run(name+", "+stimulus.name, func(t *testing.T) {
 				t.Parallel()
-				trial(t, name, push.name)
-				state.suffers(t, name, push)
+				trial(t, name, stimulus.name)
+				state.test(t, name, stimulus)
 			})
 		}
 	}
 }
 
-func (s blockedStart) suffers(t *testing.T, name string, push stimulus) {
+func (s blockedState) test(t *testing.T, name string, stimulus stimulus) {
 	p := harness.NewPod(t)
 	p.WriteRecord("terminated")
-	run, leave := s.park(p)
+	run, unblock := s.block(p)
 	seen := watchOrder(p)
 	watch := harness.StartWatch()
-	push.push(run)
+	stimulus.apply(run)
 	status := run.Exit(harness.Patience)
 	took := watch.Duration()
 	assert.Less(t, took, s.budget)
-	assert.Contains(t, append(slices.Clone(push.allowed), s.forced...), status)
-	assertTruth(run, status, seen)
-	leave()
+	assert.Contains(t, append(slices.Clone(stimulus.allowed), s.allowed...), status)
+	assertRecord(run, status, seen)
+	unblock()
 	assertNextStart(p, t, name)
 }
 
-// assertTruth checks that a clean record exists only if etcd was closed, and always if the exit status is 0. If the
-// process may have been killed, seen shows whether etcd was closed first.
-func assertTruth(run *harness.Run, status int, seen *order) {
+// assertRecord checks that there is a clean exit record only if etcd was closed, and that there is one if the exit
+// status is 0. If the log of a killed process does not show that etcd was closed, the events in seen may show it.
+func assertRecord(run *harness.Run, status int, seen *order) {
 	run.T.Helper()
-	assert.False(run.T, clean(run.Pod) && leftOpen(run, seen), "a clean record after an etcd that was not closed")
-	strangers := len(run.Log.Matching(harness.Line{"message": "the database is locked by another process"})) > 0
-	assert.False(run.T, clean(run.Pod) && strangers, "a clean record although another process had the data open for writing")
-	assert.False(run.T, status == 0 && !clean(run.Pod) && !strangers, "status 0 without a clean record: %s", run.Pod.Record())
+	assert.False(run.T, clean(run.Pod) && leftOpen(run, seen), "clean exit record although etcd was not closed")
+	inUse := len(run.Log.Matching(harness.Line{"message": "the database is locked by another process"})) > 0
+	assert.False(run.T, clean(run.Pod) && inUse, "clean exit record although another process had the data open for writing")
+	assert.False(run.T, status == 0 && !clean(run.Pod) && !inUse, "exit status 0 without a clean exit record: %s", run.Pod.Record())
 }
 
 // leftOpen reports whether etcd was started but neither the log nor the recorded events show that it was closed.
@@ -105,14 +104,15 @@ func leftOpen(run *harness.Run, seen *order) bool {
 	return opened && !closed && !seen.wasClosedFirst()
 }
 
-// assertNextStart checks that the next start succeeds and runs the validation that the record requires.
+// assertNextStart checks that the next start succeeds and requests the validation mode that follows from the exit
+// record.
 func assertNextStart(p *harness.Pod, t *testing.T, why string) {
 	t.Helper()
 	want := map[bool]string{true: "sanity", false: "full"}[clean(p)]
 	run := p.StartReady()
 	modes := p.Sidecar.Modes()
 	require.NotEmpty(t, modes)
-	assert.Equal(t, want, modes[len(modes)-1], "the mode of the next start after %s", why)
+	assert.Equal(t, want, modes[len(modes)-1], "validation mode of the next start after %s", why)
 	run.Shutdown()
 }
 

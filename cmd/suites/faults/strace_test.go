@@ -14,10 +14,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A spot is a system call on a path.
+// A spot is a system call on a path at which a process can be killed.
 type spot struct{ harness.CallPoint }
 
-// callOn returns the spot for the first system call of the given kind on a path.
+// callOn returns the spot of the first system call of the given kind on a path.
 func callOn(call, path string) spot {
 	return spot{harness.CallPoint{Call: call, Path: path, Count: 1}}
 }
@@ -28,7 +28,7 @@ func attach(run *harness.Run, args ...string) (detach func()) {
 	pid := strconv.Itoa(run.Cmd.Process.Pid)
 	tracer := exec.Command("strace", append([]string{"-f", "-qqq", "-o", os.DevNull, "-p", pid}, args...)...)
 	require.NoError(run.T, tracer.Start())
-	run.T.Cleanup(func() { // strace exits with the process
+	run.T.Cleanup(func() { // strace exits once the process has exited
 		run.Kill()
 		_ = tracer.Wait()
 	})
@@ -46,8 +46,7 @@ func attach(run *harness.Run, args ...string) (detach func()) {
 	return func() { require.NoError(run.T, tracer.Process.Kill()) }
 }
 
-// trace runs the program under strace until it has stopped, and returns the successful system calls on paths in the
-// volume.
+// trace starts and stops the program under strace, and returns its successful system calls on paths in the volume.
 func trace(p *harness.Pod) (spots []spot) {
 	p.T.Helper()
 	for _, each := range p.Trace("unlinkat,renameat,openat,read,write,fsync,fdatasync,flock,close", func() { p.StartAndStop() }) {
@@ -56,7 +55,8 @@ func trace(p *harness.Pod) (spots []spot) {
 	return spots
 }
 
-// ofRecord reports whether a call affects the exit record, its note, their temporary files or their directory.
+// ofRecord reports whether a call affects the exit record, the file that describes the data it belongs to, the
+// temporary files of both, or their directory.
 func (s spot) ofRecord(p *harness.Pod) bool {
 	return s.Path == p.Volume || strings.HasPrefix(s.Path, p.RecordPath()) && slices.Contains([]string{"", ".tmp", ".data", ".data.tmp"}, strings.TrimPrefix(s.Path, p.RecordPath()))
 }
@@ -65,7 +65,7 @@ func (s spot) name() string {
 	return s.Call + " " + s.where() + " " + strconv.Itoa(s.Count)
 }
 
-// where returns the kind of the file at a path relative to the volume.
+// where returns a description of the file, whose path is relative to the volume.
 func (s spot) where() string {
 	switch {
 	case s.Path == ".":

@@ -11,8 +11,8 @@ import (
 	"text/tabwriter"
 )
 
-// faults enables the complete fault suite instead of a selection.
-var faults = flag.Bool("faults", false, "run the whole fault suite")
+// faults enables all tests of the fault suite instead of a selection.
+var faults = flag.Bool("faults", false, "run all tests of the fault suite")
 
 func onlyWithFaults(t *testing.T) {
 	t.Helper()
@@ -21,7 +21,7 @@ func onlyWithFaults(t *testing.T) {
 	}
 }
 
-// tried contains the fault suite's trials, which are printed as a table at the end.
+// tried contains the suite's trials, which are printed as a table at the end.
 var tried ledger
 
 // A ledger counts trials and failures by state and stimulus.
@@ -35,7 +35,7 @@ type tally struct {
 	runs, failed, missed int
 }
 
-// trial records the test as a trial of the given stimulus in the given state.
+// trial adds the test's result to the table, as a trial of the given stimulus in the given state.
 func trial(t *testing.T, state, stimulus string) {
 	t.Helper()
 	t.Cleanup(func() { tried.add(state, stimulus, t.Failed(), t.Skipped()) })
@@ -76,7 +76,7 @@ func (l *ledger) print(to io.Writer) {
 		sum.runs, sum.failed, sum.missed = sum.runs+row.runs, sum.failed+row.failed, sum.missed+row.missed
 	}
 	sum.print(table)
-	_ = table.Flush() // writing to a test's output cannot fail
+	_ = table.Flush() // an error would only affect the table
 }
 
 func (t tally) print(to io.Writer) {
