@@ -50,13 +50,13 @@ type versions struct {
 }
 
 func (c *versionCommand) execute(s streams) exitcode.Code {
-	is := versions{wrapperVersion(), dataversion.Embedded, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
-	text := fmt.Sprintf("etcd-wrapper %s\netcd %s\n%s %s\n", is.Wrapper, is.Etcd, is.Go, is.Platform)
-	_ = c.print(s.out, text, is) // fails if standard output is closed
+	all := versions{wrapperVersion(), dataversion.Embedded, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+	text := fmt.Sprintf("etcd-wrapper %s\netcd %s\n%s %s\n", all.Wrapper, all.Etcd, all.Go, all.Platform)
+	_ = c.print(s.out, text, all) // fails if standard output is closed
 	return exitcode.Clean
 }
 
-// drawing is the value of --dump-fsm: a state machine as text.
+// A drawing is the value of --dump-fsm: the text of the diagram that the flag names.
 type drawing string
 
 // IsBool allows the flag to be used without a value.
@@ -64,13 +64,13 @@ func (*drawing) IsBool() bool { return true }
 
 // Decode implements kong.MapperValue. kong prefixes the error with the name of the flag.
 func (d *drawing) Decode(line *kong.DecodeContext) error {
-	what := "lifecycle.dot"
+	value := "lifecycle.dot"
 	if line.Scan.Peek().Type == kong.FlagValueToken {
-		what = line.Scan.Pop().String()
+		value = line.Scan.Pop().String()
 	}
-	name, format, _ := strings.Cut(what, ".")
+	name, format, _ := strings.Cut(value, ".")
 	if machines[name] == nil || formats[format] == nil {
-		return fmt.Errorf("unknown diagram %q: must be lifecycle, recovery or backup, followed by .dot, .svg, .mermaid or .json", what)
+		return fmt.Errorf("unknown diagram %q: must be lifecycle, recovery or backup, followed by .dot, .svg, .mermaid or .json", value)
 	}
 	*d = drawing(formats[format](machines[name]))
 	return nil

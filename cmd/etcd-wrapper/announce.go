@@ -8,16 +8,16 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// announcer announces when etcd starts and stops serving.
+// An announcer announces to users and to systemd when the member becomes ready and when it stops.
 type announcer struct {
 	ready func() // announces that the member is ready; only the first call has an effect
 	stop  func() // announces that the member is stopping; only the first call has an effect
-	end   func() // waits until all notifications have been sent
+	end   func() // calls stop and waits until all notifications have been sent
 }
 
-// announce logs how to use the member once it is ready. If systemd started the process, announce also notifies
-// systemd when the member becomes ready and when it stops. The notifications are sent by a goroutine, so a systemd
-// that does not read them cannot delay the stop.
+// announce returns an announcer that logs how to use the member once it is ready. If systemd started the process, the
+// announcer also notifies systemd when the member becomes ready and when it stops. A goroutine sends the
+// notifications, so that ready and stop return even if systemd does not read them.
 func (p *parts) announce(log zerolog.Logger, forUsers bool) announcer {
 	ready, stopping := make(chan struct{}), make(chan struct{})
 	var announcing sync.WaitGroup
@@ -50,7 +50,7 @@ func (p *parts) logUsage(log zerolog.Logger, forUsers bool) {
 	}
 	log.Info().Msg("to write a key: " + put)
 	log.Info().Msg("to see the status: " + page)
-	log.Info().Msg("to stop it: press Ctrl-C, or run kill -TERM PID")
+	log.Info().Msg("to stop the member: press Ctrl-C, or run \"kill -TERM PID\"")
 }
 
 func notifySystemd(log zerolog.Logger, state string) {

@@ -38,14 +38,14 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// parts are the components of a run.
+// parts holds the components of a run of start-etcd, or the reason why they could not be created.
 type parts struct {
-	driver    *lifecycle.Driver // nil if the run cannot start
+	driver    *lifecycle.Driver // nil if a component could not be created
 	runtime   *runtime.Runtime
 	report    *report.Report
 	announcer announcer
-	outcome   lifecycle.Outcome // reason why the run cannot start
-	end       []func()          // cleanup functions, in order of creation
+	outcome   lifecycle.Outcome // exit status and reason if driver is nil
+	end       []func()          // functions that stop the components, in order of creation
 }
 
 // assemble creates the components in dependency order and starts the wrapper's own server. assemble neither contacts
@@ -206,8 +206,8 @@ func shortMessage(outcome lifecycle.Outcome) string {
 	return fmt.Sprintf("%s: %s\n", outcome.Status, outcome.Reason)
 }
 
-// cutOff describes what happens to requests that are still open when the process exits.
-const cutOff = "open requests may be cut off"
+// openRequests is the part of a message that says what happens to requests that are still open at the exit.
+const openRequests = "open requests may be cut off"
 
 // serve starts the wrapper's own server, with TLS if etcd is expected to use TLS.
 func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
@@ -233,10 +233,10 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Par
 		}
 	})
 	return func() {
-		ctx, cancel := context.WithTimeout(context.Background(), farewell)
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		if err := server.Shutdown(ctx); err != nil {
-			log.Info().Err(err).Msg(cutOff)
+			log.Info().Err(err).Msg(openRequests)
 		}
 		serving.Wait()
 	}, exitcode.Clean, nil
@@ -362,22 +362,22 @@ func (c *startCommand) request() *recovery.Request {
 
 // events returns a function that posts timeline events to Kubernetes, and a function that stops posting. Without
 // --kubernetes=events, both functions do nothing.
-func (c *startCommand) events(account kubernetes.Account, log zerolog.Logger) (tell func(status.TimelineEvent), end func()) {
+func (c *startCommand) events(account kubernetes.Account, log zerolog.Logger) (post func(status.TimelineEvent), stop func()) {
 	if !slices.Contains(c.Kubernetes, "events") {
 		return func(status.TimelineEvent) {}, func() {}
 	}
 	recorder := kubernetes.NewEventRecorder(account, kubernetes.EventPod{Name: podName(), UID: os.Getenv("POD_UID")}, log)
 	return func(h status.TimelineEvent) {
-		if event, worth := eventOf(h); worth {
+		if event, notable := eventOf(h); notable {
 			recorder.Post(event)
 		}
 	}, recorder.Stop
 }
 
-// reasons maps each kind of timeline event to the reasons of its Kubernetes Events: well if the event is good news,
-// not if it is bad news. If the reason is empty, no Event is posted. Readiness has no entry, because Kubernetes
-// already shows which pods are ready.
-var reasons = map[string]struct{ well, not string }{
+// reasons maps each kind of timeline event to the reasons of its Kubernetes Events: ok for events with the health
+// "ok", and failed for all others. If the reason is empty, no Event is posted. Readiness has no entry, because
+// Kubernetes already shows which pods are ready.
+var reasons = map[string]struct{ ok, failed string }{
 	"start":           {"", "LastRunFailed"},
 	"restore_test":    {"", "RestoreTestFailed"},
 	"defragmentation": {"Defragmented", "NotDefragmented"},
@@ -387,14 +387,14 @@ var reasons = map[string]struct{ well, not string }{
 	"restore":         {"Restored", ""},
 }
 
-// eventOf converts a timeline event to a Kubernetes Event. worth is false if no Event should be posted.
-func eventOf(h status.TimelineEvent) (event kubernetes.Event, worth bool) {
-	well := h.Health == status.HealthOK
-	reason := reasons[h.Kind].not
-	if well {
-		reason = reasons[h.Kind].well
+// eventOf converts a timeline event to a Kubernetes Event. notable is false if no Event should be posted.
+func eventOf(h status.TimelineEvent) (event kubernetes.Event, notable bool) {
+	ok := h.Health == status.HealthOK
+	reason := reasons[h.Kind].failed
+	if ok {
+		reason = reasons[h.Kind].ok
 	}
-	event = kubernetes.Event{Reason: reason, Warning: !well, Note: h.Message, At: h.At}
+	event = kubernetes.Event{Reason: reason, Warning: !ok, Note: h.Message, At: h.At}
 	if h.Kind == "problem" || h.Kind == "alarm" {
 		event.Subject, _, _ = strings.Cut(h.Message, ":")
 	}

@@ -21,25 +21,25 @@ func TestEventOf(t *testing.T) {
 		kind, health, what string
 		want               kubernetes.Event
 	}{
-		{"restore", "ok", "the cluster comes back", kubernetes.Event{Reason: "Restored"}},
-		{"recovery", "failed", "refused: not ours", kubernetes.Event{Reason: "DataRefused", Warning: true}},
+		{"restore", "ok", "the cluster is restored", kubernetes.Event{Reason: "Restored"}},
+		{"recovery", "failed", "refused: backups of another cluster", kubernetes.Event{Reason: "DataRefused", Warning: true}},
 		{"alarm", "degraded", "alarm NOSPACE: writes are rejected", kubernetes.Event{Reason: "AlarmRaised", Warning: true, Subject: "alarm NOSPACE"}},
 		{"alarm", "ok", "alarm NOSPACE: resolved", kubernetes.Event{Reason: "AlarmDisarmed", Subject: "alarm NOSPACE"}},
-		{"problem", "degraded", "backups: the store is away", kubernetes.Event{Reason: "Problem", Warning: true, Subject: "backups"}},
+		{"problem", "degraded", "backups: store unavailable", kubernetes.Event{Reason: "Problem", Warning: true, Subject: "backups"}},
 		{"problem", "ok", "backups: resolved", kubernetes.Event{Reason: "ProblemResolved", Subject: "backups"}},
 		{"defragmentation", "ok", "defragmentation triggered by threshold took 2.4 s", kubernetes.Event{Reason: "Defragmented"}},
-		{"defragmentation", "degraded", "no room", kubernetes.Event{Reason: "NotDefragmented", Warning: true}},
-		{"restore_test", "degraded", "its hash differs", kubernetes.Event{Reason: "RestoreTestFailed", Warning: true}},
+		{"defragmentation", "degraded", "no space", kubernetes.Event{Reason: "NotDefragmented", Warning: true}},
+		{"restore_test", "degraded", "the hash differs", kubernetes.Event{Reason: "RestoreTestFailed", Warning: true}},
 		{"start", "degraded", "the process started; previous exit: killed", kubernetes.Event{Reason: "LastRunFailed", Warning: true}},
 	} {
 		test.want.Note, test.want.At = test.what, at
-		event, worth := eventOf(status.TimelineEvent{At: at, Kind: test.kind, Health: test.health, Message: test.what})
-		assert.True(t, worth, test.kind)
+		event, notable := eventOf(status.TimelineEvent{At: at, Kind: test.kind, Health: test.health, Message: test.what})
+		assert.True(t, notable, test.kind)
 		assert.Equal(t, test.want, event)
 	}
 	for _, kind := range []string{"start", "readiness", "leader", "full_snapshot", "restore_test", "recovery"} {
-		_, worth := eventOf(status.TimelineEvent{Kind: kind, Health: "ok"})
-		assert.False(t, worth, kind)
+		_, notable := eventOf(status.TimelineEvent{Kind: kind, Health: "ok"})
+		assert.False(t, notable, kind)
 	}
 }
 
@@ -48,9 +48,9 @@ func TestEvents_onlyInAPod(t *testing.T) {
 	c := &startCommand{}
 	account, _, err := c.pod()
 	assert.NoError(t, err)
-	tell, end := c.events(account, zerolog.Nop())
-	tell(status.TimelineEvent{Kind: "restore", Health: "ok"})
-	end()
+	post, stop := c.events(account, zerolog.Nop())
+	post(status.TimelineEvent{Kind: "restore", Health: "ok"})
+	stop()
 	c.Kubernetes = []string{"events"}
 	_, _, err = c.pod()
 	assert.ErrorContains(t, err, "--kubernetes: not running in a pod")

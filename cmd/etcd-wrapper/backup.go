@@ -60,7 +60,7 @@ func (f *storeCommand) run(s streams, own commandline.Backups, do func(context.C
 	return s.finish(f.output, result, err)
 }
 
-// backupListCommand is `backup list`.
+// backupListCommand implements `backup list`.
 type backupListCommand struct {
 	storeCommand `embed:""`
 	Verbose      bool `name:"verbose" env:"-" short:"v" help:"Show the object names of full snapshots."`
@@ -79,7 +79,7 @@ func (c *backupListCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// backupPruneCommand is `backup prune`.
+// backupPruneCommand implements `backup prune`.
 type backupPruneCommand struct {
 	storeCommand          `embed:""`
 	commandline.KeepFlags `embed:""`
@@ -101,11 +101,11 @@ func (c *backupPruneCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// backupExportCommand is `backup export`.
+// backupExportCommand implements `backup export`.
 type backupExportCommand struct {
 	storeCommand `embed:""`
-	To           commandline.Target     `name:"to" env:"-" default:"latest" help:"Export this state: latest, revision:N, time:2026-11-22T12:00:00Z or time:-15m."`
-	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. Defaults to the newest one that contains the requested state."`
+	To           commandline.Target     `name:"to" env:"-" default:"latest" help:"State to export: latest, revision:N, time:2026-11-22T12:00:00Z or time:-15m."`
+	Generation   commandline.Generation `name:"generation" env:"-" help:"Generation to use. Defaults to the newest one that contains the requested state."`
 	acceptFlags  `embed:""`
 	File         string `arg:"" name:"file" help:"File to create. It must not exist. Put -- before a name that starts with a dash."`
 }
@@ -148,12 +148,12 @@ func (f *storeCommand) runInScratch(s streams, own commandline.Backups, do func(
 	})
 }
 
-// backupGetCommand is `backup get`.
+// backupGetCommand implements `backup get`.
 type backupGetCommand struct {
 	storeCommand `embed:""`
 	Accept       []string               `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups made by etcd-backup-restore, which are never signed, even if --backup-trusted-keys is set."`
-	At           commandline.Target     `name:"at" env:"-" default:"latest" help:"Read this state: latest, revision:N, time:2026-11-22T12:00:00Z, time:\"2026-11-22 12:00\" or time:-15m."`
-	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. Defaults to the newest one that contains the requested state."`
+	At           commandline.Target     `name:"at" env:"-" default:"latest" help:"State to read: latest, revision:N, time:2026-11-22T12:00:00Z, time:\"2026-11-22 12:00\" or time:-15m."`
+	Generation   commandline.Generation `name:"generation" env:"-" help:"Generation to use. Defaults to the newest one that contains the requested state."`
 	Prefix       bool                   `name:"prefix" env:"-" help:"Print all keys that start with KEY."`
 	Script       bool                   `name:"script" env:"-" help:"Print shell commands that write the keys again, without their leases."`
 	Key          string                 `arg:"" name:"key" help:"Key to read. Put -- before a key that starts with a dash."`
@@ -173,12 +173,12 @@ func (c *backupGetCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// backupDiffCommand is `backup diff`.
+// backupDiffCommand implements `backup diff`.
 type backupDiffCommand struct {
 	storeCommand `embed:""`
 	Accept       []string           `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups made by etcd-backup-restore, which are never signed, even if --backup-trusted-keys is set."`
-	From         commandline.Target `name:"from" env:"-" required:"" help:"Start at this state: revision:N, time:2026-11-22T12:00:00Z, time:\"2026-11-22 12:00\" or time:-15m."`
-	To           commandline.Target `name:"to" env:"-" default:"latest" help:"End at this state: latest, or a state in the same format as --from."`
+	From         commandline.Target `name:"from" env:"-" required:"" help:"State to compare from: revision:N, time:2026-11-22T12:00:00Z, time:\"2026-11-22 12:00\" or time:-15m."`
+	To           commandline.Target `name:"to" env:"-" default:"latest" help:"State to compare to: latest, or a state in the same format as --from."`
 	Prefix       string             `name:"prefix" env:"-" help:"List only the keys with this prefix."`
 }
 
@@ -190,10 +190,10 @@ func (c *backupDiffCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// backupCopyCommand is `backup copy`.
+// backupCopyCommand implements `backup copy`.
 type backupCopyCommand struct {
 	storeCommand `embed:""`
-	ToStore      string        `name:"to-store" env:"-" required:"" placeholder:"URL" help:"Copy to this URL, in the same format as --backup-store."`
+	ToStore      string        `name:"to-store" env:"-" required:"" placeholder:"URL" help:"URL of the copy, in the same format as --backup-store."`
 	Follow       time.Duration `name:"follow" env:"-" help:"Keep copying new objects at this interval until SIGTERM or Ctrl-C. 0 copies once."`
 }
 
@@ -221,7 +221,8 @@ type acceptFlags struct {
 
 func (a acceptFlags) accepts(what string) bool { return slices.Contains(a.Accept, what) }
 
-// result returns the document, if any, and the error, unless the user has accepted it.
+// result returns the document and the error that a command prints: both if the backups are incomplete, only the
+// document if the user has accepted that, and only the error in all other cases.
 func (a acceptFlags) result(made document, err error) (document, error) {
 	switch {
 	case err == nil:
@@ -235,7 +236,7 @@ func (a acceptFlags) result(made document, err error) (document, error) {
 	}
 }
 
-// backupNowCommand is `backup now`.
+// backupNowCommand implements `backup now`.
 type backupNowCommand struct {
 	wrapperPort `embed:""`
 	output      `embed:""`
@@ -256,12 +257,12 @@ func (c *backupNowCommand) execute(s streams) exitcode.Code {
 	return s.finish(c.output, made, nil)
 }
 
-// backupVerifyCommand is `backup verify`.
+// backupVerifyCommand implements `backup verify`.
 type backupVerifyCommand struct {
 	storeCommand             `embed:""`
 	commandline.SigningFlags `embed:""`
-	To                       *commandline.Target    `name:"to" env:"-" placeholder:"TARGET" help:"Restore this state: latest, revision:N or time:T. Defaults to the newest full snapshot; later segments are not applied."`
-	Generation               commandline.Generation `name:"generation" env:"-" help:"Use this generation. Defaults to the newest one or, if --to is set, the newest one that contains the requested state."`
+	To                       *commandline.Target    `name:"to" env:"-" placeholder:"TARGET" help:"State to restore: latest, revision:N or time:T. By default, the newest full snapshot is restored without the segments that follow it."`
+	Generation               commandline.Generation `name:"generation" env:"-" help:"Generation to use. Defaults to the newest one or, if --to is set, the newest one that contains the requested state."`
 }
 
 func (c *backupVerifyCommand) execute(s streams) exitcode.Code {

@@ -29,15 +29,15 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// visit runs a command without a terminal and returns its output and log.
-func visit(args ...string) (status exitcode.Code, out, log string) {
+// runBackup runs a backup command without a terminal and returns its exit status, output and log.
+func runBackup(args ...string) (status exitcode.Code, out, log string) {
 	var printed, logged bytes.Buffer
 	status = run(append([]string{"backup"}, args...), streams{out: &printed, log: &logged})
 	return status, printed.String(), logged.String()
 }
 
-// kept returns a --backup-store flag with a new store that contains one unverified full snapshot.
-func kept(t *testing.T) string {
+// newStoreFlag returns a --backup-store flag with a new store that contains one unverified full snapshot.
+func newStoreFlag(t *testing.T) string {
 	dir := t.TempDir()
 	opened, err := folder.New(dir)
 	require.NoError(t, err)
@@ -51,21 +51,21 @@ func kept(t *testing.T) string {
 	return "--backup-store=file://" + dir
 }
 
-// nobody returns an --etcd-wrapper-port flag with a port on which no process is listening.
-func nobody() string {
+// unusedPort returns an --etcd-wrapper-port flag with a port on which no process is listening.
+func unusedPort() string {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	return "--etcd-wrapper-port=" + strconv.Itoa(server.Listener.Addr().(*net.TCPAddr).Port)
 }
 
 func TestBackupList(t *testing.T) {
-	flag := kept(t)
-	status, out, log := visit("list", flag)
+	flag := newStoreFlag(t)
+	status, out, log := runBackup("list", flag)
 	require.Equal(t, exitcode.Clean, status, log)
 	assert.Contains(t, out, "generation 1, since ")
 	assert.Regexp(t, `(?m)^cluster +c1$`, out)
 	assert.Regexp(t, `(?m)^ *last verified +not yet$`, out)
-	status, out, _ = visit("list", flag, "-o", "json")
+	status, out, _ = runBackup("list", flag, "-o", "json")
 	require.Equal(t, exitcode.Clean, status)
 	var document map[string]any
 	require.NoError(t, json.Unmarshal([]byte(out), &document))
@@ -73,14 +73,14 @@ func TestBackupList(t *testing.T) {
 }
 
 func TestBackupCommands_exitStatuses(t *testing.T) {
-	flag, file := kept(t), filepath.Join(t.TempDir(), "out.db")
+	flag, file := newStoreFlag(t), filepath.Join(t.TempDir(), "out.db")
 	require.NoError(t, os.WriteFile(file+".there", nil, 0o600))
-	for _, example := range []struct {
+	for _, test := range []struct {
 		args    []string
 		status  exitcode.Code
 		message string
 	}{
-		{[]string{"list", nobody()}, exitcode.Usage, "--backup-store: missing"},
+		{[]string{"list", unusedPort()}, exitcode.Usage, "--backup-store: missing"},
 		{[]string{"list", "--backup-store=ftp://x"}, exitcode.Usage, "--backup-store: must be"},
 		{[]string{"list", flag, "--backup-trusted-keys=/nowhere"}, exitcode.Usage, "--backup-trusted-keys"},
 		{[]string{"list", flag, "-o", "yaml"}, exitcode.Usage, "--output"},
@@ -92,7 +92,7 @@ func TestBackupCommands_exitStatuses(t *testing.T) {
 		{[]string{"export", flag, "--to=revision:8", file}, exitcode.NotKept, "revisions 7 to 7"},
 		{[]string{"export", flag, file + ".there"}, exitcode.Usage, "already exists"},
 		{[]string{"export", flag, file}, exitcode.BackupFailed, "invalid size for a snapshot"},
-		{[]string{"now", nobody()}, exitcode.NoAnswer, "no answer"},
+		{[]string{"now", unusedPort()}, exitcode.NoAnswer, "no answer"},
 		{[]string{"now", flag}, exitcode.Usage, "unknown flag --backup-store"},
 		{[]string{"list", flag, "--backup-interval=5s"}, exitcode.Usage, "unknown flag --backup-interval"},
 		{[]string{"export", flag, "-"}, exitcode.Usage, "cannot write a snapshot to standard output"},
@@ -105,21 +105,21 @@ func TestBackupCommands_exitStatuses(t *testing.T) {
 		{[]string{"copy", flag, "--to-store=elsewhere"}, exitcode.Usage, "--to-store: must be"},
 		{[]string{"copy", flag, "--to-store=file:///nowhere/at/all"}, exitcode.StoreAway, "/nowhere/at/all"},
 	} {
-		status, _, log := visit(example.args...)
-		assert.Equal(t, example.status, status, "%v: %s", example.args, log)
-		assert.Contains(t, log, example.message, example.args)
-		assert.Equal(t, 1, strings.Count(log, "\n"), "%v: one sentence: %s", example.args, log)
+		status, _, log := runBackup(test.args...)
+		assert.Equal(t, test.status, status, "%v: %s", test.args, log)
+		assert.Contains(t, log, test.message, test.args)
+		assert.Equal(t, 1, strings.Count(log, "\n"), "%v: the error must be a single line: %s", test.args, log)
 	}
 	_, err := os.Lstat(file)
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
 func TestBackupCommands_temporaryDirectory(t *testing.T) {
-	flag := kept(t)
+	flag := newStoreFlag(t)
 	for dir, want := range map[string]string{"/no/such/directory": "TMPDIR: the directory /no/such/directory does not exist", "/dev/null": "TMPDIR: /dev/null is not a directory"} {
 		t.Setenv("TMPDIR", dir)
 		for _, args := range [][]string{{"get", flag, "key"}, {"diff", flag, "--from=revision:7"}, {"verify", flag}} {
-			status, _, log := visit(args...)
+			status, _, log := runBackup(args...)
 			assert.Equal(t, exitcode.Usage, status, args)
 			assert.Contains(t, log, want, args)
 		}
@@ -127,18 +127,18 @@ func TestBackupCommands_temporaryDirectory(t *testing.T) {
 }
 
 func TestBackupPrune_assumedPolicy(t *testing.T) {
-	flag := kept(t)
-	_, out, _ := visit("prune", flag, "--dry-run")
+	flag := newStoreFlag(t)
+	_, out, _ := runBackup("prune", flag, "--dry-run")
 	assert.Contains(t, strings.Join(strings.Fields(out), " "), "retention policy points=24h,hourly=24,daily=7,weekly=4 (the default, because --backup-keep is not set): keep every")
-	_, out, _ = visit("prune", flag, "--dry-run", "-o", "json")
+	_, out, _ = runBackup("prune", flag, "--dry-run", "-o", "json")
 	assert.Contains(t, out, `"assumed": true`)
 	for _, flags := range [][]string{{"--backup-keep=points=24h,hourly=24,daily=7,weekly=4"}, nil} {
 		if flags == nil {
 			t.Setenv("ETCD_WRAPPER_BACKUP_KEEP", "points=2d")
 		}
-		_, out, _ = visit(append([]string{"prune", flag, "--dry-run"}, flags...)...)
+		_, out, _ = runBackup(append([]string{"prune", flag, "--dry-run"}, flags...)...)
 		assert.NotContains(t, out, "default")
-		status, _, log := visit(append([]string{"prune", flag}, flags...)...)
+		status, _, log := runBackup(append([]string{"prune", flag}, flags...)...)
 		assert.Equal(t, exitcode.ChecksFailed, status, log)
 	}
 }
@@ -158,10 +158,10 @@ func TestErrors_nameTheCommand(t *testing.T) {
 	}
 }
 
-// A command whose target cannot be restored must print a single sentence and exit with status 64 if the target is
-// invalid, or 78 if the store does not contain it.
+// A command whose target cannot be restored must print a single line and exit with status 64 if the target is invalid,
+// or 78 if the store does not contain it.
 func TestTargets_thatAreNotKept(t *testing.T) {
-	store := kept(t) // current revision 7
+	store := newStoreFlag(t) // current revision 7
 	empty := "--backup-store=file://" + t.TempDir()
 	at := func(when time.Time) string { return "time:" + when.UTC().Format(time.RFC3339) }
 	for _, example := range []struct {
@@ -190,7 +190,7 @@ func TestTargets_thatAreNotKept(t *testing.T) {
 			status := run(args, streams{out: io.Discard, log: &log})
 			assert.Equal(t, example.status, status, "%v: %s", args, &log)
 			assert.Contains(t, log.String(), example.message, args)
-			assert.Equal(t, 1, strings.Count(log.String(), "\n"), "%v: one sentence: %s", args, &log)
+			assert.Equal(t, 1, strings.Count(log.String(), "\n"), "%v: the error must be a single line: %s", args, &log)
 		}
 		if example.status == exitcode.Usage {
 			var log bytes.Buffer
@@ -212,7 +212,7 @@ func TestTargets_thatAreNotKept(t *testing.T) {
 func TestRestore_directoryThatDoesNotExist(t *testing.T) {
 	var log bytes.Buffer
 	dir := filepath.Join(t.TempDir(), "mistyped", "new.etcd")
-	assert.Equal(t, exitcode.Usage, run([]string{"restore", kept(t), "--data-dir=" + dir}, streams{out: io.Discard, log: &log}))
+	assert.Equal(t, exitcode.Usage, run([]string{"restore", newStoreFlag(t), "--data-dir=" + dir}, streams{out: io.Discard, log: &log}))
 	assert.Contains(t, log.String(), "--data-dir: the directory "+filepath.Dir(dir)+" does not exist")
 	assert.NoDirExists(t, filepath.Dir(dir))
 }

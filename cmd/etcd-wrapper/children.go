@@ -25,7 +25,7 @@ import (
 // because etcd and bbolt may panic on damaged data in goroutines whose panics cannot be recovered, others because
 // they must run at a low priority.
 
-// verifyCommand validates a data directory. With -o json, it is the child process of a validation.
+// verifyCommand validates a data directory. start-etcd runs it with -o json as a child process.
 type verifyCommand struct {
 	output  `embed:""`
 	DataDir string `name:"data-dir" env:"-" required:"" help:"etcd's data directory."`

@@ -12,21 +12,21 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// ours matches an invocation of this program in a code block: at the start of a line, after another command, in a
-// pod, or in <(…).
-var ours = regexp.MustCompile(`(?:^|&& |-- /|<\()(?:bin/)?etcd-wrapper ([^|)&>]*)`)
+// invocation matches an invocation of this program in a code block: at the start of a line, after another command, in
+// a pod, or in <(…).
+var invocation = regexp.MustCompile(`(?:^|&& |-- /|<\()(?:bin/)?etcd-wrapper ([^|)&>]*)`)
 
 func TestDocumentation_commandsParse(t *testing.T) {
-	understood := 0
+	parsed := 0
 	for _, block := range docs.Blocks(t) {
 		for _, line := range block.Commands() {
-			for _, call := range ours.FindAllStringSubmatch(line, -1) {
-				understood++
+			for _, call := range invocation.FindAllStringSubmatch(line, -1) {
+				parsed++
 				args := strings.Fields(strings.NewReplacer("'", "", `"`, "").Replace(call[1]))
 				_, err := commandline.Parse(&commandLine{}, args, io.Discard)
 				assert.NoError(t, err, "%s: %s", block.Page, line)
 			}
 		}
 	}
-	assert.Greater(t, understood, 20)
+	assert.Greater(t, parsed, 20)
 }

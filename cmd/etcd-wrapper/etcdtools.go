@@ -28,7 +28,7 @@ type etcdctlCommand struct {
 }
 
 func (c *etcdctlCommand) execute(s streams) exitcode.Code {
-	return ofTool(runEtcdctl(c.Args, s))
+	return toolStatus(runEtcdctl(c.Args, s))
 }
 
 // etcdutlCommand runs etcdutl, which handles snapshots and data directories.
@@ -37,11 +37,11 @@ type etcdutlCommand struct {
 }
 
 func (c *etcdutlCommand) execute(s streams) exitcode.Code {
-	return ofTool(runEtcdutl(c.Args, s.out))
+	return toolStatus(runEtcdutl(c.Args, s.out))
 }
 
-// ofTool returns the exit status for an error that one of etcd's tools has already printed.
-func ofTool(err error) exitcode.Code {
+// toolStatus returns the exit status for an error that one of etcd's tools has already printed.
+func toolStatus(err error) exitcode.Code {
 	if err != nil {
 		return exitcode.ToolFailed
 	}
@@ -52,8 +52,8 @@ func ofTool(err error) exitcode.Code {
 // returned error has already been printed by etcdctl.
 func runEtcdctl(args []string, s streams) error {
 	known, err := etcdctlSettings()
-	toldWhere := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
-	if err != nil && !toldWhere && needsMember(args) {
+	hasEndpoints := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
+	if err != nil && !hasEndpoints && needsMember(args) {
 		s.report(zerolog.WarnLevel, "running etcdctl without the endpoint and certificates of this member", err)
 	}
 	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // etcdctl only reads its arguments from os.Args
@@ -63,8 +63,8 @@ func runEtcdctl(args []string, s streams) error {
 // needsMember reports whether etcdctl connects to etcd if it is run with these arguments.
 func needsMember(args []string) bool {
 	command := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
-	asksForHelp := slices.ContainsFunc(args, func(arg string) bool { return arg == "-h" || arg == "--help" })
-	return command >= 0 && !asksForHelp && !slices.Contains([]string{"version", "help", "completion"}, args[command])
+	wantsHelp := slices.ContainsFunc(args, func(arg string) bool { return arg == "-h" || arg == "--help" })
+	return command >= 0 && !wantsHelp && !slices.Contains([]string{"version", "help", "completion"}, args[command])
 }
 
 // A toolFlag is an etcdctl flag and its value.
@@ -102,10 +102,10 @@ func etcdctlSettings() ([]toolFlag, error) {
 	return known, err
 }
 
-// wrapperSetting returns the value of the environment variable for a start-etcd flag. If the variable is not set, it
-// returns otherwise. Command-line flags are ignored, because they belong to etcdctl.
-func wrapperSetting(name, otherwise string) string {
-	return cmp.Or(os.Getenv("ETCD_WRAPPER_"+name), otherwise)
+// wrapperSetting returns the value of the environment variable for a start-etcd flag, or fallback if it is not set.
+// Command-line flags are ignored, because they belong to etcdctl.
+func wrapperSetting(name, fallback string) string {
+	return cmp.Or(os.Getenv("ETCD_WRAPPER_"+name), fallback)
 }
 
 func (a clientAccess) endpoints() string {

@@ -49,7 +49,7 @@ func TestEtcdVariables_namedWithWhatReplacesThem(t *testing.T) {
 		"ignoring environment variable ETCD_PEER_TRUSTED_CA_FILE; set peer-transport-security.trusted-ca-file in etcd's configuration instead",
 		"ignoring environment variables that match no setting of etcd or etcd-wrapper",
 	}, messages)
-	assert.NotContains(t, log.String(), "secret", "values stay private")
+	assert.NotContains(t, log.String(), "secret", "values are not logged")
 }
 
 // etcd accepts any valid key without a value, so the test does not depend on the types of the keys.

@@ -29,7 +29,7 @@ func main() {
 	os.Exit(int(status))
 }
 
-// command is a command of the program.
+// A command is selected by the command line. execute runs it and returns the exit status of the process.
 type command interface {
 	execute(s streams) exitcode.Code
 }
@@ -72,8 +72,8 @@ func run(args []string, s streams) exitcode.Code {
 		defer writeUsageMessage(args, err)
 		return s.logError("invalid command line (see etcd-wrapper --help)", err, exitcode.Usage)
 	}
-	if visitor, is := chosen.(interface{ json() bool }); is {
-		s.json = visitor.json()
+	if c, hasFormat := chosen.(interface{ json() bool }); hasFormat {
+		s.json = c.json()
 	}
 	return chosen.execute(s)
 }

@@ -104,8 +104,8 @@ func TestDumpFSM(t *testing.T) {
 func TestHelp_ofACommand(t *testing.T) {
 	out, _, _ := runCommand(t, false, "help", "start-etcd")
 	assert.NotContains(t, out, "--dump-fsm")
-	assert.NotContains(t, out, "$ETCD_WRAPPER", "variables are told of once")
-	assert.Contains(t, out, "The sidecar\n", "flags stand in groups")
+	assert.NotContains(t, out, "$ETCD_WRAPPER", "variables are described once, not for each flag")
+	assert.Contains(t, out, "The sidecar\n", "flags are grouped")
 	for _, code := range exitcode.Codes() {
 		assert.Contains(t, out, code.String())
 	}
@@ -154,9 +154,9 @@ func TestCommands_outputJSON(t *testing.T) {
 	parser, err := commandline.New(&commandLine{}, &bytes.Buffer{})
 	require.NoError(t, err)
 	for _, command := range parser.Model.Leaves(true) {
-		is := slices.ContainsFunc(command.Flags, func(f *kong.Flag) bool { return f.Name == "output" && f.Short == 'o' })
-		forOthers := command.Passthrough || slices.Contains([]string{"start-etcd", "completion", "man"}, command.Name)
-		assert.Equal(t, !forOthers, is, command.Name)
+		hasOutput := slices.ContainsFunc(command.Flags, func(f *kong.Flag) bool { return f.Name == "output" && f.Short == 'o' })
+		excluded := command.Passthrough || slices.Contains([]string{"start-etcd", "completion", "man"}, command.Name)
+		assert.Equal(t, !excluded, hasOutput, command.Name)
 	}
 	out, _, _ := runCommand(t, false, "version", "-o", "json")
 	assert.Contains(t, out, `"etcd": "3.6.`)
@@ -188,7 +188,7 @@ func TestFlags_environmentVariables(t *testing.T) {
 	for _, command := range parser.Model.Leaves(false) {
 		for _, flag := range command.Flags {
 			wanted := command.Name == "start-etcd" || flag.Name == "etcd-wrapper-port" || flag.Name == "volume-dir" || strings.HasPrefix(flag.Name, "backup-")
-			assert.Equal(t, wanted, len(flag.Envs) == 1, `--%s of %s: has it a variable that a pod sets? If not, tag it env:"-"`, flag.Name, command.Name)
+			assert.Equal(t, wanted, len(flag.Envs) == 1, `--%s of %s: a flag that does not configure a pod must have the tag env:"-"`, flag.Name, command.Name)
 		}
 	}
 }
@@ -219,7 +219,7 @@ func TestVerifyData_missingDirectory(t *testing.T) {
 	assert.Equal(t, exitcode.Clean, status)
 	assert.Equal(t, dir+" is empty\n", out)
 	out, _, _ = runCommand(t, false, "verify-data", "-o", "json", "--data-dir", dir)
-	assert.Equal(t, `{"valid":true,"empty":true}`+"\n", out, "one line, which start-etcd reads")
+	assert.Equal(t, `{"valid":true,"empty":true}`+"\n", out, "start-etcd reads a single line")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "member"), nil, 0o600))
 	out, _, status = runCommand(t, false, "verify-data", "-o", "json", "--data-dir", dir)
 	assert.Equal(t, exitcode.ToolFailed, status)
@@ -231,10 +231,10 @@ func TestEndpoints_areDocumented(t *testing.T) {
 	served := slices.Concat(readiness.Patterns(), slices.Collect(maps.Keys((&startCommand{}).routes(&report.Report{}, metrics.New(), nil, zerolog.Nop()))))
 	for i, pattern := range served {
 		served[i] = strings.TrimSuffix(pattern, "{$}")
-		assert.Contains(t, documented, served[i], "put it into the table of endpoints of README.md or docs/*.md")
+		assert.Contains(t, documented, served[i], "add it to the table of endpoints in README.md or docs/*.md")
 	}
 	for _, name := range documented {
-		assert.Contains(t, served, name, "the documentation's %s is no endpoint: take it out, or name it as it is", name)
+		assert.Contains(t, served, name, "%s is documented but is not an endpoint: remove it or correct its name", name)
 	}
 }
 

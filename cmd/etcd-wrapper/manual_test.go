@@ -46,7 +46,7 @@ func TestManual_everyCommandHasTwoExamplesThatParse(t *testing.T) {
 		}
 		assert.GreaterOrEqual(t, examples, 2, name)
 	}
-	assert.Len(t, manual().Templates(), len(commands)+len([]string{"store", "statuses", "the file"}), "an entry without a command")
+	assert.Len(t, manual().Templates(), len(commands)+len([]string{"store", "statuses", "the file"}), "manual.tmpl has an entry without a command")
 }
 
 func TestHelp_80Columns(t *testing.T) {

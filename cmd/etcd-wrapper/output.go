@@ -21,18 +21,18 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// streams are the output streams of a command.
+// streams holds the output streams of a command, and the settings that determine the format of its output.
 type streams struct {
 	out      io.Writer
 	log      io.Writer
-	terminal bool   // the log is written to a terminal
-	shown    bool   // results are written to a terminal
-	colour   bool   // the log may use colors
-	json     bool   // the log is written as JSON
+	terminal bool   // whether log is a terminal
+	shown    bool   // whether out is a terminal
+	colour   bool   // whether the log may use colors
+	json     bool   // whether errors are logged as JSON
 	command  string // command name for error messages; empty for the backup commands
 }
 
-// print prints a result as plain text.
+// print prints a result as plain text and returns the exit status.
 func (s streams) print(text string) exitcode.Code {
 	if _, err := io.WriteString(s.out, text); err != nil {
 		return s.logError("cannot print the result", err, exitcode.NotTold)
@@ -87,11 +87,11 @@ func (o output) print(to io.Writer, text string, document any) error {
 // A document is the result of a command.
 type document interface{ Print(to io.Writer) error }
 
-// finish prints the result and the error of a command and returns the exit status.
-func (s streams) finish(how output, result document, err error) exitcode.Code {
+// finish prints the result of a command, logs its error and returns the exit status. result and err may be nil.
+func (s streams) finish(options output, result document, err error) exitcode.Code {
 	if result != nil {
 		print := result.Print
-		if how.json() {
+		if options.json() {
 			print = func(to io.Writer) error { return backups.JSON(to, result) }
 		}
 		if failed := print(s.out); failed != nil && err == nil {

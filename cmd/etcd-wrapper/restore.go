@@ -17,10 +17,10 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// restoreCommand is `restore`. The restore command must not be run while etcd is running.
+// restoreCommand implements `restore`.
 type restoreCommand struct {
 	storeCommand   `embed:""`
-	To             commandline.Target `name:"to" env:"-" default:"latest" help:"Restore this state: latest, revision:N, time:2026-11-22T12:00:00Z or time:-15m."`
+	To             commandline.Target `name:"to" env:"-" default:"latest" help:"State to restore: latest, revision:N, time:2026-11-22T12:00:00Z or time:-15m."`
 	acceptFlags    `embed:""`
 	Snapshot       string `name:"snapshot" env:"-" placeholder:"FILE" help:"Restore from this stock etcd snapshot instead of a store."`
 	DataDir        string `name:"data-dir" env:"-" required:"" placeholder:"DIR" help:"Data directory to create. It must be empty or not exist."`
@@ -48,7 +48,7 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 	return s.finish(c.output, made, err)
 }
 
-// plan returns a plan for restoring the data directory. Errors from plan refer to the flags on the command line.
+// plan describes the data directory to build. The error names the flag that is invalid.
 func (c *restoreCommand) plan() (seed.Seed, error) {
 	if c.Snapshot != "" && (c.Store != "" || c.To != (commandline.Target{})) {
 		return seed.Seed{}, errors.New("--snapshot cannot be combined with --backup-store or --to: a snapshot has only one revision")

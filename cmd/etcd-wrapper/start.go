@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// farewell limits how long the wrapper's server may keep finishing requests after the lifecycle has ended.
-	farewell = lifecycle.TakingDown * 4 / 5
-	// saying limits how long writing the termination message may take.
-	saying = lifecycle.TakingDown * 2 / 5
+	// shutdownTimeout limits how long the wrapper's server may finish open requests after the lifecycle has ended.
+	shutdownTimeout = lifecycle.TakingDown * 4 / 5
+	// messageTimeout limits how long writing the termination message may take.
+	messageTimeout = lifecycle.TakingDown * 2 / 5
 )
 
-// startCommand is `start-etcd`.
+// startCommand implements `start-etcd`.
 type startCommand struct {
 	commandline.StartEtcd
 
@@ -49,12 +49,13 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	warnOfEtcdVariables(log)
 	limitMemory(log)
 	c.message = exitcode.NewMessage(c.TerminationPath)
-	outcome := c.live(log, signals)
+	outcome := c.runLifecycle(log, signals)
 	return outcome.Status
 }
 
-// live runs the lifecycle until it ends. A signal also interrupts assemble, which may hang while reading files.
-func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecycle.Outcome {
+// runLifecycle runs the lifecycle until it ends. A signal also interrupts assemble, which may hang while reading
+// files.
+func (c *startCommand) runLifecycle(log zerolog.Logger, signals <-chan os.Signal) lifecycle.Outcome {
 	ready := make(chan *parts, 1)
 	go func() { ready <- c.assemble(log) }()
 	select {
@@ -67,25 +68,26 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	}
 }
 
-// run runs the lifecycle, reports how it ended and stops the components. The report is written first, and every later
-// step has a time limit, so that a hanging disk delays neither the report nor the exit.
-func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
+// run runs the lifecycle, calls report with the outcome and the termination message, and stops the components. report
+// is called first, and every later step has a time limit, so that a hanging disk delays neither the message nor the
+// exit.
+func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, report func(lifecycle.Outcome, string)) lifecycle.Outcome {
 	if p.driver == nil {
-		tell(p.outcome, shortMessage(p.outcome))
+		report(p.outcome, shortMessage(p.outcome))
 		return p.outcome
 	}
-	driven, ended := make(chan struct{}), make(chan struct{})
+	stopped, ended := make(chan struct{}), make(chan struct{})
 	defer close(ended)
-	hurry, urge := context.WithCancel(context.Background())
-	defer urge()
-	go p.forward(signals, driven, urge, ended)
+	uploadCtx, cancelUpload := context.WithCancel(context.Background())
+	defer cancelUpload()
+	go p.forward(signals, stopped, cancelUpload, ended)
 	outcome := p.driver.Run()
-	close(driven)
+	close(stopped)
 	p.announcer.stop()
 	if outcome.Status == exitcode.Clean { // the exit record is final, so the remaining writes can be uploaded
-		p.runtime.Flush(hurry)
+		p.runtime.Flush(uploadCtx)
 	}
-	tell(outcome, p.report.TerminationMessage(outcome))
+	report(outcome, p.report.TerminationMessage(outcome))
 	p.takeDown(log, outcome)
 	return outcome
 }
@@ -100,19 +102,19 @@ func (p *parts) takeDown(log zerolog.Logger, outcome lifecycle.Outcome) {
 		return nil
 	})
 	if err != nil {
-		log.Info().Msg("not all components stopped in time; " + cutOff)
+		log.Info().Msg("not all components stopped in time; " + openRequests)
 	}
 }
 
 // logOutcome logs how a run ended and writes the long version of the termination message.
-func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome, words string) {
+func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome, message string) {
 	line := log.Info()
 	if outcome.Status != exitcode.Clean {
 		line = log.Error().Str("error", outcome.Reason)
 	}
 	line.Int("exit_status", int(outcome.Status)).Str("outcome", outcome.Status.String()).
 		Msg("etcd-wrapper ends: " + outcome.Reason)
-	if err := bounded(saying, func() error { return c.message.Finish(words) }); err != nil {
+	if err := bounded(messageTimeout, func() error { return c.message.Finish(message) }); err != nil {
 		log.Warn().Err(err).Msg("cannot write the termination message")
 	}
 }
@@ -138,25 +140,26 @@ func (c *startCommand) newLog(s streams) zerolog.Logger {
 	return logstream.New(to, c.Level())
 }
 
-// echo is the interval within which two identical signals are treated as one. timeout(1) sends the signal to both its
-// child and its process group, so without this interval, the child would see two signals and exit immediately.
-const echo = 20 * time.Millisecond
+// duplicateWindow is the interval within which two identical signals are treated as one. timeout(1) sends the signal
+// both to its child and to its process group. Without this interval, the wrapper would receive two signals and exit
+// immediately.
+const duplicateWindow = 20 * time.Millisecond
 
 // forward passes signals to the state machine. A signal that arrives after the state machine has ended cancels the
 // final upload.
-func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge func(), ended <-chan struct{}) {
+func (p *parts) forward(signals <-chan os.Signal, stopped <-chan struct{}, cancelUpload func(), ended <-chan struct{}) {
 	var last os.Signal
 	var at time.Time
 	for {
 		select {
 		case received := <-signals:
 			number, ok := received.(syscall.Signal)
-			if ok && (received != last || time.Since(at) > echo) {
+			if ok && (received != last || time.Since(at) > duplicateWindow) {
 				p.announcer.stop()
 				p.driver.Signal(number)
 				select {
-				case <-driven:
-					urge()
+				case <-stopped:
+					cancelUpload()
 				default:
 				}
 			}

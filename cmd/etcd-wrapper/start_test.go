@@ -18,7 +18,7 @@ func TestUsageError_isTheTerminationMessage(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH", path)
 	var log bytes.Buffer
 	assert.Equal(t, exitcode.Usage, run([]string{"statsu"}, streams{out: &log, log: &log}))
-	assert.Empty(t, read(t, path), "a visitor's mistake")
+	assert.Empty(t, read(t, path), "only start-etcd writes the termination message")
 	assert.Equal(t, exitcode.Usage, run([]string{"start-etcd", "--etcd-wrapper-port=0"}, streams{out: &log, log: &log}))
 	assert.Contains(t, read(t, path), "--etcd-wrapper-port must not be 0")
 }

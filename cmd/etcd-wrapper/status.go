@@ -164,11 +164,11 @@ func ended(now, before status.Document) *state.Defragmentation {
 		}
 		return d.Maintenance.LastDefragmentation
 	}
-	is, was := last(now), last(before)
-	if is == nil || is.Origin != "command" || was != nil && !is.At.After(was.At) {
+	current, previous := last(now), last(before)
+	if current == nil || current.Origin != "command" || previous != nil && !current.At.After(previous.At) {
 		return nil
 	}
-	return is
+	return current
 }
 
 // executeCluster shows the status of all members, as reported by the wrapper on this host.
@@ -176,22 +176,22 @@ func (c *statusCommand) executeCluster(s streams) exitcode.Code {
 	fail := func(err error, code exitcode.Code) exitcode.Code {
 		return s.logError("cannot show the status of the cluster", err, code)
 	}
-	known, err := status.NewClient(uint16(c.WrapperPort)).Fetch(context.Background())
+	document, err := status.NewClient(uint16(c.WrapperPort)).Fetch(context.Background())
 	if err != nil {
 		return fail(err, answerStatus(err))
 	}
-	if len(known.Peers) == 0 {
-		return fail(fmt.Errorf("the cluster members are not known yet: %s", known.Headline.Summary), exitcode.MemberNotReady)
+	if len(document.Peers) == 0 {
+		return fail(fmt.Errorf("the cluster members are not known yet: %s", document.Headline.Summary), exitcode.MemberNotReady)
 	}
-	secured, err := tlsConfigOf(known.Certificates)
+	config, err := tlsConfigOf(document.Certificates)
 	if err != nil {
 		return fail(err, exitcode.NotTold)
 	}
-	answers := status.FetchAll(context.Background(), known, uint16(c.WrapperPort), secured)
-	if err := c.print(s.out, terminal.Cluster(answers, time.Now()), answers); err != nil {
+	members := status.FetchAll(context.Background(), document, uint16(c.WrapperPort), config)
+	if err := c.print(s.out, terminal.Cluster(members, time.Now()), members); err != nil {
 		return fail(err, exitcode.NotTold)
 	}
-	if slices.ContainsFunc(answers, func(a status.MemberStatus) bool { return a.Document == nil || !a.Document.Ready }) {
+	if slices.ContainsFunc(members, func(a status.MemberStatus) bool { return a.Document == nil || !a.Document.Ready }) {
 		return exitcode.MemberNotReady
 	}
 	return exitcode.Clean
