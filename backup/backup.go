@@ -2,8 +2,8 @@
 // The writer (package writer) stores changes. Maintenance tasks test restores, list the backups and delete backups
 // that are no longer needed.
 //
-// Unless Options.Ack is set, backups never delay etcd's clients: only this package's goroutines wait for the store.
-// Each run has its own Backups.
+// Unless Options.Ack is set, backups never delay etcd's clients: only this package's goroutines wait for the store. A
+// Backups value is used for one run, from the start of etcd until its end.
 package backup
 
 import (
@@ -35,11 +35,13 @@ type Options struct {
 	Schedule   Schedule
 	Policy     retention.Policy
 	SpoolDir   string // directory on the volume; used only for the spool
-	SpoolLimit int64  // bytes
-	// Verify runs a restore test of a path in a separate process. It returns an error if the test could not run.
+	SpoolLimit int64  // maximum size of all queued segments in bytes
+	// Verify runs a restore test of a path in a separate process. It returns an error if the test could not run, and a
+	// result with Outcome Failed if the restore failed.
 	Verify func(ctx context.Context, path archive.Path) (archive.Result, error)
-	// ScratchDir is the directory that Verify restores to. Commands use directories with the same name plus a dash
-	// and a suffix. Files left behind by a killed process are removed the next time the process starts.
+	// ScratchDir is the directory that Verify restores to. Commands use directories with the same name plus a dash and
+	// a suffix. Begin removes ScratchDir, and the directories of commands that are older than a day, because a killed
+	// process may have left them behind.
 	ScratchDir string
 
 	Gate writer.Gate
@@ -51,12 +53,12 @@ type Options struct {
 // Backups manages the backups of one run. Begin, End and Flush must be called in this order, each at most once. All
 // other methods are safe for concurrent use.
 type Backups struct {
-	options Options
-	archive *archive.Archive
-	running atomic.Pointer[running]
-	listed  atomic.Pointer[StoreContents]
-	unable  atomic.Pointer[facts.Problem] // why backups cannot be made
-	undone  atomic.Pointer[facts.Problem] // see Facts
+	options      Options
+	archive      *archive.Archive
+	running      atomic.Pointer[running]
+	listed       atomic.Pointer[StoreContents]
+	startProblem atomic.Pointer[facts.Problem] // see Facts
+	taskProblem  atomic.Pointer[facts.Problem] // see Facts
 
 	session    string
 	superseded chan error
@@ -68,13 +70,13 @@ type running struct {
 	dir    string // etcd's data directory
 	owner  string
 	writer atomic.Pointer[writer.Writer] // nil until the spool is usable
-	opened chan struct{}                 // closed once opening the spool has succeeded or failed
+	opened chan struct{}                 // closed after the first attempt to open the spool
 	stop   context.CancelFunc
 	done   chan struct{} // closed when the writer has stopped
 }
 
 // ErrNotRunning is returned if etcd is not running or backups have not started.
-var ErrNotRunning = errors.New("backups are not running; run etcd-wrapper status to see why")
+var ErrNotRunning = errors.New(`backups are not running; run "etcd-wrapper status" to see why`)
 
 // retryInterval is the time between attempts to open the spool.
 const retryInterval = 30 * time.Second
@@ -118,7 +120,7 @@ func (b *Backups) run(ctx context.Context, r *running) {
 		case <-time.After(retryInterval):
 		}
 	}
-	b.unable.Store(nil)
+	b.startProblem.Store(nil)
 	r.writer.Store(w)
 	// End does not wait for the maintenance tasks, because they do not read from etcd, and a restore test process can
 	// take seconds to exit after it is killed.
@@ -126,27 +128,28 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	w.Run(ctx)
 }
 
-// supersede reports that another generation has superseded this one. After the run has ended, supersede does nothing,
-// so that the next run does not receive the reason.
+// supersede sends the reason why another generation has superseded this one to the channel returned by Superseded,
+// unless the run has ended.
 func (b *Backups) supersede(run context.Context, reason error) {
 	if run.Err() != nil {
 		return
 	}
 	select {
 	case b.superseded <- reason:
-	default: // an earlier run's reason has not been received yet
+	default: // an earlier reason has not been received yet
 	}
 }
 
 func (b *Backups) recordFailure(err error) {
-	previous := b.unable.Load()
+	previous := b.startProblem.Load()
 	if previous == nil || previous.Message != err.Error() {
 		b.options.Log.Error().Err(err).Dur("next_retry_ms", retryInterval).Msg("backups: cannot start")
 	}
-	b.unable.Store(addFailure(previous, err, retryInterval))
+	b.startProblem.Store(addFailure(previous, err, retryInterval))
 }
 
-// addFailure adds a failure to previous, which may be nil.
+// addFailure returns the problem of an operation that has failed again. previous is the problem before this failure,
+// or nil if this is the first one.
 func addFailure(previous *facts.Problem, err error, next time.Duration) *facts.Problem {
 	now := &facts.Problem{Since: time.Now(), Count: 1, Message: err.Error(), NextRetry: time.Now().Add(next)}
 	if previous != nil {
@@ -166,7 +169,7 @@ func (b *Backups) writerOptions(etcd writer.Etcd, dataDir, owner string) writer.
 // nextFull returns the time of the next scheduled full snapshot, including the cluster's offset.
 func (b *Backups) nextFull(cluster string, after time.Time) time.Time {
 	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(cluster)) // never returns an error
+	_, _ = hash.Write([]byte(cluster)) // a hash never returns an error
 	return b.options.Schedule.For(hash.Sum64()).Next(after)
 }
 
@@ -193,7 +196,7 @@ func (b *Backups) End(ctx context.Context) error {
 	}
 }
 
-// currentWriter returns the writer, or nil if there is none.
+// currentWriter returns the writer, or nil if it has not been started.
 func (b *Backups) currentWriter() *writer.Writer {
 	if r := b.running.Load(); r != nil {
 		return r.writer.Load()
@@ -205,7 +208,7 @@ func (b *Backups) currentWriter() *writer.Writer {
 // this cluster's backups. The caller must then close etcd, because later writes would not be backed up.
 func (b *Backups) Superseded() <-chan error { return b.superseded }
 
-// Ack returns the gate for --backup-ack=stored, or nil if the flag has another value.
+// Ack returns the gate that delays replies if --backup-ack=stored is set, and nil otherwise.
 func (b *Backups) Ack() *ack.Gate { return b.options.Ack }
 
 // confirmLimit limits how long a change may wait for the store before the member becomes unready.
@@ -218,7 +221,7 @@ func (b *Backups) Unconfirmed() string {
 		return ""
 	}
 	known := b.Facts()
-	behind := known.Shipped.Lag
+	behind := known.Writer.Lag
 	if b.options.Ack.IsOpen() && behind < confirmLimit {
 		return ""
 	}
@@ -226,14 +229,14 @@ func (b *Backups) Unconfirmed() string {
 	if behind >= confirmLimit {
 		reason = fmt.Sprintf("no response for %s", behind.Truncate(time.Second))
 	}
-	if problem := cmp.Or(known.Unable, known.Shipped.Problem); problem != nil {
+	if problem := cmp.Or(known.StartProblem, known.Writer.Problem); problem != nil {
 		reason = problem.Message
 	}
 	return "clients are waiting because the backup store is not confirming writes: " + reason
 }
 
-// BeforeCompaction captures the rows that a compaction is about to remove. BeforeCompaction returns when the rows are
-// in the spool or ctx is done.
+// BeforeCompaction captures the rows that a compaction is about to remove. It returns when the rows are in the spool,
+// the capture has failed, or ctx is done.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
 	if r := b.running.Load(); r != nil {
 		select {
@@ -255,22 +258,23 @@ func (b *Backups) Now(ctx context.Context) (archive.Full, error) {
 	return s.FullNow(ctx, "requested")
 }
 
-// Facts describes the state of the backups at a point in time.
+// Facts describes the backups at a point in time: what the writer has stored, what the last listing has found, and
+// what is failing.
 type Facts struct {
-	Shipped writer.Facts
-	Listed  StoreContents
-	Unable  *facts.Problem // why backups cannot be made; nil if they can
-	Undone  *facts.Problem // a failing maintenance task or failed safety check; nil if there is none
+	Writer       writer.Facts
+	Listed       StoreContents
+	StartProblem *facts.Problem // why the writer cannot be started; nil if it can
+	TaskProblem  *facts.Problem // failure of a maintenance task or a safety check; nil if there is none
 }
 
 // Facts returns the current state without accessing the store.
 func (b *Backups) Facts() Facts {
 	known := Facts{
-		Shipped: writer.Facts{Backups: facts.Backups{Role: facts.Waiting, SpoolLimit: b.options.SpoolLimit}},
-		Unable:  b.unable.Load(), Undone: b.undone.Load(),
+		Writer:       writer.Facts{Backups: facts.Backups{Role: facts.Waiting, SpoolLimit: b.options.SpoolLimit}},
+		StartProblem: b.startProblem.Load(), TaskProblem: b.taskProblem.Load(),
 	}
 	if w := b.currentWriter(); w != nil {
-		known.Shipped = w.Facts()
+		known.Writer = w.Facts()
 	}
 	if listed := b.listed.Load(); listed != nil {
 		known.Listed = *listed
@@ -283,15 +287,15 @@ func (b *Backups) Facts() Facts {
 func (b *Backups) Published() *facts.Backups { return b.Facts().document() }
 
 func (f Facts) document() *facts.Backups {
-	document, listed := f.Shipped.Backups, f.Listed.Backups
+	document, listed := f.Writer.Backups, f.Listed.Backups
 	document.Store, document.StoredBytes, document.LastVerification = listed.Store, listed.StoredBytes, listed.LastVerification
 	document.Window, document.Windows, document.LastFullSnapshot = listed.Window, listed.Windows, listed.LastFullSnapshot
-	document.Problem = cmp.Or(f.Unable, document.Problem, f.Undone)
+	document.Problem = cmp.Or(f.StartProblem, document.Problem, f.TaskProblem)
 	if document.Window != nil {
 		window := f.window()
 		document.Window, document.Windows = &window, f.windowsUpTo(window)
 	}
-	if made, listed := f.Shipped.LastFull, document.LastFullSnapshot; made != nil && (listed == nil || made.Time.After(listed.At)) {
+	if made, listed := f.Writer.LastFull, document.LastFullSnapshot; made != nil && (listed == nil || made.Time.After(listed.At)) {
 		document.LastFullSnapshot = &facts.FullSnapshot{Revision: made.Revision, At: made.Time, Bytes: made.Data.Bytes, Reason: made.Reason}
 	}
 	return &document
@@ -300,8 +304,9 @@ func (f Facts) document() *facts.Backups {
 // window returns the restorable revisions, including those stored by this writer since the last listing.
 func (f Facts) window() facts.Window {
 	window := f.Listed.window()
-	if f.Listed.Cut == nil && f.Shipped.Revision >= window.ToRevision { // otherwise another member is the writer, or this member has not read the store yet
-		window.ToRevision, window.To = f.Shipped.Revision, time.Now().Add(-f.Shipped.Lag).Truncate(time.Second)
+	// If the listing is newer, another member is the writer, or this member has not read the store yet.
+	if f.Listed.Cut == nil && f.Writer.Revision >= window.ToRevision {
+		window.ToRevision, window.To = f.Writer.Revision, time.Now().Add(-f.Writer.Lag).Truncate(time.Second)
 	}
 	return window
 }
@@ -312,7 +317,7 @@ func (f Facts) windowsUpTo(end facts.Window) []facts.GenerationWindow {
 	windows := slices.Clone(f.Listed.Windows) // the listing is shared
 	last := &windows[len(windows)-1]
 	last.ToRevision, last.To = end.ToRevision, end.To
-	if made := f.Shipped.LastFull; made != nil && made.Revision <= last.ToRevision &&
+	if made := f.Writer.LastFull; made != nil && made.Revision <= last.ToRevision &&
 		!slices.ContainsFunc(last.FullSnapshots, func(m facts.SnapshotMark) bool { return m.Revision >= made.Revision }) {
 		last.FullSnapshots = append(slices.Clone(last.FullSnapshots), facts.SnapshotMark{Revision: made.Revision, At: made.Time})
 	}
@@ -323,10 +328,10 @@ func (f Facts) windowsUpTo(end facts.Window) []facts.GenerationWindow {
 type StoreContents struct {
 	facts.Backups
 	At  time.Time // time of the listing; zero if there is none
-	Cut error     // why revisions after the window cannot be restored; nil if later revisions will extend the window
+	Cut error     // why revisions stored after the window cannot be restored; nil if they extend the window
 
 	history *archive.History
-	stored  int64 // last revision stored before the listing
+	stored  int64 // last revision that the writer had stored when the listing started
 }
 
 // window returns the restorable revisions, or the zero value if there are none.
@@ -357,7 +362,7 @@ func (l *StoreContents) addResult(result *archive.Result) {
 	l.LastVerification.Reason = reason
 }
 
-// newContents summarizes history for users.
+// newContents summarizes the backups found by a listing.
 func newContents(history *archive.History) *StoreContents {
 	listed := &StoreContents{history: history}
 	for _, generation := range history.Generations {
@@ -387,16 +392,16 @@ func newContents(history *archive.History) *StoreContents {
 	return listed
 }
 
-// maxWindows and maxMarks limit how much of a long history is published. Older entries are omitted.
+// Limits for the status document. If there are more entries, the oldest ones are omitted.
 const (
-	maxWindows = 16
-	maxMarks   = 64 // per window
+	maxWindows = 16 // restorable windows
+	maxMarks   = 64 // full snapshots per window
 )
 
 // testResults maps the outcome of a restore test to its value in the status document.
 var testResults = map[archive.Outcome]string{archive.Verified: "passed", archive.Failed: "failed"}
 
-// windows returns the restorable windows of all generations.
+// windows returns the newest restorable windows of all generations, in chronological order.
 func windows(history *archive.History) (all []facts.GenerationWindow) {
 	for _, generation := range history.Generations {
 		for _, chain := range generation.Chains {

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// hangGrace is the time that a call may run past its deadline before it is considered hung.
+	// hangGrace is the time after its deadline that Flush waits for an upload to stop before it reports that the store
+	// or the volume is not responding.
 	hangGrace = 500 * time.Millisecond
 	// recoveryLimit is the maximum time that Flush waits for a failing store to recover. It is short so that a broken
 	// store does not delay pod shutdown.
@@ -63,24 +64,25 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 func (b *Backups) flushClosed(ctx context.Context, r *running, database string) error {
 	identity := r.etcd.Identity()
 	identity.Members = r.etcd.Members()
-	identity.Leader = true // every member uploads its data, even if it is not the leader
+	identity.Leader = true // for a closed etcd, this means that the member uploads its data
 	closed, err := capture.OpenClosed(database, identity)
 	if err != nil {
 		return err
 	}
 	defer closed.Close()
-	shipped, options := b.Facts().Shipped, b.writerOptions(closed, r.dir, r.owner)
-	wrote := shipped.Role == facts.Writer || r.etcd.Identity().Leader // a member elected during shutdown may not know yet that it is now the writer
-	options.Reconciled, options.SegmentsOnly = shipped.Role != facts.Waiting, !wrote
+	state, options := b.Facts().Writer, b.writerOptions(closed, r.dir, r.owner)
+	// A member that was elected during the shutdown may not know yet that it has become the writer.
+	wrote := state.Role == facts.Writer || r.etcd.Identity().Leader
+	options.Reconciled, options.SegmentsOnly = state.Role != facts.Waiting, !wrote
 	options.Release = wrote && identity.Members == 1
-	if shipped.Problem == nil {
+	if state.Problem == nil {
 		options.Previous = r.writer.Load()
 	}
-	return flush(ctx, options, shipped.Problem != nil)
+	return flush(ctx, options, state.Problem != nil)
 }
 
-// flush uploads a closed database without making scheduled full snapshots. If the store had a problem, flush gives up
-// unless the store recovers within recoveryLimit.
+// flush uploads a closed database without making scheduled full snapshots. If hadProblem is set, flush gives up unless
+// the store recovers within recoveryLimit.
 func flush(ctx context.Context, options writer.Options, hadProblem bool) error {
 	options.Schedule = func(string, time.Time) time.Time { return time.Time{} }
 	last, err := writer.New(options)
@@ -119,13 +121,14 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 	if err := flush(ctx, options, false); err != nil {
 		return err
 	}
-	return b.FlushSpool(ctx, archive.Identity{}, 0) // the writer keeps the last segment in the spool in case etcd continues with this data
+	// The writer keeps the last stored segment in the spool, in case etcd continues with this data. Remove it.
+	return b.FlushSpool(ctx, archive.Identity{}, 0)
 }
 
 const (
-	// segmentTimeout is the timeout for uploading one segment. Segments are small.
+	// segmentTimeout is the timeout for uploading one segment, which is small.
 	segmentTimeout = 2 * time.Minute
-	// maxConflicts limits the attempts to store a segment when other members keep storing segments at the same
+	// maxConflicts is the number of attempts to store a segment if other members keep storing segments at the same
 	// position.
 	maxConflicts = 10
 )
@@ -133,19 +136,19 @@ const (
 // errMismatch is returned if the spool does not continue the backups in the store.
 var errMismatch = errors.New("cannot append the spool to the backups")
 
-// spoolFlush uploads the spool left by an earlier run.
+// spoolFlush is the state of a call of FlushSpool.
 type spoolFlush struct {
 	*Backups
 	waiting  *writer.Spool
 	torn     bool          // part of the spool is unreadable
-	matches  bool          // the store has the same history as the spool
+	matches  bool          // the rows in the spool are known to equal or continue those in the store
 	head     *archive.Head // end of the backups; nil if it must be read again
-	writable int           // generation verified to be writable by this process; 0 if none
+	writable int           // number of the generation that this process was found to be allowed to add to; 0 if none
 }
 
 // FlushSpool uploads the spool left by an earlier run and clears the spool. data identifies the data on the volume,
-// if there is any usable data. reach is the last revision of the data on the volume. If the newest segment belongs to
-// other data or ends at or before reach, FlushSpool leaves the spool to the writer.
+// and reach is its last revision. If the volume has no usable data, data is the zero value. If the newest segment
+// belongs to other data or ends at or before reach, FlushSpool leaves the spool to the writer.
 //
 // FlushSpool must be called before Begin. FlushSpool can be called again after an error such as store.ErrUnavailable.
 // If a segment takes longer than two minutes to upload, FlushSpool returns context.DeadlineExceeded. FlushSpool
@@ -156,7 +159,7 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 		return data.Known() && (last.Cluster != data.Cluster || last.Generation != data.Generation || last.End <= reach)
 	}
 	if last, known := writer.LastSpooled(b.options.SpoolDir, b.options.Keys); known && inData(last) {
-		return nil // avoid reading the whole spool on every start
+		return nil // without reading the whole spool, which may be large
 	}
 	waiting, torn, err := writer.OpenSpool(b.options.SpoolDir, b.options.SpoolLimit, b.options.Keys)
 	if err != nil {
@@ -183,7 +186,7 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 		}
 	}
 	if !s.matches {
-		return nil // the store already has later revisions, but its rows may differ
+		return nil // the store has later revisions than the spool, so its rows were not compared and may differ
 	}
 	return waiting.Clear()
 }
@@ -194,7 +197,7 @@ func (s *spoolFlush) upload(ctx context.Context, entry writer.Spooled) error {
 		if err := s.store(ctx, entry); !errors.Is(err, store.ErrExists) {
 			return err
 		}
-		s.head = nil // another member's segment was stored first and may contain some or all of these rows
+		s.head = nil // another member has stored a segment first, which may contain some or all of these rows
 	}
 	return fmt.Errorf("segment %s: %w", entry.Position, store.ErrExists)
 }
@@ -222,7 +225,7 @@ func (s *spoolFlush) store(ctx context.Context, entry writer.Spooled) error {
 	defer content.Close() // the file is only read, so a close error is harmless
 	if entry.Before == s.head.Before && s.head.IsNewer(entry.Manifest) {
 		s.matches = true
-		return nil // the store has newer leases and users
+		return nil // the store has the same rows, and newer leases and users
 	}
 	if err := s.mayAdd(ctx, entry); err != nil {
 		return err
@@ -234,7 +237,7 @@ func (s *spoolFlush) store(ctx context.Context, entry writer.Spooled) error {
 	return nil
 }
 
-// readHead reads the end of the backups unless it is already known.
+// readHead reads the end of a generation's backups unless it is already known.
 func (s *spoolFlush) readHead(ctx context.Context, generation int) error {
 	if s.head != nil && s.head.Generation == generation {
 		return nil
@@ -296,13 +299,13 @@ func (s *spoolFlush) remaining(entry writer.Spooled) (content io.ReadCloser, end
 }
 
 func (s *spoolFlush) mismatch(manifest format.Manifest) error {
-	return fmt.Errorf("%w: the segment at revision %d of cluster %s does not follow the backups in %s, which end at revision %d",
-		errMismatch, manifest.Position.Revision, manifest.Cluster, s.archive, max(0, s.head.Revision()))
+	return fmt.Errorf("%w: the segment of cluster %s that starts at revision %d does not follow the backups in %s, which end at revision %d",
+		errMismatch, manifest.Cluster, manifest.Position.Revision, s.archive, max(0, s.head.Revision()))
 }
 
-// preserve moves the spool aside if the generation has ended or part of the spool is unreadable. A spool that belongs
-// to another store is left in place. Otherwise, preserve returns the given error, because an operator must decide
-// what to do.
+// preserve handles a spool that does not continue the backups in the store. If the generation has ended or part of the
+// spool is unreadable, the spool is preserved. A spool that belongs to another store is left in place. Otherwise,
+// preserve returns the given error, because an operator must decide what to do.
 func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why error) error {
 	generation, ended, err := s.generation(ctx, from)
 	switch {
@@ -344,7 +347,8 @@ func (s *spoolFlush) buildRemaining(entry writer.Spooled) (format.Object, error)
 	return builder.Finish(format.Source{Compacted: entry.Compacted, Term: entry.Term, Member: entry.Member, Applied: entry.Applied})
 }
 
-// split adds the rows of a segment up to the given revision to stored, and all other records to beyond.
+// split reads a segment. It adds the rows up to the given revision to stored, and the records of later revisions, the
+// hashes and the small buckets to beyond.
 func split(from *format.SegmentReader, revision int64, stored *format.Chain, beyond *format.SegmentBuilder) error {
 	_, err := from.Next()
 	for err == nil {

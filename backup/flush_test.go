@@ -25,12 +25,13 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-// stuck is a store that hangs and ignores its context, like a network file system with an unreachable server.
+// stuck is a store whose uploads can hang. They ignore their context, as on a network file system with an unreachable
+// server.
 type stuck struct {
 	store.Store
-	hangs   atomic.Bool
-	waiting atomic.Int32 // number of hanging uploads
-	release chan struct{}
+	hangs   atomic.Bool   // whether new uploads hang
+	waiting atomic.Int32  // number of uploads that have been hanging
+	release chan struct{} // closed to let hanging uploads continue
 }
 
 func (s *stuck) Put(ctx context.Context, name string, content io.Reader) error {
@@ -41,11 +42,12 @@ func (s *stuck) Put(ctx context.Context, name string, content io.Reader) error {
 	return s.Store.Put(ctx, name, content)
 }
 
-// closedBehind starts and stops backups, writes ten more revisions, and closes etcd.
-func (s *subject) closedBehind(t *testing.T, before func()) {
+// closeWithUnstoredWrites starts the backups, calls whileRunning, ends the backups, writes ten more revisions, and
+// closes etcd.
+func (s *subject) closeWithUnstoredWrites(t *testing.T, whileRunning func()) {
 	t.Helper()
 	s.start(t)
-	before()
+	whileRunning()
 	s.end(t)
 	s.put(t, 10)
 	s.etcd.Server.Stop()
@@ -55,7 +57,7 @@ func TestFlush_endsWithItsContextIfTheStoreHangs(t *testing.T) {
 	hanging := &stuck{Store: memory.New(), release: make(chan struct{})}
 	t.Cleanup(func() { close(hanging.release) })
 	s := newSubjectIn(t, hanging, archive.Verified)
-	s.closedBehind(t, func() {})
+	s.closeWithUnstoredWrites(t, func() {})
 	hanging.hangs.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -87,10 +89,10 @@ func TestFlush_waitsOnlyBrieflyForAStoreThatHadAProblem(t *testing.T) {
 	for _, recovered := range []bool{false, true} {
 		in := memory.New()
 		s := newSubjectIn(t, in, archive.Verified)
-		s.closedBehind(t, func() {
+		s.closeWithUnstoredWrites(t, func() {
 			in.Inject(memory.Fault{Err: &store.Unavailable{}})
 			s.put(t, 1)
-			s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Problem != nil }, "a problem")
+			s.eventually(t, func(f backup.Facts) bool { return f.Writer.Problem != nil }, "the problem is reported")
 		})
 		if !recovered {
 			require.ErrorContains(t, s.Flush(soon(t), s.database()), "has not recovered from an earlier failure")
@@ -108,19 +110,19 @@ func TestFlush_waitsForAnUploadInProgress(t *testing.T) {
 	s.start(t)
 	slow.hangs.Store(true)
 	s.put(t, 1)
-	s.eventually(t, func(backup.Facts) bool { return slow.waiting.Load() > 0 }, "an upload that hangs")
-	atOnce, cancel := context.WithCancel(t.Context())
+	s.eventually(t, func(backup.Facts) bool { return slow.waiting.Load() > 0 }, "an upload hangs")
+	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorContains(t, s.End(atOnce), "timed out waiting for the store")
+	require.ErrorContains(t, s.End(canceled), "timed out waiting for the store")
 	s.put(t, 10)
 	s.etcd.Server.Stop()
-	var together atomic.Int32
+	var uploads atomic.Int32
 	time.AfterFunc(200*time.Millisecond, func() {
-		together.Store(slow.waiting.Load())
+		uploads.Store(slow.waiting.Load())
 		close(slow.release)
 	})
 	require.NoError(t, s.Flush(soon(t), s.database()))
-	require.EqualValues(t, 1, together.Load(), "no second upload starts")
+	require.EqualValues(t, 1, uploads.Load(), "Flush starts no upload before the first one has finished")
 	require.Equal(t, int64(12), s.stored(t))
 }
 
@@ -128,37 +130,37 @@ func TestFlush_waitsForAnUploadInProgress(t *testing.T) {
 // machine.
 func TestFlush_doesNotWaitForARestoreTest(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	begun, release := make(chan struct{}), make(chan struct{})
+	started, release := make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() { close(release) })
-	s.proof.before = func() {
-		close(begun)
+	s.verifier.before = func() {
+		close(started)
 		<-release
 	}
-	s.closedBehind(t, func() { <-begun })
+	s.closeWithUnstoredWrites(t, func() { <-started })
 	require.NoError(t, s.Flush(soon(t), s.database()))
 	require.Equal(t, int64(11), s.stored(t))
 }
 
 func TestFlush_leavesTheRestToTheOtherMembers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.closedBehind(t, func() {})
+	s.closeWithUnstoredWrites(t, func() {})
 	require.NoError(t, s.Flush(soon(t), s.database()))
-	older := s.dir + ".older" // copy of the volume of the first member to stop
+	older := s.dir + ".older" // simulates the data directory of a member that stopped before the others
 	require.NoError(t, os.CopyFS(older, os.DirFS(s.dir)))
 
 	s.etcd = etcdtest.Start(t, s.dir)
 	s.nextRun(t)
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Role == facts.Writer }, "this member writes")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Writer.Role == facts.Writer }, "the member is the writer")
 	s.end(t)
-	others := s.another(t, &format.Keys{})
+	others := s.newBackups(t, &format.Keys{})
 	others.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.put(t, 10)
-	require.Eventually(t, func() bool { return others.Facts().Shipped.Revision == s.etcd.Revision() }, etcdtest.Patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return others.Facts().Writer.Revision == s.etcd.Revision() }, etcdtest.Patience, 5*time.Millisecond)
 	require.NoError(t, others.End(soon(t)))
 	require.ErrorIs(t, s.Flush(soon(t), filepath.Join(older, "member", "snap", "db")), writer.ErrRowsOnly)
 	member, cluster := uint64(s.etcd.Server.MemberID()), uint64(s.etcd.Server.Cluster().ID())
-	err := s.another(t, &format.Keys{}).FlushAtRest(soon(t), older, member, cluster)
-	require.ErrorIs(t, err, writer.ErrNotWriter, "no running etcd was compared with the store")
+	err := s.newBackups(t, &format.Keys{}).FlushAtRest(soon(t), older, member, cluster)
+	require.ErrorIs(t, err, writer.ErrNotWriter, "ErrRowsOnly requires that a running etcd matched the store")
 }
 
 func TestFlush_reportsThatBackupsHaveNotStarted(t *testing.T) {
@@ -167,13 +169,13 @@ func TestFlush_reportsThatBackupsHaveNotStarted(t *testing.T) {
 
 // A shutdown must finish in time even if the store takes two seconds per request.
 func TestFlush_sendsFewRequests(t *testing.T) {
-	kept := memory.New()
-	s := newSubjectIn(t, kept, archive.Verified)
-	s.closedBehind(t, func() { s.put(t, 1) })
-	before := len(kept.Calls())
+	in := memory.New()
+	s := newSubjectIn(t, in, archive.Verified)
+	s.closeWithUnstoredWrites(t, func() { s.put(t, 1) })
+	before := len(in.Calls())
 	require.NoError(t, s.Flush(soon(t), s.database()))
-	asked := kept.Calls()[before:]
-	require.LessOrEqual(t, len(asked), 12, "%v", asked) // would be 23 if the writer inspected the store again
+	calls := in.Calls()[before:]
+	require.LessOrEqual(t, len(calls), 12, "%v", calls) // would be 23 if the second writer inspected the store again
 	require.Equal(t, int64(12), s.stored(t))
 }
 
@@ -188,7 +190,7 @@ func TestFlush_uploadsALeaseOfAnEtcdWithoutKeys(t *testing.T) {
 	in := archive.New(s.store, &format.Keys{})
 	head, err := in.Head(t.Context(), 1)
 	require.NoError(t, err)
-	require.True(t, head.Newest().Released, "nobody need wait to see whether this cluster lives")
+	require.True(t, head.Newest().Released, "the final object of a clean shutdown is stored")
 	path, err := in.Find(t.Context(), archive.Target{})
 	require.NoError(t, err)
 	reading, err := in.Read(t.Context(), path, func(format.Row) error { return nil })
@@ -204,15 +206,15 @@ func TestFlushAtRest_uploadsALeaseWithoutANewRevision(t *testing.T) {
 	require.NoError(t, err)
 	member, cluster := uint64(s.etcd.Server.MemberID()), uint64(s.etcd.Server.Cluster().ID())
 	s.etcd.Server.Stop()
-	again := s.another(t, &format.Keys{})
+	again := s.newBackups(t, &format.Keys{})
 	require.NoError(t, again.FlushAtRest(soon(t), s.dir, member, cluster))
 	in := archive.New(s.store, &format.Keys{})
 	head, err := in.Head(t.Context(), 1)
 	require.NoError(t, err)
 	require.NotNil(t, head.Segment)
 	require.Contains(t, head.Segment.Buckets, "lease")
-	require.Empty(t, names(t, filepath.Join(filepath.Dir(s.dir), "spool")), "the restore would preserve stored segments as other data")
-	require.NoError(t, again.FlushAtRest(soon(t), s.dir, member, cluster), "and once more, when the store has all of it")
+	require.Empty(t, names(t, filepath.Join(filepath.Dir(s.dir), "spool")), "a restore would preserve segments in the spool")
+	require.NoError(t, again.FlushAtRest(soon(t), s.dir, member, cluster), "the second call has nothing to upload")
 }
 
 // If a client requests a compaction while the spool is still being opened, BeforeCompaction must wait until the
@@ -221,7 +223,9 @@ func TestBeforeCompaction_waitsForTheSpool(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.start(t)
 	s.put(t, 1)
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Revision == s.etcd.Revision() }, "a segment to continue from")
+	s.eventually(t, func(f backup.Facts) bool {
+		return f.Writer.Revision == s.etcd.Revision()
+	}, "a segment is stored, from which the next run can continue")
 	s.nextRun(t)
 	s.put(t, 1)
 	spool := filepath.Join(filepath.Dir(s.dir), "spool")
@@ -230,12 +234,12 @@ func TestBeforeCompaction_waitsForTheSpool(t *testing.T) {
 	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	opened := make(chan error)
 	go func() {
-		file, err := os.OpenFile(slow, os.O_WRONLY, 0) // blocks until the spool is opened
+		file, err := os.OpenFile(slow, os.O_WRONLY, 0) // blocks until OpenSpool reads the named pipe
 		opened <- errors.Join(err, file.Close())
 	}()
 	s.BeforeCompaction(soon(t))
 	last, known := writer.LastSpooled(spool, &format.Keys{})
 	assert.True(t, known)
-	assert.Equal(t, s.etcd.Revision(), last.End, "the capture before the compaction")
+	assert.Equal(t, s.etcd.Revision(), last.End, "BeforeCompaction has captured all revisions")
 	require.NoError(t, <-opened)
 }

@@ -37,21 +37,21 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-var histories = flag.Int("histories", 1, "how many random histories are backed up, and compared with what comes back")
+var histories = flag.Int("histories", 1, "number of random histories to back up, restore and compare with etcd")
 
-// past records the history of an etcd server.
-type past struct {
+// recording is an etcd server with backups, and a record of the server's history.
+type recording struct {
 	*testing.T
 	*subject
-	kept   *memory.Store // survives process restarts
-	dying  *killable     // the store as seen by the running process
-	random *rand.Rand
-	leases []clientv3.LeaseID
-	rows   map[string][]byte // all rows ever seen
-	hashes map[int64]recordedHash
-	seen   int64
-	begun  int64    // etcd's revision when the first full snapshot was stored
-	rights []rights // in chronological order
+	memory      *memory.Store // the store itself, which survives the simulated processes
+	process     *killable     // the store as the current process sees it
+	random      *rand.Rand
+	leases      []clientv3.LeaseID
+	rows        map[string][]byte      // all rows that have been in the database, including those compacted since
+	hashes      map[int64]recordedHash // by revision
+	seen        int64                  // etcd's revision at the last record
+	firstStored int64                  // etcd's revision when the first full snapshot was stored
+	rights      []rights               // in chronological order
 }
 
 // recordedHash is the hash that etcd returned for a revision. If etcd was compacted at the revision, the hash was
@@ -61,59 +61,62 @@ type recordedHash struct {
 	compaction bool
 }
 
-// TestEveryStoredRevisionEqualsEtcdsOwn compares the stored revisions of random histories with etcd's own state. The
-// store fails randomly, and processes are killed at random points.
+// TestEveryStoredRevisionEqualsEtcdsOwn sends random requests to etcd, restores every stored revision, and compares it
+// with etcd's state at that revision. The store fails randomly, and processes are killed at random points.
 func TestEveryStoredRevisionEqualsEtcdsOwn(t *testing.T) {
 	for range *histories {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			p := &past{
+			p := &recording{
 				T: t, subject: newSubject(t, archive.Verified), random: rand.New(rand.NewPCG(seed, 0)),
 				rows: map[string][]byte{}, hashes: map[int64]recordedHash{},
 			}
-			p.kept = p.store.(*memory.Store)
-			p.live()
+			p.memory = p.store.(*memory.Store)
+			p.run()
 			p.compare()
 		})
 	}
 }
 
-// live starts and stops backups a few times while etcd is running and the store fails occasionally.
-func (p *past) live() {
+// run sends random requests to etcd while backups are started and stopped a few times and the store fails
+// occasionally.
+func (p *recording) run() {
 	p.Helper()
-	p.appoint()
-	p.look()
-	for life := range 4 {
-		p.kept.ClearFaults() // so that failures do not accumulate
-		p.dying = &killable{Store: p.kept}
-		p.store = p.dying
-		p.Backups = p.another(p.T, &format.Keys{})
+	p.addRoot()
+	p.record()
+	for number := range 4 {
+		p.memory.ClearFaults() // otherwise, faults that have not occurred yet would accumulate
+		p.process = &killable{Store: p.memory}
+		p.store = p.process
+		p.Backups = p.newBackups(p.T, &format.Keys{})
 		p.Begin(writer.Server(p.etcd.Server), p.dir, "")
-		if life == 0 {
-			p.eventually(p.T, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "before that nothing is kept")
-			p.begun = p.etcd.Revision()
+		if number == 0 {
+			p.eventually(p.T, func(f backup.Facts) bool {
+				return f.Writer.LastFull != nil
+			}, "the first full snapshot is stored")
+			p.firstStored = p.etcd.Revision()
 		}
 		for range 50 {
-			p.fail()
-			p.act()
-			p.look()
+			p.injectFault()
+			p.sendRequest()
+			p.record()
 		}
-		if life < 3 && p.random.IntN(3) > 0 {
-			p.dying.kill(p.random.IntN(2) == 0)
+		if number < 3 && p.random.IntN(3) > 0 {
+			p.process.kill(p.random.IntN(2) == 0)
 		}
 		require.NoError(p, p.End(soon(p.T)))
 	}
-	_, err := p.etcd.Client.Put(p.Context(), p.key(), "not compacted, so that its hash can be compared")
+	_, err := p.etcd.Client.Put(p.Context(), p.key(), "last value")
 	require.NoError(p, err)
-	p.look()
-	p.kept.ClearFaults()
+	p.record()
+	p.memory.ClearFaults()
 	p.etcd.Server.Stop()
 	require.NoError(p, p.Flush(soon(p.T), filepath.Join(p.dir, "member", "snap", "db")))
 }
 
-// fail makes the store fail occasionally.
-func (p *past) fail() {
-	wrong := []memory.Fault{
+// injectFault makes the next requests to the store fail, at one call in eight on average.
+func (p *recording) injectFault() {
+	faults := []memory.Fault{
 		{Err: memory.ErrServerError},
 		{Err: memory.ErrLostReply, ReplyLost: true, Op: memory.Put},
 		{Err: memory.ErrConflict, Op: memory.Put},
@@ -122,16 +125,16 @@ func (p *past) fail() {
 		{Err: memory.ErrUnreachable},
 	}
 	if p.random.IntN(8) == 0 {
-		fault := wrong[p.random.IntN(len(wrong))]
+		fault := faults[p.random.IntN(len(faults))]
 		fault.Times = 1 + p.random.IntN(2)
-		p.kept.Inject(fault)
+		p.memory.Inject(fault)
 	}
 }
 
-func (p *past) key() string { return fmt.Sprintf("key-%02d", p.random.IntN(30)) }
+func (p *recording) key() string { return fmt.Sprintf("key-%02d", p.random.IntN(30)) }
 
-// act sends a random client request.
-func (p *past) act() {
+// sendRequest sends a random client request.
+func (p *recording) sendRequest() {
 	p.Helper()
 	ctx, client, value := p.Context(), p.etcd.Client, string(bytes.Repeat([]byte{'v'}, p.random.IntN(3000)))
 	var err error
@@ -149,24 +152,24 @@ func (p *past) act() {
 	case 8:
 		err = p.defragment(ctx)
 	case 9, 10:
-		err = p.govern(ctx)
+		err = p.sendAuthRequest(ctx)
 	case 11:
-		p.askForFull(ctx)
+		p.requestFull(ctx)
 	default:
 		_, err = client.Put(ctx, p.key(), value)
 	}
 	require.NoError(p, err)
 }
 
-// askForFull requests a full snapshot and gives up after a short time.
-func (p *past) askForFull(ctx context.Context) {
+// requestFull requests a full snapshot and waits for at most a second, because the store may fail.
+func (p *recording) requestFull(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	_, _ = p.Now(ctx)
 }
 
-func (p *past) defragment(ctx context.Context) error {
-	end, err := p.turns.Acquire(ctx, "a defragmentation")
+func (p *recording) defragment(ctx context.Context) error {
+	end, err := p.gate.Acquire(ctx, "a defragmentation")
 	if err != nil {
 		return err
 	}
@@ -175,7 +178,7 @@ func (p *past) defragment(ctx context.Context) error {
 	return err
 }
 
-func (p *past) grant(ctx context.Context) error {
+func (p *recording) grant(ctx context.Context) error {
 	granted, err := p.etcd.Client.Grant(ctx, 10_000+p.random.Int64N(1000))
 	if err != nil {
 		return err
@@ -185,7 +188,7 @@ func (p *past) grant(ctx context.Context) error {
 	return err
 }
 
-func (p *past) revoke(ctx context.Context) error {
+func (p *recording) revoke(ctx context.Context) error {
 	if len(p.leases) < 3 {
 		return nil
 	}
@@ -194,7 +197,7 @@ func (p *past) revoke(ctx context.Context) error {
 	return err
 }
 
-func (p *past) compact(ctx context.Context) error {
+func (p *recording) compact(ctx context.Context) error {
 	p.BeforeCompaction(ctx)
 	_, err := p.etcd.Client.Compact(ctx, p.etcd.Revision()-p.random.Int64N(4), clientv3.WithCompactPhysical())
 	if err != nil && err.Error() == "etcdserver: mvcc: required revision has been compacted" {
@@ -203,13 +206,13 @@ func (p *past) compact(ctx context.Context) error {
 	return err
 }
 
-// look records the state of etcd.
-func (p *past) look() {
+// record adds etcd's current state to the recording.
+func (p *recording) record() {
 	p.Helper()
 	tx := p.etcd.Server.Backend().ConcurrentReadTx()
 	tx.RLock()
 	defer tx.RUnlock()
-	keys, values := tx.UnsafeRange(schema.Key, first(p.seen+1), first(math.MaxInt64), 0)
+	keys, values := tx.UnsafeRange(schema.Key, firstKey(p.seen+1), firstKey(math.MaxInt64), 0)
 	for i, key := range keys {
 		p.rows[string(key)] = bytes.Clone(values[i])
 	}
@@ -221,15 +224,15 @@ func (p *past) look() {
 	p.hashes[p.seen] = recordedHash{hash, slices.Contains(stored.Hashes(), hash)}
 }
 
-// first returns the lowest row key of a revision.
-func first(revision int64) []byte {
+// firstKey returns the lowest row key of a revision.
+func firstKey(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
-// compare exports every recorded revision that is stored, and compares it with etcd's state at that revision.
-func (p *past) compare() {
+// compare exports every recorded revision that can be restored, and compares it with etcd's state at that revision.
+func (p *recording) compare() {
 	p.Helper()
-	from, compared := archive.New(p.kept, &format.Keys{}), map[int64]bool{}
+	from, compared := archive.New(p.memory, &format.Keys{}), map[int64]bool{}
 	history, err := from.History(p.Context())
 	require.NoError(p, err)
 	for revision, hash := range p.hashes {
@@ -243,37 +246,38 @@ func (p *past) compare() {
 		_, err = restore.Export(p.Context(), restore.NewSource(from, path), file, restore.Options{})
 		require.NoError(p, err)
 		p.requireRows(file, path)
-		if had := max(0, hash.CompactRevision); path.Full.Compacted <= had {
-			got, err := restore.HashKV(p.Context(), file, restore.HashRequest{Compacted: had, Revision: revision, Compaction: hash.compaction})
+		if compacted := max(0, hash.CompactRevision); path.Full.Compacted <= compacted {
+			got, err := restore.HashKV(p.Context(), file, restore.HashRequest{Compacted: compacted, Revision: revision, Compaction: hash.compaction})
 			require.NoError(p, err)
 			require.Equal(p, hash.Hash, got, "etcd's own hash at revision %d", revision)
 			compared[revision] = true
 		}
 	}
-	require.Contains(p, compared, p.seen, "everything was stored at the end")
-	p.Logf("%d of %d revisions compared by etcd's hash", len(compared), len(p.hashes))
+	require.Contains(p, compared, p.seen, "the last revision can be restored")
+	p.Logf("compared the hashes of %d of %d recorded revisions", len(compared), len(p.hashes))
 }
 
-// requireReason requires that a revision is missing only because etcd was compacted before the revision was captured,
-// or because there was no full snapshot yet.
-func (p *past) requireReason(chains []archive.Chain, revision int64) {
+// requireReason requires that there is a valid reason why a revision cannot be restored: etcd was compacted before the
+// revision was captured, or there was no full snapshot yet.
+func (p *recording) requireReason(chains []archive.Chain, revision int64) {
 	p.Helper()
 	next := slices.IndexFunc(chains, func(c archive.Chain) bool { return c.From > revision })
-	require.GreaterOrEqual(p, next, 0, "revision %d is missing at the end", revision)
+	require.GreaterOrEqual(p, next, 0, "revision %d is missing, but no later chain exists", revision)
 	if next == 0 {
-		require.LessOrEqual(p, chains[next].From, p.begun, "revision %d is missing at the beginning", revision)
+		require.LessOrEqual(p, chains[next].From, p.firstStored, "revision %d is missing", revision)
 		return
 	}
-	require.Greater(p, chains[next].Fulls[0].Compacted, chains[next-1].To, "revision %d is missing, and nothing was compacted", revision)
+	require.Greater(p, chains[next].Fulls[0].Compacted, chains[next-1].To, "revision %d is missing without a gap", revision)
 }
 
-// requireRows requires that a snapshot contains every row that etcd had not compacted before the full snapshot.
-func (p *past) requireRows(file string, path archive.Path) {
+// requireRows requires that an exported snapshot contains no other rows than etcd's, and every row up to its revision
+// that etcd had not compacted before the full snapshot.
+func (p *recording) requireRows(file string, path archive.Path) {
 	p.Helper()
-	left := map[string]bool{}
+	missing := map[string]bool{}
 	for key := range p.rows {
 		if at := mvcc.BytesToRev([]byte(key)[:17]).Main; path.Full.Compacted < at && at <= path.Revision {
-			left[key] = true
+			missing[key] = true
 		}
 	}
 	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true})
@@ -284,32 +288,33 @@ func (p *past) requireRows(file string, path archive.Path) {
 		p.requireRights(tx, path.Revision)
 		return tx.Bucket(schema.Key.Name()).ForEach(func(k, v []byte) error {
 			require.Equal(p, p.rows[string(k)], v, "row %x", k)
-			delete(left, string(k))
+			delete(missing, string(k))
 			return nil
 		})
 	}))
-	require.Empty(p, left, "rows that are missing at revision %d", path.Revision)
+	require.Empty(p, missing, "rows are missing from the snapshot at revision %d", path.Revision)
 }
 
 // rights contains the users, roles and authentication settings in etcd's database.
 type rights struct {
-	revision int64 // etcd's revision at that time
-	of       map[string]string
+	revision int64             // etcd's revision when the rights were read
+	entries  map[string]string // values by bucket and key
 }
 
-func rightsOf(revision int64, entries func(bucket backend.Bucket, each func(k, v []byte) error)) rights {
+// rightsOf reads the rights with forEach, which must call each for every entry of a bucket.
+func rightsOf(revision int64, forEach func(bucket backend.Bucket, each func(k, v []byte) error)) rights {
 	found := rights{revision, map[string]string{}}
 	for _, bucket := range []backend.Bucket{schema.Auth, schema.AuthUsers, schema.AuthRoles} {
-		entries(bucket, func(k, v []byte) error {
-			found.of[bucket.String()+"/"+string(k)] = string(v)
+		forEach(bucket, func(k, v []byte) error {
+			found.entries[bucket.String()+"/"+string(k)] = string(v)
 			return nil
 		})
 	}
 	return found
 }
 
-// appoint creates the root user, which is required to enable authentication.
-func (p *past) appoint() {
+// addRoot creates the root user, which is required to enable authentication.
+func (p *recording) addRoot() {
 	p.Helper()
 	_, err := p.etcd.Client.UserAdd(p.Context(), "root", "secret")
 	require.NoError(p, err)
@@ -317,8 +322,9 @@ func (p *past) appoint() {
 	require.NoError(p, err)
 }
 
-// govern sends a random administrative request. etcd rejects some requests, for example if the user does not exist.
-func (p *past) govern(ctx context.Context) (err error) {
+// sendAuthRequest sends a random administrative request. etcd rejects some requests, for example if the user does not
+// exist.
+func (p *recording) sendAuthRequest(ctx context.Context) (err error) {
 	client, user, role := p.etcd.Client, fmt.Sprint("user-", p.random.IntN(5)), fmt.Sprint("role-", p.random.IntN(5))
 	switch p.random.IntN(8) {
 	case 0, 1:
@@ -334,21 +340,21 @@ func (p *past) govern(ctx context.Context) (err error) {
 	case 6:
 		_, err = client.RoleDelete(ctx, role)
 	default:
-		return p.rule(ctx)
+		return p.toggleAuth(ctx)
 	}
 	var refused rpctypes.EtcdError
 	if errors.As(err, &refused) && refused.Code() == codes.FailedPrecondition {
 		return nil
 	}
-	return err // a request that timed out may still be applied after look has recorded the state
+	return err // a request that timed out must fail the test, because it may be applied after the state is recorded
 }
 
-// rule enables authentication, records the state, and disables authentication again.
-func (p *past) rule(ctx context.Context) error {
+// toggleAuth enables authentication, records the state, and disables authentication again.
+func (p *recording) toggleAuth(ctx context.Context) error {
 	if _, err := p.etcd.Client.AuthEnable(ctx); err != nil {
 		return err
 	}
-	p.look()
+	p.record()
 	root, err := clientv3.New(clientv3.Config{
 		Endpoints: p.etcd.Client.Endpoints(), Username: "root", Password: "secret", DialTimeout: etcdtest.Patience,
 	})
@@ -362,59 +368,60 @@ func (p *past) rule(ctx context.Context) error {
 
 // requireRights requires that the rights in a snapshot are equal to etcd's rights at some revision up to that of the
 // snapshot. The last snapshot must contain the latest rights.
-func (p *past) requireRights(tx *bolt.Tx, revision int64) {
+func (p *recording) requireRights(tx *bolt.Tx, revision int64) {
 	p.Helper()
 	found := rightsOf(revision, func(bucket backend.Bucket, each func(k, v []byte) error) {
 		require.NoError(p, tx.Bucket(bucket.Name()).ForEach(each))
 	})
 	last := p.rights[len(p.rights)-1]
 	if revision == last.revision {
-		require.Equal(p, last.of, found.of, "at the end")
+		require.Equal(p, last.entries, found.entries, "the last snapshot contains the latest rights")
 		return
 	}
-	var had []map[string]string
+	var recorded []map[string]string
 	for _, each := range p.rights {
 		if each.revision <= revision {
-			had = append(had, each.of)
+			recorded = append(recorded, each.entries)
 		}
 	}
-	require.Contains(p, had, found.of, "at revision %d", revision)
+	require.Contains(p, recorded, found.entries, "etcd never had the rights of the snapshot at revision %d", revision)
 }
 
 // requireLeases requires that a snapshot contains the lease of every key.
-func (p *past) requireLeases(tx *bolt.Tx) {
+func (p *recording) requireLeases(tx *bolt.Tx) {
 	p.Helper()
-	named := map[string]int64{}
+	leases := map[string]int64{} // by key
 	require.NoError(p, tx.Bucket(schema.Key.Name()).ForEach(func(_, v []byte) error {
 		var kv mvccpb.KeyValue
 		require.NoError(p, kv.Unmarshal(v))
-		named[string(kv.Key)] = kv.Lease // zero if the key was deleted
+		leases[string(kv.Key)] = kv.Lease // zero if the key was deleted
 		return nil
 	}))
-	for key, id := range named {
+	for key, id := range leases {
 		if id != 0 {
 			require.NotNil(p, tx.Bucket(schema.Lease.Name()).Get(binary.BigEndian.AppendUint64(nil, uint64(id))), "the lease of %s", key)
 		}
 	}
 }
 
-// killable is the store of a process that can be killed. After a kill, requests are not executed and return no
-// response.
+// killable is the store as seen by a process that can be killed. After a kill, all requests fail.
 type killable struct {
 	store.Store
-	dead, happens atomic.Bool
+	dead        atomic.Bool
+	applyUpload atomic.Bool // the next upload takes effect although the process is dead
 }
 
 var errKilled = errors.New("killed")
 
-// kill kills the process. If happens is set, the in-flight request is still executed.
-func (s *killable) kill(happens bool) {
-	s.happens.Store(happens)
+// kill simulates that the process is killed. If applyUpload is set, the next upload still takes effect, like a request
+// that was in flight.
+func (s *killable) kill(applyUpload bool) {
+	s.applyUpload.Store(applyUpload)
 	s.dead.Store(true)
 }
 
 func (s *killable) Put(ctx context.Context, name string, content io.Reader) error {
-	if s.dead.Load() && !s.happens.CompareAndSwap(true, false) {
+	if s.dead.Load() && !s.applyUpload.CompareAndSwap(true, false) {
 		return errKilled
 	}
 	err := s.Store.Put(context.WithoutCancel(ctx), name, content)

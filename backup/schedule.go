@@ -9,21 +9,21 @@ import (
 	cron "github.com/netresearch/go-cron"
 )
 
-// scheduleFlag is the prefix of every error.
+// scheduleFlag is the flag's name, with which every error starts.
 const scheduleFlag = "--backup-full-schedule"
 
 const (
-	shiftSpread   = time.Hour   // maximum offset between clusters
-	shortestEvery = time.Minute // for @every
-	longestEvery  = 366 * 24 * time.Hour
-	searchYears   = 9 // there is no February 29 between 2096 and 2104
+	shiftSpread   = time.Hour            // offsets of clusters are shorter than this
+	shortestEvery = time.Minute          // shortest interval with @every
+	longestEvery  = 366 * 24 * time.Hour // longest interval with @every
+	searchYears   = 9                    // years to search for the next date; no February 29 between 2096 and 2104
 )
 
 // shorthands maps named schedules to cron fields.
 var shorthands = map[string]string{"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@weekly": "0 0 * * 0"}
 
-// cronFields parses the five standard cron fields. As in crontab, if both the day of the month and the day of the
-// week are set, either may match.
+// cronFields parses the five standard cron fields. As in crontab, if both the day of the month and the day of the week
+// are set, a date matches if either does.
 var cronFields = cron.MustNewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.DowOrDom).
 	WithMaxSearchYears(searchYears)
 
@@ -96,7 +96,7 @@ func (s Schedule) Next(after time.Time) time.Time {
 // String returns the text that was parsed.
 func (s Schedule) String() string { return s.text }
 
-// interval is a period counted from the Unix epoch.
+// interval is a schedule with @every: times are multiples of the interval since the Unix epoch.
 type interval time.Duration
 
 // Next returns the first multiple of the interval after the given time.

@@ -22,10 +22,10 @@ func TestSuperseded_isNotReportedOnceTheRunHasEnded(t *testing.T) {
 	b := New(Options{Store: memory.New(), Keys: &format.Keys{}})
 	run, end := context.WithCancel(t.Context())
 	end()
-	b.supersede(run, errors.New("of the run that has ended"))
+	b.supersede(run, errors.New("the previous run is superseded"))
 	assert.Empty(t, b.Superseded())
-	b.supersede(t.Context(), errors.New("of this run"))
-	assert.EqualError(t, <-b.Superseded(), "of this run")
+	b.supersede(t.Context(), errors.New("this run is superseded"))
+	assert.EqualError(t, <-b.Superseded(), "this run is superseded")
 }
 
 func TestAVerificationNamesTheComparedHash(t *testing.T) {
@@ -34,14 +34,14 @@ func TestAVerificationNamesTheComparedHash(t *testing.T) {
 	assert.Equal(t, "restored in 500ms; its hash at revision 1 matches etcd's, 1084519789", listed.LastVerification.Reason)
 }
 
-func TestListing_keepsTheNewestResultAndOfTwoTheFailure(t *testing.T) {
+func TestListing_keepsTheNewestResultOrTheFailure(t *testing.T) {
 	var listed StoreContents
 	result := func(revision, second int64, outcome archive.Outcome) *archive.Result {
 		return &archive.Result{Revision: revision, At: time.Unix(second, 0), Outcome: outcome}
 	}
 	for _, example := range []struct {
 		result *archive.Result
-		want   int64
+		want   int64 // revision of the result that is kept
 	}{
 		{result(1, 5, archive.Verified), 1},
 		{result(2, 5, archive.Failed), 2},
@@ -56,16 +56,16 @@ func TestListing_keepsTheNewestResultAndOfTwoTheFailure(t *testing.T) {
 
 func TestTheWindowEndsAtTheLastStoredRevision(t *testing.T) {
 	window := facts.Window{FromRevision: 3, ToRevision: 7, To: time.Unix(1, 0)}
-	known := Facts{Listed: StoreContents{Backups: facts.Backups{Window: &window}}, Shipped: writer.Facts{Backups: facts.Backups{Revision: 9}}}
+	known := Facts{Listed: StoreContents{Backups: facts.Backups{Window: &window}}, Writer: writer.Facts{Backups: facts.Backups{Revision: 9}}}
 	extended := known.window()
 	assert.EqualValues(t, 9, extended.ToRevision)
 	assert.WithinDuration(t, time.Now(), extended.To, time.Minute)
 
 	known.Listed.Cut = archive.ErrHole
-	assert.Equal(t, window, known.window(), "revisions after a hole cannot be restored")
+	assert.Equal(t, window, known.window(), "revisions after a missing segment cannot be restored")
 
-	known.Listed.Cut, known.Shipped.Revision = nil, 5
-	assert.Equal(t, window, known.window(), "another member writes")
+	known.Listed.Cut, known.Writer.Revision = nil, 5
+	assert.Equal(t, window, known.window(), "another member is the writer")
 }
 
 func TestWindowsOfAllGenerationsArePublished(t *testing.T) {
@@ -78,40 +78,40 @@ func TestWindowsOfAllGenerationsArePublished(t *testing.T) {
 	second := archive.GenerationContents{Chains: []archive.Chain{{From: 1000, To: 1002}}, Fulls: []archive.StoredFull{{Full: archive.Full{Revision: 1000}}}}
 	first.Number, second.Number = 1, 2
 	known := Facts{
-		Listed:  *newContents(&archive.History{Generations: []archive.GenerationContents{first, second}}),
-		Shipped: writer.Facts{Backups: facts.Backups{Revision: 1009}, LastFull: &archive.Full{Revision: 1005}},
+		Listed: *newContents(&archive.History{Generations: []archive.GenerationContents{first, second}}),
+		Writer: writer.Facts{Backups: facts.Backups{Revision: 1009}, LastFull: &archive.Full{Revision: 1005}},
 	}
 	windows := known.document().Windows
 	assert.Len(t, windows, 3)
-	assert.Equal(t, []facts.SnapshotMark{{Revision: 3, RestoreTest: "passed"}}, windows[0].FullSnapshots, "an unreadable full snapshot is no restore point")
+	assert.Equal(t, []facts.SnapshotMark{{Revision: 3, RestoreTest: "passed"}}, windows[0].FullSnapshots, "an unreadable full snapshot is omitted")
 	assert.Equal(t, []facts.SnapshotMark{{Revision: 9, RestoreTest: "failed"}}, windows[1].FullSnapshots)
 	assert.EqualValues(t, 2, windows[2].Generation)
-	assert.EqualValues(t, 1009, windows[2].ToRevision, "as far as the window")
-	assert.Equal(t, []facts.SnapshotMark{{Revision: 1000}, {Revision: 1005}}, windows[2].FullSnapshots, "including the one made since the listing")
-	assert.EqualValues(t, 1002, known.Listed.Windows[2].ToRevision, "the listing is shared and not changed")
+	assert.EqualValues(t, 1009, windows[2].ToRevision, "the last window ends at the last stored revision")
+	assert.Equal(t, []facts.SnapshotMark{{Revision: 1000}, {Revision: 1005}}, windows[2].FullSnapshots, "the last one was made since the listing")
+	assert.EqualValues(t, 1002, known.Listed.Windows[2].ToRevision, "the listing is shared and must not be modified")
 }
 
 func TestDocument_combinesWhatIsStoredAndWhatIsListed(t *testing.T) {
 	at := time.Unix(1000, 0)
-	unable, failing, undone := &facts.Problem{Message: "unable"}, &facts.Problem{Message: "failing"}, &facts.Problem{Message: "undone"}
+	startProblem, writerProblem, taskProblem := &facts.Problem{Message: "start"}, &facts.Problem{Message: "writer"}, &facts.Problem{Message: "task"}
 	listed := facts.Backups{
 		Store: "file:///store", StoredBytes: 3, Window: &facts.Window{ToRevision: 7}, Windows: []facts.GenerationWindow{{Generation: 1}},
 		LastFullSnapshot: &facts.FullSnapshot{Revision: 5, At: at}, LastVerification: &facts.Verification{Revision: 5, Passed: true},
 	}
 	stored := facts.Backups{
 		Role: facts.Writer, Cluster: "c", Owner: "o", Generation: 1, Revision: 5, LagRevisions: 2, LagSeconds: 4, NextFullSnapshot: at,
-		RunningFullSnapshot: &facts.SnapshotProgress{Step: "copies"}, UploadedBytes: 6, SpoolBytes: 8, SpoolLimit: 9, Problem: failing,
+		RunningFullSnapshot: &facts.SnapshotProgress{Step: "copies"}, UploadedBytes: 6, SpoolBytes: 8, SpoolLimit: 9, Problem: writerProblem,
 	}
 	want := stored
 	want.Store, want.StoredBytes, want.LastFullSnapshot, want.LastVerification = listed.Store, 3, listed.LastFullSnapshot, listed.LastVerification
 	want.Window, want.Windows = listed.Window, []facts.GenerationWindow{{Window: *listed.Window, Generation: 1}}
-	known := Facts{Shipped: writer.Facts{Backups: stored, Lag: 4 * time.Second}, Listed: StoreContents{Backups: listed}, Undone: undone}
+	known := Facts{Writer: writer.Facts{Backups: stored, Lag: 4 * time.Second}, Listed: StoreContents{Backups: listed}, TaskProblem: taskProblem}
 	assert.Equal(t, &want, known.document())
-	known.Unable = unable
-	assert.Equal(t, unable, known.document().Problem, "nothing can be stored at all")
-	known.Unable, known.Shipped.Problem = nil, nil
-	assert.Equal(t, undone, known.document().Problem)
-	known.Shipped.LastFull = &archive.Full{Revision: 6, Time: at.Add(time.Second), Reason: "requested"}
+	known.StartProblem = startProblem
+	assert.Equal(t, startProblem, known.document().Problem, "a problem that prevents all backups has precedence")
+	known.StartProblem, known.Writer.Problem = nil, nil
+	assert.Equal(t, taskProblem, known.document().Problem)
+	known.Writer.LastFull = &archive.Full{Revision: 6, Time: at.Add(time.Second), Reason: "requested"}
 	assert.Equal(t, &facts.FullSnapshot{Revision: 6, At: at.Add(time.Second), Reason: "requested"}, known.document().LastFullSnapshot, "made since the listing")
 }
 
@@ -132,9 +132,9 @@ func TestSchedule_next(t *testing.T) {
 		{"0 0 31 * *", "2021-01-31 00:00:00", "2021-03-31 00:00:00"},
 		{"0 0 31 * *", "2026-08-31 00:00:00", "2026-10-31 00:00:00"},
 		{"0 0 29 2 *", "2026-03-01 00:00:00", "2028-02-29 00:00:00"},
-		{"0 0 29 2 *", "2096-02-29 00:00:00", "2104-02-29 00:00:00"}, // 2100 is not a leap year
+		{"0 0 29 2 *", "2096-02-29 00:00:00", "2104-02-29 00:00:00"}, // no February 29 in 2100
 		{"*/7 * * * *", "2026-11-22 00:56:00", "2026-11-22 01:00:00"},
-		{"0 12 1 * MON", "2026-11-22 00:00:00", "2026-11-23 12:00:00"}, // the first day of the month and every Monday
+		{"0 12 1 * MON", "2026-11-22 00:00:00", "2026-11-23 12:00:00"}, // matches the first day of the month and every Monday
 		{"15,45 8-10/2 * jan-mar *", "2026-11-22 00:00:00", "2027-01-01 08:15:00"},
 		{"@every 6h", "2026-11-22 00:00:00", "2026-11-22 06:00:00"},
 		{"@every 90m", "2026-11-22 01:29:59", "2026-11-22 01:30:00"},
@@ -146,11 +146,12 @@ func TestSchedule_next(t *testing.T) {
 	}
 }
 
-// The schedule must not depend on the time zone, even on the night when daylight saving time ends.
+// The schedule is in UTC, regardless of the time zone of the given time, even on the night when daylight saving time
+// ends.
 func TestSchedule_usesUTC(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
-		t.Skip("no time zones on this machine")
+		t.Skip("no time zone database on this machine")
 	}
 	schedule, err := ParseSchedule("30 2 * * *")
 	require.NoError(t, err)
@@ -159,7 +160,7 @@ func TestSchedule_usesUTC(t *testing.T) {
 }
 
 func TestParseSchedule_rejectsInvalidSchedules(t *testing.T) {
-	for text, why := range map[string]string{
+	for text, reason := range map[string]string{
 		"":                        "must be five cron fields",
 		"0 * * *":                 "must be five cron fields",
 		"0 0 * * * *":             "must be five cron fields",
@@ -185,7 +186,7 @@ func TestParseSchedule_rejectsInvalidSchedules(t *testing.T) {
 	} {
 		_, err := ParseSchedule(text)
 		require.ErrorContains(t, err, "--backup-full-schedule: ", text)
-		assert.ErrorContains(t, err, why, text)
+		assert.ErrorContains(t, err, reason, text)
 		assert.NotContains(t, err.Error(), "\n")
 	}
 }
@@ -200,7 +201,7 @@ func TestSchedule_shiftsEachClusterWithinTheHour(t *testing.T) {
 		shift := hourly.For(cluster).shift
 		shifts[shift] = true
 		assert.Less(t, shift, time.Hour)
-		assert.Equal(t, shift, hourly.For(cluster).shift, "the offset does not change")
+		assert.Equal(t, shift, hourly.For(cluster).shift, "the offset of a cluster is always the same")
 	}
 	assert.Greater(t, len(shifts), 500)
 	shifted := hourly.For(90)
@@ -211,12 +212,12 @@ func TestSchedule_shiftsEachClusterWithinTheHour(t *testing.T) {
 
 func TestClock_reportsJumpsForAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var jump time.Duration
+		var jump time.Duration // offset of the wall clock
 		c := newClock(func() time.Time { return time.Now().Add(jump) })
 		time.Sleep(30 * 24 * time.Hour)
-		assert.Empty(t, c.check(), "time passes")
-		for _, ahead := range []time.Duration{8 * time.Hour, 0, -2 * time.Minute} {
-			jump = ahead
+		assert.Empty(t, c.check(), "both clocks have advanced equally")
+		for _, offset := range []time.Duration{8 * time.Hour, 0, -2 * time.Minute} {
+			jump = offset
 			assert.Contains(t, c.check(), "the system clock jumped by ")
 			time.Sleep(afterJump - time.Second)
 			assert.NotEmpty(t, c.check())
@@ -224,6 +225,6 @@ func TestClock_reportsJumpsForAnHour(t *testing.T) {
 			assert.Empty(t, c.check())
 		}
 		jump += 50 * time.Second
-		assert.Empty(t, c.check(), "clocks are corrected")
+		assert.Empty(t, c.check(), "a drift of less than a minute is not a jump")
 	})
 }

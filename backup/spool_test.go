@@ -29,24 +29,24 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// waiting is a spool with segments for revisions 11 to 13, 14 to 16 and 17 to 19, and a store whose backups end at
-// revision 10.
-type waiting struct {
+// spoolTest contains a spool with segments for the revisions 11 to 13, 14 to 16 and 17 to 19, and a store whose
+// backups end at revision 10.
+type spoolTest struct {
 	*testing.T
 	*backup.Backups
 	store   *memory.Store
 	archive *archive.Archive
 	dir     string
-	objects []format.Object
+	objects []format.Object // the initial segments of the spool
 	log     bytes.Buffer
-	results strings.Builder
+	results strings.Builder // output of the history
 }
 
 var unsealed = &format.Keys{}
 
-func newWaiting(t *testing.T) *waiting {
+func newSpoolTest(t *testing.T) *spoolTest {
 	t.Helper()
-	w := &waiting{T: t, dir: filepath.Join(t.TempDir(), "spool")}
+	w := &spoolTest{T: t, dir: filepath.Join(t.TempDir(), "spool")}
 	w.useStore("c")
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}
 	for last := int64(13); last < 20; last += 3 {
@@ -58,7 +58,7 @@ func newWaiting(t *testing.T) *waiting {
 }
 
 // queue adds segments to the spool.
-func (w *waiting) queue(objects ...format.Object) {
+func (w *spoolTest) queue(objects ...format.Object) {
 	w.Helper()
 	spool, torn, err := writer.OpenSpool(w.dir, 1<<20, unsealed)
 	require.NoError(w, err)
@@ -68,8 +68,9 @@ func (w *waiting) queue(objects ...format.Object) {
 	}
 }
 
-// useStore switches to an empty store or to a store that contains a full snapshot of a cluster.
-func (w *waiting) useStore(cluster string) {
+// useStore switches to a new store. The store is empty if cluster is empty. Otherwise, it contains a full snapshot of
+// the cluster at revision 10.
+func (w *spoolTest) useStore(cluster string) {
 	w.Helper()
 	w.store = memory.New()
 	w.archive = archive.New(w.store, unsealed)
@@ -85,18 +86,19 @@ func (w *waiting) useStore(cluster string) {
 	require.NoError(w, err)
 }
 
-func (w *waiting) head() archive.Head {
+func (w *spoolTest) head() archive.Head {
 	w.Helper()
 	head, err := w.archive.Head(w.Context(), 1)
 	require.NoError(w, err)
 	return head
 }
 
-// queued returns the path of a queued segment.
-func (w *waiting) queued(which int) string {
-	return filepath.Join(w.dir, "segments", w.objects[which].Position.String())
+// queued returns the path of the file that contains an initial segment.
+func (w *spoolTest) queued(index int) string {
+	return filepath.Join(w.dir, "segments", w.objects[index].Position.String())
 }
 
+// names returns the file names of the segments in a spool directory.
 func names(t *testing.T, dir string) (all []string) {
 	t.Helper()
 	found, err := os.ReadDir(filepath.Join(dir, "segments"))
@@ -107,12 +109,12 @@ func names(t *testing.T, dir string) (all []string) {
 	return all
 }
 
-// TestFlushSpool replays the histories in testdata/histories/spool.txt. Each history consists of changes to a spool
-// and its store, and the results of uploading the spool. -rewrite updates the results.
+// TestFlushSpool replays the histories in testdata/histories/spool.txt. Each history is a list of changes to a spool
+// and its store, with the expected results of uploading the spool. The flag -rewrite updates the results.
 func TestFlushSpool(t *testing.T) {
 	datadriven.RunTest(t, "../testdata/histories/spool.txt", func(t *testing.T, d *datadriven.TestData) string {
 		t.Helper()
-		w := newWaiting(t)
+		w := newSpoolTest(t)
 		for line := range strings.Lines(d.Input) {
 			w.step(strings.Fields(line))
 		}
@@ -120,15 +122,15 @@ func TestFlushSpool(t *testing.T) {
 	})
 }
 
-// step executes one line.
-func (w *waiting) step(words []string) {
+// step executes one line of a history.
+func (w *spoolTest) step(words []string) {
 	w.Helper()
 	word := func(i int) string { return append(words, "", "", "")[i] }
-	number := func(i int) int { is, _ := strconv.Atoi(word(i)); return is }
+	number := func(i int) int { value, _ := strconv.Atoi(word(i)); return value }
 	switch words[0] {
 	case "flush": // arguments: the cluster and the last revision of the data on the volume
 		w.flush(archive.Identity{Cluster: word(1), Generation: min(1, len(words)-1)}, int64(number(2)))
-	case "store": // stores the rows of queued segments, with the same or different values
+	case "store": // arguments: the first and last revision, and a value that differs from the queued rows
 		rows := Rows(int64(number(1)), int64(number(2)))
 		if word(3) != "" {
 			rows = []format.Row{Row(int64(number(1)), 0, word(3)), Row(int64(number(2)), 0, word(3))}
@@ -154,15 +156,15 @@ func (w *waiting) step(words []string) {
 		_, err := archive.New(w.store, keys).Create(w.Context(), archive.Cluster{Cluster: "c", Created: Noon}, 1)
 		require.NoError(w, err)
 	default:
-		require.Fail(w, "no such step", "%s", words)
+		require.Fail(w, "unknown step", "%s", words)
 	}
 }
 
-// flush uploads the spool and prints the warnings, the error and the location of each segment.
-func (w *waiting) flush(data archive.Identity, reach int64) {
+// flush calls FlushSpool and prints the warnings, the error, and which segments are stored, queued or preserved.
+func (w *spoolTest) flush(data archive.Identity, reach int64) {
 	w.Helper()
 	w.log.Reset()
-	failed := w.FlushSpool(w.Context(), data, reach)
+	flushErr := w.FlushSpool(w.Context(), data, reach)
 	for line := range strings.Lines(w.log.String()) {
 		var entry struct {
 			Message string
@@ -171,8 +173,8 @@ func (w *waiting) flush(data archive.Identity, reach int64) {
 		require.NoError(w, json.Unmarshal([]byte(line), &entry))
 		fmt.Fprintln(&w.results, strings.TrimSuffix(fmt.Sprintf("%s, from revision %d", entry.Message, entry.From), ", from revision 0"))
 	}
-	if failed != nil {
-		fmt.Fprintf(&w.results, "error: %s\n", failed)
+	if flushErr != nil {
+		fmt.Fprintf(&w.results, "error: %s\n", flushErr)
 	}
 	segments, err := w.archive.Objects(w.Context(), 1, archive.Segment)
 	require.NoError(w, err)
@@ -187,7 +189,7 @@ func (w *waiting) flush(data archive.Identity, reach int64) {
 	}
 }
 
-// short joins positions without leading zeros.
+// short removes leading zeros from positions and joins the results.
 func short(positions ...string) string {
 	for i := range positions {
 		positions[i] = strings.TrimLeft(positions[i], "0")
@@ -195,19 +197,19 @@ func short(positions ...string) string {
 	return strings.Join(positions, ", ")
 }
 
-// FlushSpool must not upload a former leader's spooled leases if the new leader has changed a lease.
+// FlushSpool must not upload the leases in the spool of a previous leader if the new leader has stored newer ones.
 func TestFlushSpool_skipsOutdatedBuckets(t *testing.T) {
-	w := newWaiting(t)
+	w := newSpoolTest(t)
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}
 	newer, err := format.NewSegmentBuilder(unsealed, start)
 	require.NoError(t, err)
 	require.NoError(t, newer.Add(Bucket("lease", "l", "newer")))
-	stated, err := newer.Finish(format.Source{Term: 3, Member: "2"})
+	object, err := newer.Finish(format.Source{Term: 3, Member: "2"})
 	require.NoError(t, err)
-	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, stated))
+	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, object))
 
-	for which := range w.objects {
-		require.NoError(t, os.Remove(w.queued(which)))
+	for i := range w.objects {
+		require.NoError(t, os.Remove(w.queued(i)))
 	}
 	for _, rows := range [][]format.Row{nil, nil, Rows(11, 13), nil} {
 		object := Build(t, unsealed, start, rows, Bucket("lease", "l", "older"))
@@ -222,7 +224,7 @@ queued:
 `, w.results.String())
 }
 
-// follower is a member that is not the leader.
+// follower overrides the identity of a member so that it is never the leader.
 type follower struct{ writer.Etcd }
 
 func (f follower) Identity() capture.Identity {
@@ -231,17 +233,19 @@ func (f follower) Identity() capture.Identity {
 	return identity
 }
 
-// watch makes the subject a standby after the writer has stored all revisions and stopped.
-func (s *subject) watch(t *testing.T) {
+// becomeStandby stores all revisions, ends the backups, and starts new ones whose member is not the leader.
+func (s *subject) becomeStandby(t *testing.T) {
 	t.Helper()
 	s.put(t, 10)
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Revision == s.etcd.Revision() }, "everything is stored")
+	s.beginUntil(t, func(f backup.Facts) bool {
+		return f.Writer.Revision == s.etcd.Revision()
+	}, "all revisions are stored")
 	s.nextRun(t)
 	s.Begin(follower{writer.Server(s.etcd.Server)}, s.dir, "")
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == facts.Standby }, "another member writes")
+	s.eventually(t, func(f backup.Facts) bool { return f.Writer.Role == facts.Standby }, "the member is a standby")
 }
 
-// objects returns the names of all objects.
+// objects returns the names of all objects in the store.
 func (s *subject) objects(t *testing.T) (names []string) {
 	t.Helper()
 	for object, err := range s.store.List(t.Context(), "", "") {
@@ -253,7 +257,7 @@ func (s *subject) objects(t *testing.T) (names []string) {
 
 func TestStandby_uploadsWhatTheWriterLeft(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.watch(t)
+	s.becomeStandby(t)
 	s.put(t, 10)
 	revision := s.etcd.Revision()
 	s.stop(t)
@@ -261,27 +265,29 @@ func TestStandby_uploadsWhatTheWriterLeft(t *testing.T) {
 	assert.Equal(t, revision, s.stored(t))
 	history, err := archive.New(s.store, &format.Keys{}).History(t.Context())
 	require.NoError(t, err)
-	assert.Len(t, history.Newest().Fulls, 1, "segments are enough")
+	assert.Len(t, history.Newest().Fulls, 1, "the standby makes no full snapshot")
 }
 
 func TestStandby_leavesTasksToTheWriter(t *testing.T) {
 	in := memory.New()
 	in.Inject(memory.Fault{Op: memory.Put, Prefix: "reservation/", Err: memory.ErrDenied})
 	s := newSubjectIn(t, in, archive.Verified)
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the writer cannot reserve revisions")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.TaskProblem != nil }, "the failed reservation is reported")
 	s.nextRun(t)
 	in.ClearFaults()
 	s.Begin(follower{writer.Server(s.etcd.Server)}, s.dir, "")
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == facts.Standby && !f.Listed.At.IsZero() }, "it lists the store")
+	s.eventually(t, func(f backup.Facts) bool {
+		return f.Writer.Role == facts.Standby && !f.Listed.At.IsZero()
+	}, "the standby has listed the store")
 	assert.Zero(t, s.reserved(t))
 }
 
-// If the store has all revisions but not the user, a standby must not report success, because the user might have
-// been deleted in the meantime.
+// If the store has all revisions but not the new user, a standby must neither upload the user, who might have been
+// deleted since then, nor report success.
 func TestStandby_doesNotClaimToHaveStoredUsers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.watch(t)
-	_, err := s.etcd.Client.UserAdd(t.Context(), "somebody", "secret")
+	s.becomeStandby(t)
+	_, err := s.etcd.Client.UserAdd(t.Context(), "user", "secret")
 	require.NoError(t, err)
 	s.stop(t)
 	before := s.objects(t)
@@ -292,8 +298,8 @@ func TestStandby_doesNotClaimToHaveStoredUsers(t *testing.T) {
 }
 
 func TestStandby_startsNoChain(t *testing.T) {
-	for name, breaks := range map[string]func(t *testing.T, s *subject){
-		"the store is empty": func(t *testing.T, s *subject) { t.Helper(); s.empty(t) },
+	for name, breakChain := range map[string]func(t *testing.T, s *subject){
+		"the store is empty": func(t *testing.T, s *subject) { t.Helper(); s.emptyStore(t) },
 		"a compaction has left a gap": func(t *testing.T, s *subject) {
 			t.Helper()
 			s.put(t, 10)
@@ -303,9 +309,9 @@ func TestStandby_startsNoChain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSubject(t, archive.Verified)
-			s.watch(t)
+			s.becomeStandby(t)
 			s.end(t)
-			breaks(t, s)
+			breakChain(t, s)
 			s.etcd.Server.Stop()
 			before := s.objects(t)
 			require.ErrorIs(t, s.Flush(soon(t), s.database()), writer.ErrNoChain)
@@ -314,8 +320,8 @@ func TestStandby_startsNoChain(t *testing.T) {
 	}
 }
 
-// empty deletes all objects.
-func (s *subject) empty(t *testing.T) {
+// emptyStore deletes all objects in the store.
+func (s *subject) emptyStore(t *testing.T) {
 	t.Helper()
 	for _, name := range s.objects(t) {
 		require.NoError(t, s.store.Delete(t.Context(), name))

@@ -40,20 +40,20 @@ type tasks struct {
 	writer  *writer.Writer
 	member  string // etcd member ID, hexadecimal
 
-	listedFulls int64 // number of full snapshots that the writer had stored when a listing was last requested
-	due         map[string]time.Time
+	listedFulls int64                     // full snapshots that the writer had stored when a listing was last requested
+	due         map[string]time.Time      // time of the next run, by task name
 	listing     *StoreContents            // nil if there is no listing or if it is older than the last test result
 	testedFull  string                    // last full snapshot tested by this process, even if the result could not be read back
-	failing     map[string]*facts.Problem // failing tasks by name
+	failing     map[string]*facts.Problem // problems of the failing tasks, by task name
 
-	replaced map[string]time.Time // when a full snapshot was last replaced, by reason
+	replaced map[string]time.Time // time when a full snapshot was last replaced, by reason
 
 	clock clock
 
 	merger         *retention.Merger
 	mergedAt       time.Time // time of the last merge
-	mergedSegments int64     // number of segments stored by the writer before the last merge
-	unmerged       bool      // the last merge did not merge all segments
+	mergedSegments int64     // number of segments that the writer had stored before the last merge
+	unmerged       bool      // the last merge did not merge all segments that can be merged
 
 	lossSuspected bool // objects needed to restore the latest revision may be missing from the store
 }
@@ -65,14 +65,14 @@ func newTasks(b *Backups, s *writer.Writer, member string) *tasks {
 	}
 }
 
-// maxListingAge is the maximum age of a listing that prune uses. Backups younger than the listing are never deleted.
+// maxListingAge is the maximum age of a listing that prune uses. Backups made after the listing are never deleted.
 const maxListingAge = time.Minute
 
 // task is a maintenance task.
 type task struct {
 	name       string
-	every      time.Duration
-	writerOnly bool // only the writer runs the task
+	every      time.Duration // interval between runs that succeed
+	writerOnly bool          // only the member that writes the backups runs the task
 	do         func(*tasks, context.Context) error
 }
 
@@ -105,18 +105,19 @@ func (c *tasks) run(ctx context.Context) {
 // runTasks runs all tasks that are due.
 func (c *tasks) runTasks(ctx context.Context) {
 	c.clock.check()
-	shipped := c.writer.Facts()
-	if shipped.Generation == 0 {
-		return // the store may belong to another cluster
+	state := c.writer.Facts()
+	if state.Generation == 0 {
+		return // the writer has not yet found its generation in the store, which may belong to another cluster
 	}
-	if shipped.Fulls != c.listedFulls {
-		c.listedFulls = shipped.Fulls
-		c.due["list"], c.due["reserve"] = time.Time{}, time.Time{} // the store may have been emptied
+	if state.Fulls != c.listedFulls {
+		c.listedFulls = state.Fulls
+		// List the new full snapshot. Reserve revisions again, because the store may have been emptied.
+		c.due["list"], c.due["reserve"] = time.Time{}, time.Time{}
 	}
 	for _, task := range allTasks() {
 		switch {
-		case task.writerOnly && shipped.Role != facts.Writer:
-			c.recordResult(task.name, nil, 0) // another member now runs the task
+		case task.writerOnly && state.Role != facts.Writer:
+			c.recordResult(task.name, nil, 0) // clear the problem, because another member runs the task now
 		case ctx.Err() == nil && !time.Now().Before(c.due[task.name]):
 			c.runTask(ctx, task)
 		}
@@ -139,7 +140,8 @@ func (c *tasks) runTask(ctx context.Context, task task) {
 	c.recordResult(task.name, err, pause)
 }
 
-// recordResult records the result of a task and the time of the next retry. Repeated errors are logged only once.
+// recordResult records the result of a task. pause is the time until the next run. An error is only logged if it
+// differs from the previous one.
 func (c *tasks) recordResult(name string, err error, pause time.Duration) {
 	previous := c.failing[name]
 	delete(c.failing, name)
@@ -153,7 +155,7 @@ func (c *tasks) recordResult(name string, err error, pause time.Duration) {
 	for _, task := range allTasks() {
 		shown = cmp.Or(shown, c.failing[task.name])
 	}
-	c.backups.undone.Store(shown)
+	c.backups.taskProblem.Store(shown)
 }
 
 // prune deletes backups that the retention policy no longer requires.
@@ -164,7 +166,7 @@ func (c *tasks) prune(ctx context.Context) error {
 		}
 	}
 	if c.lastFull() == nil {
-		return nil // nothing can be deleted without a full snapshot; prune runs again after its restore test
+		return nil // without a full snapshot, nothing can be deleted; prune runs again once one is stored and tested
 	}
 	plan, err := retention.NewPlan(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, c.backups.options.Now(), c.listing.stored)
 	if err != nil {
@@ -208,7 +210,7 @@ func (c *tasks) list(ctx context.Context) error {
 		}
 		for _, test := range restoreTests {
 			listed.addResult(&test)
-			if test.At.Before(listed.At) { // false if a clock was wrong
+			if test.At.Before(listed.At) { // ignore times in the future, which are due to a wrong clock
 				c.due["restore test"] = archive.MaxTime(c.due["restore test"], test.At.Add(daily))
 			}
 		}
@@ -218,14 +220,14 @@ func (c *tasks) list(ctx context.Context) error {
 	}
 	c.listing, c.due["list"] = listed, at.Add(listEvery)
 	c.backups.listed.Store(listed)
-	c.recordResult("list", nil, 0) // clears the error reported by the list task even if another task called list
+	c.recordResult("list", nil, 0) // clear an error of the list task, even if another task called list
 	return nil
 }
 
-// replaceEvery is the minimum time between two replacements of full snapshots that cannot be restored.
+// replaceEvery is the minimum time between two full snapshots that are made for the same reason.
 const replaceEvery = time.Hour
 
-// Reasons for replacing a full snapshot.
+// Reasons for making a full snapshot, which are recorded in its manifest.
 const (
 	failedTest   = "the last full snapshot failed its restore test"
 	lostSegments = "segments are missing from the store"
@@ -257,8 +259,9 @@ func (c *tasks) verify(ctx context.Context) error {
 // errNoIdentities is returned if backups are encrypted and the wrapper has no identity to decrypt them.
 var errNoIdentities = errors.New("--backup-identities is not set, so encrypted backups can be neither tested nor deleted")
 
-// errInTheClear is returned if --backup-recipients was probably forgotten. The next full snapshot clears the error
-// because the flag may have been removed on purpose.
+// errInTheClear is returned if the last full snapshot is encrypted but new backups are not, because
+// --backup-recipients was probably forgotten. The next full snapshot clears the error, because the flag may have been
+// removed on purpose.
 var errInTheClear = errors.New("--backup-recipients is not set: earlier backups are encrypted, but new backups are not")
 
 // canOpen reports whether this process can decrypt its own backups.
@@ -267,7 +270,8 @@ func (c *tasks) canOpen() bool {
 	return !keys.Encrypts() || keys.Opens()
 }
 
-// lastFull returns the last full snapshot of the newest generation with a valid manifest, or nil if there is none.
+// lastFull returns the newest generation's last full snapshot with a valid manifest according to the last listing, or
+// nil if there is none.
 func (c *tasks) lastFull() *archive.StoredFull {
 	if c.listing == nil || c.listing.history.Newest() == nil {
 		return nil
@@ -280,7 +284,7 @@ func (c *tasks) lastFull() *archive.StoredFull {
 	return nil
 }
 
-// testPath runs a restore test of a path, stores the result, and makes a full snapshot if the test fails.
+// testPath runs a restore test of a path, stores the result, and makes a new full snapshot if the restore fails.
 func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 	result, err := c.backups.options.Verify(ctx, path)
 	if err != nil {
@@ -304,17 +308,17 @@ func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 	}
 	c.listing, c.due["list"] = nil, time.Time{} // the last listing does not include this result
 	if err := c.list(ctx); err != nil && ctx.Err() == nil {
-		c.recordResult("list", err, pollInterval) // a failed listing is no reason to repeat the test
+		c.recordResult("list", err, pollInterval) // a problem of the list task, so that the test is not repeated
 	}
 	if result.Outcome == archive.Verified {
 		return nil
 	}
-	_, err = c.replace(ctx, failedTest) // list first, because a full snapshot can take a while
+	_, err = c.replace(ctx, failedTest) // after the listing, because a full snapshot can take a while
 	return err
 }
 
-// replace makes a full snapshot to replace one that cannot be restored, at most once per replaceEvery for each
-// reason.
+// replace makes a new full snapshot because of the given reason, unless it has already tried to within replaceEvery.
+// made reports whether the full snapshot is stored.
 func (c *tasks) replace(ctx context.Context, reason string) (made bool, err error) {
 	if time.Since(c.replaced[reason]) < replaceEvery {
 		return false, nil
@@ -362,7 +366,7 @@ func (c *tasks) testLatest(ctx context.Context) error {
 		if listed.Cut != nil {
 			lost = fmt.Errorf("%w: %w", lost, listed.Cut)
 		}
-		c.recordResult("restore test", lost, 0) // record the problem first, because a full snapshot can take a while
+		c.recordResult("restore test", lost, 0) // before the full snapshot, which can take a while
 		if made, err := c.replace(ctx, lostSegments); !made {
 			return errors.Join(lost, err)
 		}
@@ -380,21 +384,21 @@ func (c *tasks) testLatest(ctx context.Context) error {
 	}
 }
 
-// restoreTries is the number of random revisions to try before giving up on finding one that needs segments.
+// restoreTries is the maximum number of random revisions to try until one is found that needs segments to be restored.
 const restoreTries = 20
 
 // maxScratchAge is the age at which a command's scratch directory is considered abandoned.
 const maxScratchAge = 24 * time.Hour
 
-// removeTemporaryFiles removes directories left behind by killed restore tests. Each directory may be as large as the
-// database.
+// removeTemporaryFiles removes ScratchDir and the old scratch directories of commands. Killed restore tests leave them
+// behind, and each may be as large as the database.
 func (b *Backups) removeTemporaryFiles() {
 	own := b.options.ScratchDir
 	if own == "" {
 		return
 	}
 	paths := []string{own}
-	siblings, _ := os.ReadDir(filepath.Dir(own)) // the volume is readable: etcd has just started from it
+	siblings, _ := os.ReadDir(filepath.Dir(own)) // ignore errors, because etcd has just read the volume
 	for _, entry := range siblings {
 		info, err := entry.Info()
 		if err == nil && strings.HasPrefix(entry.Name(), filepath.Base(own)+"-") && time.Since(info.ModTime()) > maxScratchAge {
@@ -408,8 +412,8 @@ func (b *Backups) removeTemporaryFiles() {
 	}
 }
 
-// reserve keeps the reserved revision in the store ahead of etcd's revision. A restored cluster continues above the
-// reserved revision.
+// reserve keeps the reserved revision in the store well ahead of etcd's revision. A restored cluster continues at the
+// reserved revision, so that clients never see the same revision twice.
 func (c *tasks) reserve(ctx context.Context) error {
 	facts := c.writer.Facts()
 	reservation, err := c.backups.archive.Reserved(ctx)
@@ -433,7 +437,7 @@ const (
 	idleMergeEvery = 30 * time.Minute
 )
 
-// merge merges small segments if there are enough new ones.
+// merge merges small segments if there are enough new ones or the last merge was long ago.
 func (c *tasks) merge(ctx context.Context) error {
 	facts := c.writer.Facts()
 	count := facts.Segments - c.mergedSegments
@@ -461,17 +465,17 @@ const (
 	// maxDrift is the maximum drift between the wall clock and the monotonic clock. Any larger drift is considered a
 	// jump of the wall clock.
 	maxDrift = time.Minute
-	// afterJump is the duration for which deletions are suspended after a jump. If the clock is wrong, new backups
-	// may look old.
+	// afterJump is the time after a jump during which no backups are deleted. If the clock is wrong now, even the
+	// newest backups may seem old enough to be deleted.
 	afterJump = time.Hour
 )
 
 // A clock detects jumps of the wall clock. Suspending the machine looks like a jump, but that only delays deletions.
 type clock struct {
 	now     func() time.Time
-	first   time.Time     // wall-clock time at the start
-	started time.Time     // monotonic time at the start
-	drift   time.Duration // offset between the two clocks at the last jump
+	first   time.Time     // wall-clock time when the clock was created
+	started time.Time     // monotonic time when the clock was created
+	drift   time.Duration // offset between the two clocks after the last jump
 	jump    time.Duration // size of the last jump; 0 if there was none
 	jumped  time.Time     // monotonic time when the last jump was detected
 }

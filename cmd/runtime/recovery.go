@@ -28,7 +28,7 @@ func (r *Runtime) recoveryStatus() *status.Recovery {
 // isUnverified reports whether etcd was started without comparing its data with the store. The first backup proves
 // that the data matches, because the backup writer compares the two before it makes one.
 func (r *Runtime) isUnverified(is recovery.Progress) bool {
-	return is.Uncompared && (r.parts.Backups == nil || r.parts.Backups.Facts().Shipped.Revision == 0)
+	return is.Uncompared && (r.parts.Backups == nil || r.parts.Backups.Facts().Writer.Revision == 0)
 }
 
 // RecoveryProgress describes what recovery is doing or waiting for, and since when. In states that take no time,
