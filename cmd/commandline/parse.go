@@ -143,7 +143,7 @@ func forgetVariables(given map[string]bool) {
 // startEtcd is the name of the command whose flags can be set by environment variables.
 const startEtcd = "start-etcd"
 
-// servicePattern matches the variables that Kubernetes creates for a Service.
+// servicePattern matches the names of the variables that Kubernetes creates for a Service.
 var servicePattern = regexp.MustCompile(`^(\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // unknownVariable returns an error if an environment variable has the program's prefix but does not belong to a flag.

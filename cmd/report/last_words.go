@@ -34,9 +34,8 @@ func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 // isStop reports whether a transition started the shutdown.
 func isStop(t lifecycle.Transition) bool { return t.To == lifecycle.Terminating && t.From != t.To }
 
-// recordPatience limits how long reading the exit record may take, because a hanging volume must not delay the
-// message.
-const recordPatience = 200 * time.Millisecond
+// recordTimeout limits how long reading the exit record may take, because a hanging volume must not delay the message.
+const recordTimeout = 200 * time.Millisecond
 
 // recordLeft reads the exit record from the volume and describes how the next start will validate the data.
 func (r *Report) recordLeft() string {
@@ -52,7 +51,7 @@ func (r *Report) recordLeft() string {
 	select {
 	case record := <-left:
 		return record
-	case <-time.After(recordPatience):
+	case <-time.After(recordTimeout):
 		return "unknown: the volume is not responding"
 	}
 }

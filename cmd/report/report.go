@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// Lifecycle is the state machine of the run.
+// Lifecycle provides snapshots of the run's state machine.
 type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
 
 // Runtime provides the facts about the running member that a Report shows.

@@ -94,7 +94,7 @@ func (n *node) run(command *exec.Cmd) {
 	n.process, n.log, n.ended = command, log, done
 	require.NoError(n.t, command.Start())
 	go func() {
-		_ = command.Wait() // a killed process is no error
+		_ = command.Wait() // fails if the process was killed, as in some tests
 		close(done)
 	}()
 	n.t.Cleanup(func() {

@@ -126,7 +126,7 @@ func (r *EventRecorder) run(ctx context.Context) {
 	}
 }
 
-// accept posts an event, or holds it back if a similar event was posted recently.
+// accept posts an event, or holds it back if an event with the same reason and subject was posted recently.
 func (r *EventRecorder) accept(ctx context.Context, e Event) {
 	key := e.Reason + "/" + e.Subject
 	if before := r.recent[key]; before != nil {

@@ -156,7 +156,7 @@ func TestLeases_snapshots(t *testing.T) {
 	assert.Equal(t, "41", l.stateOf(t, OfFull).Holder)
 
 	backups.Store(&BackupLeases{Full: 41, FullTime: noon.Add(time.Hour), Stored: 57, UpTo: noon.Add(time.Hour)})
-	assert.Equal(t, leaseSpec{"41", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, full(), "a newer full snapshot of the same revision renews the lease")
+	assert.Equal(t, leaseSpec{"41", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, full(), "a newer full snapshot at the same revision renews the lease")
 
 	apiServer.set("etcd-main-full-snap", "100", noon)
 	apiServer.set("etcd-main-delta-snap", "100", noon)

@@ -72,7 +72,7 @@ type Server struct {
 // NewServer returns a client that uses the given account. It does not send any requests.
 func NewServer(account Account) *Server { return &Server{account: account} }
 
-// Kind is a kind of Kubernetes object.
+// Kind describes a kind of Kubernetes object.
 type Kind struct {
 	Group  string // group and version, such as apps/v1
 	Plural string // name in URL paths

@@ -62,6 +62,6 @@
 // the quota nor disarms the CORRUPT alarm. After a failed defragmentation, a Maintainer does not retry until the next
 // check.
 //
-// Package member creates a Maintainer for each etcd, adds its interceptors to etcd's gRPC server, and calls Run once
+// Package member creates a Maintainer for each Member, adds its interceptors to etcd's gRPC server, and calls Run once
 // the member is ready.
 package maintenance

@@ -107,7 +107,7 @@ func (k *Maintainer) run(ctx context.Context, s *service) {
 	}
 }
 
-// Errors of Trigger.
+// Errors that Trigger returns.
 var (
 	errNotServing = errors.New("etcd is not serving")
 	errUnderWay   = errors.New("a defragmentation of this member is in progress; wait for it to finish")
@@ -179,9 +179,9 @@ const (
 
 // Origins of a defragmentation.
 const (
-	ByThreshold = "threshold"
-	ByCommand   = "command"
-	ByClient    = "client"
+	ByThreshold = "threshold" // the threshold was reached, or the NOSPACE alarm is raised
+	ByCommand   = "command"   // requested through Trigger
+	ByClient    = "client"    // requested through etcd's API
 )
 
 // worker contains the state of Run.
