@@ -18,7 +18,7 @@ type Case struct {
 	Asked  RequestKind
 }
 
-// A Decision says what to do with a volume and why. For a refusal, it also contains the way out.
+// A Decision contains what to do with a volume, the reason and, if user action is required, the way out.
 type Decision struct {
 	Result Event
 	Why    string

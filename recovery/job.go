@@ -158,7 +158,7 @@ func (j *job) newClaim(result seed.Result) restoreClaim {
 const maxSearches = 5
 
 // errMissing stops a build so that recovery can search for an object again.
-var errMissing = errors.New("not there yet")
+var errMissing = errors.New("the build was stopped")
 
 // shouldRetry counts attempts and reports whether another one may succeed.
 func (j *job) shouldRetry(err error) bool {

@@ -196,7 +196,7 @@ func TestBuild_refusals(t *testing.T) {
 
 func TestBuild_failureLeavesNothing(t *testing.T) {
 	s := singleMember(filepath.Join(t.TempDir(), "new.etcd"))
-	away := errors.New("the store is away")
+	away := errors.New("store unavailable")
 	_, err := s.Build(t.Context(), restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, away }}, restore.Options{})
 	require.ErrorIs(t, err, away)
 	left, err := os.ReadDir(filepath.Dir(s.DataDir))

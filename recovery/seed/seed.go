@@ -369,8 +369,8 @@ func (c *cluster) nextStart(reached, step uint64) uint64 {
 	return max(reached/step+1, c.generation) * step
 }
 
-// writeLog creates a log that starts with a snapshot of the database and its members. An empty entry after the
-// snapshot tells etcd immediately that all committed entries are applied.
+// writeLog creates a log that starts with a snapshot of the database and its members. From the empty entry after
+// the snapshot, etcd recognizes immediately that all committed entries are applied.
 func (c *cluster) writeLog(member string) (err error) {
 	metadata, err := (&etcdserverpb.Metadata{NodeID: uint64(c.self.ID), ClusterID: uint64(c.ID())}).Marshal()
 	if err != nil {
