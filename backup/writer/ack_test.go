@@ -75,7 +75,7 @@ func (s *harness) hold(prefix string) (uploading <-chan struct{}, release func()
 
 // Each reply must wait for a new capture, because etcd may reply to a request before its applied index includes the
 // request.
-func TestAck_everyWaitHasACaptureOfItsOwn(t *testing.T) {
+func TestAck_everyWaitRequiresANewCapture(t *testing.T) {
 	s := newAckHarness(t)
 	etcd := s.options.Etcd
 	s.options.Etcd = &fakeEtcd{Etcd: etcd, applied: func() uint64 { return 1 }}

@@ -78,7 +78,7 @@
 //
 // If Options.Ack is set, clients wait for the store (package ack). A reply that starts waiting wakes the owner, which
 // captures changes immediately if no segment is queued. Changes made during an upload go into the next segment.
-// Before and after each step, the owner tells the gate which revision is stored and which waiting requests are
+// Before and after each step, the owner reports to the gate which revision is stored and which waiting requests are
 // covered by a stored capture. Failed uploads are retried within a second.
 //
 // # Limits

@@ -422,13 +422,13 @@ var steps = map[string]func(h *history, s *harness, a arguments){
 	},
 	"head": func(h *history, s *harness, _ arguments) {
 		head := s.head()
-		h.print("the store ends at revision %d; ended: %t, released: %t, unlinked full snapshot: %t",
+		h.print("the backups end at revision %d; ended: %t, released: %t, unlinked full snapshot: %t",
 			head.Revision(), head.Ending() != nil, head.Newest().Released, head.Unlinked != nil)
 	},
 	"exists": func(h *history, s *harness, a arguments) { assert.Contains(h, s.names(), a.word(0)) },
 	"full-snapshots": func(h *history, s *harness, _ arguments) {
 		history, copies := s.history(), strings.Count(s.log.String(), "copied the database")
-		h.print("%d full snapshots of %d copies, %d remains", len(history.Fulls), copies, len(history.Orphans))
+		h.print("full snapshots: %d, copies of the database: %d, incomplete uploads: %d", len(history.Fulls), copies, len(history.Orphans))
 	},
 	"copies": func(h *history, s *harness, _ arguments) {
 		copies, err := filepath.Glob(filepath.Join(s.options.SpoolDir, "making", "*"))
@@ -457,7 +457,7 @@ var steps = map[string]func(h *history, s *harness, a arguments){
 	"entries": func(_ *history, s *harness, a arguments) { s.requireEntries(a.word(0), a.number(1)) },
 	"compacted": func(h *history, s *harness, _ arguments) {
 		_, reading, _ := restoreTarget(h.T, s.store, archive.Target{})
-		h.print("restored as compacted at revision %d", reading.Compacted)
+		h.print("restored compaction revision: %d", reading.Compacted)
 	},
 	"revision": (*history).restoreRevision,
 	"contents": (*history).printContents,

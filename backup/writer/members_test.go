@@ -229,7 +229,7 @@ func (s *harness) storeAUser() {
 
 // If a member that is no longer the writer has older users in its spool than the next writer has stored, the member
 // must not upload them.
-func TestSpool_nothingNewerThanTheNextWriter(t *testing.T) {
+func TestSpool_outdatedUsersAreNotUploaded(t *testing.T) {
 	for name, test := range map[string]func(s *harness) (first Etcd, then func() Etcd){
 		"leader that lost leadership": func(s *harness) (Etcd, func() Etcd) {
 			previousLeader := fakeEtcd{Etcd: s.options.Etcd, term: s.options.Etcd.Identity().Term - 1}
@@ -278,7 +278,7 @@ func TestSpool_nothingNewerThanTheNextWriter(t *testing.T) {
 
 // If another member stores a segment while this process is suspended, and the segment is merged and deleted, the
 // writer must not use the position again even though the object name is unused.
-func TestWriter_doesNotTrustTheEndThatItKnewBeforeItWasSuspended(t *testing.T) {
+func TestWriter_readsTheEndAgainAfterASuspension(t *testing.T) {
 	for name, finish := range map[string]func(w *Writer, head archive.Head){
 		"during an upload": func(w *Writer, head archive.Head) {
 			w.health.requestedAt = time.Now().Add(-w.pace.headValid)

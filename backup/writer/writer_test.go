@@ -134,7 +134,7 @@ func TestTimes_neverDecrease(t *testing.T) {
 	assert.EqualValues(t, 1_800_000_000+10-3600+1+100_000, last.Unix())
 }
 
-func TestTimes_findTheirRevision(t *testing.T) {
+func TestTimes_identifyARevision(t *testing.T) {
 	s := newStartedHarness(t)
 	first := s.put("a", "1")
 	s.awaitStored(first)
