@@ -33,12 +33,12 @@ type remoteStore struct {
 	heartbeat   heartbeat // heartbeat of the process that writes to the generation to be replaced
 }
 
-// contents is the result of reading the store.
+// contents holds what was read from the store, and how the volume relates to it.
 type contents struct {
 	relation.Store
 	judgment relation.Result
 	path     archive.Path
-	notKept  error // reason why there is no path
+	notKept  error // reason why path is empty; nil if there is a backup to restore
 	adopted  bool  // whether an adoption of the store's cluster is requested and still pending
 }
 
@@ -210,13 +210,13 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 	return Answered, answer, nil
 }
 
-// storeAnswer returns the event for a store in the given state.
+// storeAnswer returns the event for a store in the given state. why is the error to show to the user.
 func storeAnswer(state StoreState, why error) (Event, Facts, error) {
 	return Answered, Facts{StoreFacts: StoreFacts{Answer: state}, Err: why}, nil
 }
 
-// limitWait sets the timeout of a request to the store. If the member has valid data, the timeout is the remaining
-// time that the data may wait for the store.
+// limitWait returns a context with a timeout for a request to the store. The timeout is limit or, if valid data is
+// waiting for the store, the remaining time that the data may wait.
 func (b *remoteStore) limitWait(limit time.Duration) (context.Context, context.CancelFunc) {
 	if b.silentSince.IsZero() {
 		b.silentSince = b.now()
@@ -443,7 +443,7 @@ func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	position := b.volume.position
 	if err := b.options.Flush(ctx, b.member.DataDir, position); err != nil {
 		head, failed := b.options.Archive.Head(ctx, b.last.Newest().Number)
-		if failed == nil && head.Revision() >= position.Revision { // for example after a clean stop
+		if failed == nil && head.Revision() >= position.Revision { // a clean stop uploads every revision
 			b.options.Log.Info().Err(err).Msg("recovery: the store has every revision on the volume; later changes to leases and users are only in the preserved copy")
 		} else {
 			b.options.Log.Warn().Err(err).Msg("recovery: some revisions on the volume could not be uploaded; the preserved copy still has them")
@@ -567,7 +567,7 @@ func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Gene
 		return nil
 	case err != nil:
 		return err
-	case !read.IsZero() && head.Position.Compare(read) > 0: // heartbeats count as activity
+	case !read.IsZero() && head.Position.Compare(read) > 0: // heartbeats count as activity, too
 		return archive.ErrMoved
 	}
 	err = b.options.Archive.End(ctx, last, head, next.Session, format.Ending{Successor: next.Number, Nonce: cmp.Or(next.Session, next.Cluster), At: next.Created})

@@ -92,7 +92,7 @@ func (c *peerGroup) compare(s *peers.Survey) {
 	}
 	switch id := hex(v.position.ClusterID); {
 	case v.position.ClusterID == 0 || s.Cluster == id && s.Membership != peers.Claimed:
-		if v.identity.Known() && s.ID == v.identity.Cluster { // the peers have adopted a store since then
+		if v.identity.Known() && s.ID == v.identity.Cluster { // an adoption by the peers may have created a generation
 			v.identity.Generation = max(v.identity.Generation, s.Generation)
 		}
 	case s.Cluster != "" && s.Cluster != id:
@@ -164,7 +164,8 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 // peers. However, a quorum has acknowledged everything in the store, so a quorum must not form without that data.
 // If the volume is older than the store, the member waits for a running member that has the data.
 func (c *peerGroup) compareStore(s *peers.Survey) error {
-	position, reported := c.volume.position, c.newer != nil // reported: the last query told the peers that the volume is older
+	// If reported is true, this member reported in its last query that the volume is older than the store.
+	position, reported := c.volume.position, c.newer != nil
 	alone := position.IsOnlyVoter()
 	if alone && s.Voters > 1 {
 		return fmt.Errorf("the data is outdated: it lists one voting member, but another member lists %d", s.Voters)
@@ -286,7 +287,7 @@ func (c *peerGroup) checkFreeSpace(s *peers.Survey) error {
 	return fmt.Errorf("the volume has no room for the other members' data: %w; %s", err, wayOut)
 }
 
-// reason returns details to append to the row's reason.
+// reason returns the details of a survey that are appended to the reason for the next state, or nil.
 func (c *peerGroup) reason(s *peers.Survey) error {
 	damage, archived, missing := c.volume.damage, c.options.Archive != nil, s.Missing
 	if missing != nil && s.Outdated != nil {

@@ -173,7 +173,7 @@ type Facts struct {
 	Heard    bool // whether the peers have answered since the last request to the store
 	Uploaded bool // whether this member has uploaded as much as possible of the data that only its volume had
 
-	Err error // error to show to the user; only set in the payload of an event
+	Err error // error to show to the user; only set in payloads
 }
 
 // VolumeFacts describes the volume and the configuration. The Examined event sets these facts.
@@ -201,7 +201,7 @@ type PeerFacts struct {
 type StoreFacts struct {
 	Answer      StoreState // empty if the store was not queried
 	Behind      bool       // whether the store has data that the volume lacks
-	RestoreDone bool       // whether the requested restore was already done, which clears Asked; only set in the payload of an event
+	RestoreDone bool       // whether the requested restore was already done, which clears Asked; only set in payloads
 }
 
 // Learn implements statemachine.Facts.

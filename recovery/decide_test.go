@@ -160,7 +160,7 @@ func decisionsMarkdown() string {
 
 // words formats a rule's list of values for the documentation.
 func words[T ~string](list []T) string {
-	if len(list) == len(knownPeers) { // only this list has this length
+	if len(list) == len(knownPeers) { // only knownPeers has this length
 		return "all but \"" + string(PeersUnasked) + "\""
 	}
 	var all []string

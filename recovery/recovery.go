@@ -464,7 +464,8 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 		return "mount the volume read-write"
 	case row.From != Decide:
 		return waysOut[row.On]
-	case r.facts.Answer == StoreLocked && r.backups.last.Cluster.Cluster == "": // the rule suggests choosing a revision, but none can be listed
+	case r.facts.Answer == StoreLocked && r.backups.last.Cluster.Cluster == "":
+		// The rule suggests choosing a revision to restore, but the revisions cannot be listed.
 		return trustKey
 	}
 	way := storeWayOut(err, r.decision.WayOut)

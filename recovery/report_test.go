@@ -253,7 +253,7 @@ type fakePeers struct {
 	id               string                     // cluster ID according to the peers' stores; empty if they have no store
 	generation       int                        // generation according to the peers' stores
 	other            uint64                     // ID of the peer that responds; 0 stands for 1
-	own              uint64                     // ID under which the peers list this member; 0 stands for an ID that differs from the volume's
+	own              uint64                     // ID of this member in the peers' list; 0 stands for an ID that differs from the volume's
 	blocked          []error                    // reasons why this member cannot be replaced, one for each of the next queries
 	outdated         error                      // reason why the data of this member is outdated, according to the peers
 	withoutQuorum    int                        // number of queries that get no quorum before the next one that does

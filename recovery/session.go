@@ -242,7 +242,7 @@ type mismatch struct {
 	DataDir string    `json:"data_dir"`
 	Why     string    `json:"why"`
 	At      time.Time `json:"at"`
-	First   int64     `json:"first,omitempty"` // first compared revision if the rows differ from those in the store; otherwise 0
+	First   int64     `json:"first,omitempty"` // first compared revision if rows differ from the store's; otherwise 0
 	Last    int64     `json:"last,omitempty"`  // last compared revision if the rows differ; otherwise 0
 }
 

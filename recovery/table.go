@@ -261,7 +261,7 @@ const (
 	VolumeBehind  VolumeState = "behind"           // valid, but the store or the other members have newer data
 	VolumeStored  VolumeState = "stored"           // valid, and uploaded to the store as far as possible
 	VolumeRefused VolumeState = "refused before"   // valid, but the last comparison rejected it
-	VolumeUnnamed VolumeState = "names no cluster" // valid, but does not record its cluster, like the data of plain etcd; the store has not been queried yet
+	VolumeUnnamed VolumeState = "names no cluster" // valid, but does not record its cluster; the store has not been queried yet
 )
 
 // A PeerState describes how the other members list this member. Its values are those of peers.Membership and the

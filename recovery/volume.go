@@ -119,7 +119,7 @@ func (v *localVolume) checkRows() (revisions []int64, err error) {
 // damaged or returns an error, so that it is not mistaken for older data.
 func (v *localVolume) readPosition(exists bool) (err error) {
 	v.position = datadir.Position{}
-	if exists && (v.options.Archive != nil || v.member.Peers != nil) { // otherwise, there is nothing to compare the position with
+	if exists && (v.options.Archive != nil || v.member.Peers != nil) { // otherwise, nothing can be compared
 		v.position, err = datadir.ReadPosition(v.member.DataDir)
 	}
 	switch {
@@ -202,7 +202,7 @@ func moveData(dir, name string) error {
 		return nil
 	case err != nil:
 		return err
-	case len(entries) == 1 && entries[0].Name() == archive.IdentityFile: // etcd has not started since the ID was recorded
+	case len(entries) == 1 && entries[0].Name() == archive.IdentityFile: // etcd has never started
 		if err := os.Remove(filepath.Join(dir, archive.IdentityFile)); err != nil {
 			return err
 		}

@@ -229,7 +229,7 @@ var ErrTooFew = errors.New("the other members do not form a quorum, so this memb
 
 // checkReplacement returns the reason why this member cannot be replaced or added at the moment, or nil if it can.
 func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*response, waiting []Status) error {
-	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // the others have no quorum without this member
+	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // the others have no quorum
 		return fmt.Errorf("the cluster has %d voting members: %w", n, ErrTooFew)
 	}
 	if err := checkPending(s); err != nil {
@@ -307,9 +307,10 @@ func (p *Peers) checkDataInUse(ctx context.Context, s *Survey, waiting []Status)
 	return fmt.Errorf("checking for %v whether another process is using this member's data: %w", needed, reason)
 }
 
+// errConnected reports that a member exchanges data with another process that has this member's data.
 var errConnected = errors.New("connected to another process that has this member's data; stop that process")
 
-// errSilent reports a connection on which nothing arrives.
+// errSilent reports that a member has a connection to this member on which it receives nothing.
 var errSilent = errors.New("connected to this member but receives nothing from it")
 
 // checkConnections checks etcd's metrics to see whether the other members are connected to this member. A member

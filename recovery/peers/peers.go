@@ -85,8 +85,8 @@ type Peers struct {
 
 	checkOwnURLs          func(ctx context.Context, urls []string) error // fails if this member's URLs might lead to another process
 	now                   func() time.Time
-	received              map[types.ID]string // number of bytes that each connected member had received from this member at the last check
-	quietSince, checkedAt time.Time           // start of the time without evidence of another process, and time of the last check
+	received              map[types.ID]string // bytes that each connected member had received from this one at the last check
+	quietSince, checkedAt time.Time           // start of the time without evidence of another process; last check
 }
 
 // connections connects this member to the others, both as a peer and as an etcd client.
@@ -344,7 +344,8 @@ func (p *Peers) addCounts(s *Survey, self Self, responses []*response, waiting [
 			s.Running, s.Voters = s.Running+1, max(s.Voters, len(voters(r.members)))
 		}
 	}
-	without, with := 0, 0 // numbers of waiting members that cannot and can be part of a quorum of this cluster with their data
+	// with counts the waiting members whose data may belong to this cluster, so that they can be part of a quorum.
+	without, with := 0, 0
 	for _, status := range waiting {
 		if status.Volume == Older {
 			s.Older++

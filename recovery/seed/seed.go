@@ -218,7 +218,7 @@ func MountedWithin(dataDir string) string {
 // URLs of the members.
 func NewToken() string { return "restored-" + rand.Text() }
 
-// A cluster is the restored cluster with its IDs.
+// A cluster describes the restored cluster, and what the database contains about the backed-up cluster.
 type cluster struct {
 	*membership.RaftCluster
 	self         *membership.Member
