@@ -14,10 +14,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// infoLevel limits the log size of many runs.
+// infoLevel limits the size of the logs, because the tests run the program many times.
 const infoLevel = "--log-level=info"
 
-// lifetime is the number of rounds with the same cluster.
+// lifetime is the number of rounds after which a new cluster is created.
 const lifetime = 12
 
 // TestChaos_singleMember injects one fault at a time into a single member under load. After each fault, the test
@@ -33,63 +33,63 @@ func TestChaos_singleMemberWithServer(t *testing.T) {
 	chaos(t, bucket(t))
 }
 
-func chaos(t *testing.T, kept func(t *testing.T, prefix string) store) {
+func chaos(t *testing.T, newStore func(t *testing.T, prefix string) store) {
 	t.Helper()
 	runClusters(t, func(t *testing.T, dice *rand.Rand, disasters int) {
-		c := newCluster(t, kept(t, fmt.Sprint(dice.Uint64())), dice)
+		c := newCluster(t, newStore(t, fmt.Sprint(dice.Uint64())), dice)
 		for range disasters {
 			c.round()
 		}
 		c.run.Shutdown()
-		sum.add(func(f *figures) { f.writes += c.book.acknowledged() })
+		sum.add(func(f *figures) { f.writes += c.ledger.acknowledged() })
 	})
 }
 
-// runClusters runs all rounds, with at most lifetime rounds per cluster.
-func runClusters(t *testing.T, life func(t *testing.T, dice *rand.Rand, disasters int)) {
+// runClusters calls run for each cluster, with the number of disasters to inject into it, which is at most lifetime.
+func runClusters(t *testing.T, run func(t *testing.T, dice *rand.Rand, disasters int)) {
 	t.Helper()
-	seed := *seeded
+	seed := *seedFlag
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
 	for done := 0; done < *rounds; done += lifetime {
 		t.Run(fmt.Sprintf("seed %d from %d", seed, done), func(t *testing.T) {
 			t.Parallel()
-			life(t, rand.New(rand.NewPCG(seed, uint64(done))), min(lifetime, *rounds-done))
+			run(t, rand.New(rand.NewPCG(seed, uint64(done))), min(lifetime, *rounds-done))
 		})
 	}
 }
 
-// A cluster is a single member together with the record of its clients' writes.
+// A cluster is a single member under load, together with what its clients know about its data.
 type cluster struct {
 	*harness.Pod
 	store    store
 	dice     *rand.Rand
-	book     *ledger
+	ledger   *ledger
 	informer *informer
-	watching int // how often the informer had listed at the last verification
+	listings int // number of times that the informer had listed all keys at the last verification
 
-	etcd      *clientv3.Client // client for the test itself
+	etcd      *clientv3.Client // client for requests by the test itself
 	run       *harness.Run
-	id        string // ID of the cluster
+	id        string // cluster ID
 	stored    int64  // revision that the program reported as stored
 	restored  int64  // revision that the program has reported as restored since the fault; 0 if none
-	user      int64  // revision at which the user was added
+	user      int64  // a revision whose segment contains the user
 	oldVolume string // copy of the volume; empty if there is none
 }
 
-func newCluster(t *testing.T, kept store, dice *rand.Rand) *cluster {
-	c := &cluster{Pod: harness.NewStandalonePod(t, nil), store: kept, dice: dice, book: newLedger()}
-	kept.configure(c.Pod)
+func newCluster(t *testing.T, store store, dice *rand.Rand) *cluster {
+	c := &cluster{Pod: harness.NewStandalonePod(t, nil), store: store, dice: dice, ledger: newLedger()}
+	store.configure(c.Pod)
 	c.run = c.StartReady(infoLevel)
 	c.etcd = c.Etcd()
 	c.informer = newInformer(t, c.etcd)
-	_, err := c.etcd.UserAdd(t.Context(), "somebody", "secret")
+	_, err := c.etcd.UserAdd(t.Context(), "user", "secret")
 	require.NoError(t, err)
 	reply, err := c.etcd.Put(t.Context(), "brief/first", "")
 	require.NoError(t, err)
 	c.user = reply.Header.Revision
-	harness.Eventually(t, "the user is in the store", func() bool { // the segment that ends at this revision contains the user
+	harness.Eventually(t, "the user is in the store", func() bool { // in the segment that ends at c.user
 		c.readStatus()
 		return c.stored >= c.user
 	})
@@ -101,8 +101,8 @@ func newCluster(t *testing.T, kept store, dice *rand.Rand) *cluster {
 func (c *cluster) round() {
 	c.T.Helper()
 	disaster := c.choose()
-	c.T.Logf("revision %d: %s", c.book.highest(), disaster.name)
-	stop := c.book.startWriting(c.Etcd(), c.dice)
+	c.T.Logf("revision %d: %s", c.ledger.highest(), disaster.name)
+	stop := c.ledger.startWriting(c.Etcd(), c.dice)
 	c.sleep(2 * time.Second)
 	start := time.Now()
 	c.restored = 0
@@ -121,18 +121,19 @@ func (c *cluster) choose() disaster {
 	})
 }
 
-// choose returns a random element that is currently possible and whose name contains part. It draws from all elements
-// until one is possible, so that a seed's random sequence does not depend on which elements are possible.
+// choose returns a random element that is currently possible and whose name contains part, which is the value of the
+// given flag. It draws from all elements until one qualifies, so that each draw of the same seed yields the same
+// element, whichever elements qualify.
 func choose[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, about func(T) (name string, possible bool)) T {
 	t.Helper()
-	fits := func(one T) bool {
+	qualifies := func(one T) bool {
 		name, possible := about(one)
 		return possible && strings.Contains(name, part)
 	}
-	require.True(t, slices.ContainsFunc(all, fits),
-		"no name that contains %q is possible now (-%s): use a part that also matches what has to happen before", part, flag)
+	require.True(t, slices.ContainsFunc(all, qualifies),
+		"-%[2]s=%[1]s: no name that contains %[1]q is possible now; use a value that also matches a fault which must occur before", part, flag)
 	for {
-		if one := all[dice.IntN(len(all))]; fits(one) {
+		if one := all[dice.IntN(len(all))]; qualifies(one) {
 			return one
 		}
 	}
@@ -146,7 +147,7 @@ func (c *cluster) sleep(most time.Duration) {
 	}
 }
 
-// kill reads the program's status and then sends SIGKILL.
+// kill records the revision that the program reports as stored, kills the program, and then stops the clients.
 func (c *cluster) kill(stop func()) {
 	c.T.Helper()
 	c.readStatus()
@@ -161,14 +162,14 @@ func (c *cluster) readStatus() {
 	}
 }
 
-// An outcome describes what a fault may cause to be lost.
+// An outcome describes which data must exist after a fault. If no field is set, all stored revisions must exist.
 type outcome struct {
-	whole   bool  // the volume is intact, so nothing may be lost
-	exactly int64 // revision that was restored, if a restore was requested
+	intact  bool  // the volume is intact, so that no write may be lost and nothing may be restored
+	exactly int64 // the requested revision, if a restore to a revision was requested
 }
 
-// recover starts the program and waits until the member is ready. It kills some of the runs before the member is
-// ready.
+// recover starts the program and waits until the member is ready. Before that, it starts and kills the program up to
+// twice, possibly in the middle of a recovery.
 func (c *cluster) recover(flags ...string) {
 	c.T.Helper()
 	for range c.dice.IntN(3) {
@@ -190,7 +191,7 @@ func (c *cluster) killRecovery() {
 // awaitSteps waits until recovery has completed the given number of steps or the member is ready.
 func (c *cluster) awaitSteps(count int) {
 	c.T.Helper()
-	harness.Eventually(c.T, "recovery takes its next step", func() bool {
+	harness.Eventually(c.T, "recovery has logged the step or the member is ready", func() bool {
 		return len(c.run.Log.FindText(`"message":"recovery: `)) >= count || c.run.Readyz() == 200
 	})
 }
@@ -199,8 +200,8 @@ func (c *cluster) awaitSteps(count int) {
 // higher revision.
 func (c *cluster) readRestored() {
 	for _, line := range c.run.Log.Matching(harness.Line{"message": "recovery: "}) {
-		if of, has := line["restored_revision"].(float64); has {
-			c.restored = int64(of)
+		if revision, has := line["restored_revision"].(float64); has {
+			c.restored = int64(revision)
 		}
 	}
 }

@@ -16,14 +16,14 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// clockAhead is the environment variable that sets how many seconds fast a skewed program's clock is.
+// clockAhead is the environment variable by which the clock of a skewed program is fast, in seconds.
 const clockAhead = "CLOCK_AHEAD"
 
-// Patch for time.Now that adds the seconds in clockAhead.
+// A patch for package time: readClock is replaced by readClockWith, and ahead is the content of an additional file.
 const (
-	asks     = "\tsec, nsec, mono := runtimeNow()\n"
-	asksWith = asks + "\tsec += clockAhead\n"
-	ahead    = `package time
+	readClock     = "\tsec, nsec, mono := runtimeNow()\n"
+	readClockWith = readClock + "\tsec += clockAhead\n"
+	ahead         = `package time
 
 import "syscall"
 
@@ -44,9 +44,9 @@ var clockAhead = func() (seconds int64) {
 `
 )
 
-// skewed builds the program with an adjustable clock, once for all suites. A static program reads the time directly
-// from the kernel, so its clock cannot be changed from outside. The first build takes minutes, because every package
-// depends on package time.
+// skewed builds the program with a patched package time, once for all suites. The clock of a static program cannot be
+// changed from outside, because the program reads the time directly from the kernel. The first build takes minutes,
+// because almost every package depends on package time.
 var skewed = sync.OnceValues(func() (path string, err error) {
 	return harness.BuildCustom("skewed", func(folder string) ([]string, error) {
 		overlay, err := clockOverlay(folder)
@@ -54,7 +54,7 @@ var skewed = sync.OnceValues(func() (path string, err error) {
 	})
 })
 
-// setClock makes the pod start programs whose clock is a whole number of seconds fast.
+// setClock makes the pod run a program whose clock is fast by the given time, or slow if the time is negative.
 func setClock(p *harness.Pod, ahead time.Duration) {
 	p.T.Helper()
 	program, err := skewed()
@@ -74,18 +74,19 @@ func clockOverlay(folder string) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	altered := strings.Replace(string(source), asks, asksWith, 1)
-	if altered == string(source) {
+	patched := strings.Replace(string(source), readClock, readClockWith, 1)
+	if patched == string(source) {
 		return "", errors.New("package time no longer reads the clock in the expected way")
 	}
-	now, ours := filepath.Join(folder, "time.txt"), filepath.Join(folder, "ahead.txt") // not .go, because go build ./... must ignore the files
+	// The names do not end in .go, so that go build does not compile the files as part of a package.
+	now, added := filepath.Join(folder, "time.txt"), filepath.Join(folder, "ahead.txt")
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {
-		original: now, filepath.Join(filepath.Dir(original), "ahead.go"): ours,
+		original: now, filepath.Join(filepath.Dir(original), "ahead.go"): added,
 	}})
 	if err != nil {
 		return "", err
 	}
 	path = filepath.Join(folder, "overlay.json")
 	return path, errors.Join(os.MkdirAll(folder, 0o755),
-		os.WriteFile(now, []byte(altered), 0o600), os.WriteFile(ours, []byte(ahead), 0o600), os.WriteFile(path, replace, 0o600))
+		os.WriteFile(now, []byte(patched), 0o600), os.WriteFile(added, []byte(ahead), 0o600), os.WriteFile(path, replace, 0o600))
 }

@@ -18,10 +18,10 @@ import (
 type damagedMember struct {
 	*harness.Pod
 	depot
-	copies int // number of copies preserved by the recovery
+	copies int // number of copies of the data that recovery must preserve
 }
 
-// damages lists ways of damaging a volume, each with the number of copies preserved by the recovery.
+// damages lists ways to damage a volume, each with the number of copies of the data that recovery must preserve.
 var damages = []struct {
 	name   string
 	damage func(p *harness.Pod)
@@ -53,8 +53,8 @@ func (s *damagedMember) reset() {
 	s.copyAll(s.dir+".saved", s.dir)
 }
 
-// copyAll replaces the content of a directory with that of another. It keeps the directory itself, which may be a
-// mount point.
+// copyAll replaces the content of a directory with a copy of another directory's content. It does not replace the
+// directory itself, which may be a mount point.
 func (s *damagedMember) copyAll(from, to string) {
 	s.T.Helper()
 	script := `mkdir -p "$1" && find "$1" -mindepth 1 -delete && cp -a --sparse=always "$0/." "$1" && sync -f "$1"`
@@ -62,7 +62,8 @@ func (s *damagedMember) copyAll(from, to string) {
 	require.NoError(s.T, err, string(out))
 }
 
-// requireRecovered starts the member and requires that the recovery succeeds.
+// requireRecovered starts the member and requires that recovery succeeds, preserves the data and leaves nothing
+// unfinished behind. where describes the preceding fault.
 func (s *damagedMember) requireRecovered(t *testing.T, where string) {
 	t.Helper()
 	run := s.StartReady()
@@ -74,6 +75,6 @@ func (s *damagedMember) requireRecovered(t *testing.T, where string) {
 	assert.NotContains(t, string(position), `"claim"`, where)
 	generations := s.generations()
 	assert.Equal(t, run.Status().ClusterID, generations[len(generations)-1].Etcd, where)
-	assert.LessOrEqual(t, len(generations), 3, fmt.Sprint(where, ": at most the one that a killed restore started, and the final one"))
+	assert.LessOrEqual(t, len(generations), 3, fmt.Sprint(where, ": generations; besides the first, only that of a killed restore and the final one"))
 	run.Kill()
 }

@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A disaster is a fault that affects a single member. The member is under load until inject calls stop, and inject
-// returns once the member has recovered.
+// A disaster is a fault of a cluster with a single member. Clients write until inject calls stop. inject returns once
+// the member has recovered.
 type disaster struct {
 	name       string
 	isPossible func(c *cluster) bool // nil means always possible
@@ -24,7 +24,7 @@ var disasters = []disaster{
 		c.copyVolume()
 		return c.recoverIntact()
 	}},
-	{"stopped in order", nil, func(c *cluster, stop func()) outcome {
+	{"stopped", nil, func(c *cluster, stop func()) outcome {
 		c.shutdown(stop)
 		c.copyVolume()
 		return c.recoverIntact()
@@ -34,9 +34,9 @@ var disasters = []disaster{
 		emptyVolume(c.Pod)
 		return c.recoverAll()
 	}},
-	{"volume lost after an orderly stop", nil, func(c *cluster, stop func()) outcome {
+	{"volume lost after a stop", nil, func(c *cluster, stop func()) outcome {
 		c.shutdown(stop)
-		c.stored = c.book.highest() // the store has everything
+		c.stored = c.ledger.highest() // the stop has uploaded all writes
 		emptyVolume(c.Pod)
 		return c.recoverAll()
 	}},
@@ -56,24 +56,24 @@ var disasters = []disaster{
 		restoreVolume(c.Pod, c.oldVolume)
 		return c.recoverAll()
 	}},
-	{"store away, killed", nil, func(c *cluster, stop func()) outcome {
+	{"store unreachable, killed", nil, func(c *cluster, stop func()) outcome {
 		c.loseStore()
 		c.kill(stop)
 		c.waitForStore()
 		return c.recoverIntact()
 	}},
-	{"store away, volume lost", nil, func(c *cluster, stop func()) outcome {
+	{"store unreachable, volume lost", nil, func(c *cluster, stop func()) outcome {
 		c.loseStore()
 		c.kill(stop)
 		emptyVolume(c.Pod)
 		c.waitForStore()
 		return c.recoverAll()
 	}},
-	{"store away, database damaged", nil, func(c *cluster, stop func()) outcome {
+	{"store unreachable, database damaged", nil, func(c *cluster, stop func()) outcome {
 		c.loseStore()
 		c.kill(stop)
 		breakDatabase(c.Pod)
-		c.waitForStore() // without the store, only valid data can be used
+		c.waitForStore() // damaged data cannot be replaced without the store
 		return c.recoverAll()
 	}},
 	{"store slow, volume lost", (*cluster).canBeSlow, func(c *cluster, stop func()) outcome {
@@ -91,10 +91,10 @@ var disasters = []disaster{
 // recoverIntact recovers a member whose volume is intact.
 func (c *cluster) recoverIntact() outcome {
 	c.recover()
-	return outcome{whole: true}
+	return outcome{intact: true}
 }
 
-// recoverAll recovers a member whose volume is lost or damaged.
+// recoverAll recovers a member whose volume is lost, damaged or rolled back.
 func (c *cluster) recoverAll() outcome {
 	c.recover()
 	return outcome{}
@@ -110,19 +110,19 @@ func (c *cluster) copyVolume() {
 	}
 }
 
-// awaitNewerThanCopy waits until the store contains a revision that is missing from the copy of the volume. Until the
-// store contains a newer revision, a rolled-back volume looks like the volume of an etcd that was killed when the copy
-// was made.
+// awaitNewerThanCopy waits until the store contains a revision that is missing from the copy of the volume.
+// Otherwise, recovery could not detect that the volume was rolled back: it would look as if etcd had been killed when
+// the copy was made.
 func (c *cluster) awaitNewerThanCopy() {
 	c.T.Helper()
 	copied := highestRevision(c.Pod, c.oldVolume)
-	harness.Eventually(c.T, "the store has what the copy lacks", func() bool {
+	harness.Eventually(c.T, "the store contains a revision that the copy does not", func() bool {
 		c.readStatus()
 		return c.stored > copied
 	})
 }
 
-// shutdown stops the clients and then the program, which uploads all acknowledged writes.
+// shutdown stops the clients and then the program, and requires that all acknowledged writes are in the store.
 func (c *cluster) shutdown(stop func()) {
 	c.T.Helper()
 	stop()
@@ -130,7 +130,7 @@ func (c *cluster) shutdown(stop func()) {
 	c.run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
-// damage inverts bytes at the start of a file or at a random offset.
+// damage corrupts a random number of bytes, either at the start of a file or at a random offset.
 func (c *cluster) damage(path string) {
 	c.T.Helper()
 	info, err := os.Stat(path)
@@ -143,7 +143,7 @@ func (c *cluster) damage(path string) {
 	harness.CorruptFile(c.T, path, from, size)
 }
 
-// loseStore makes the store unreachable while clients are writing.
+// loseStore makes the store unreachable and lets clients write for a while.
 func (c *cluster) loseStore() {
 	c.T.Helper()
 	c.readStatus()
@@ -151,7 +151,8 @@ func (c *cluster) loseStore() {
 	c.sleep(2 * time.Second)
 }
 
-// waitForStore requires that a start waits for the store, and then makes the store reachable again.
+// waitForStore starts the program, requires that it waits for the store, makes the store reachable again and kills the
+// program.
 func (c *cluster) waitForStore() {
 	c.T.Helper()
 	c.run = c.Start(infoLevel)
@@ -168,13 +169,13 @@ func (c *cluster) waitForStore() {
 func (c *cluster) restoreToRevision(stop func()) outcome {
 	c.T.Helper()
 	stop()
-	harness.Eventually(c.T, "the window is known", func() bool {
+	harness.Eventually(c.T, "the status shows the restore points and all revisions are stored", func() bool {
 		backup := c.run.Status().Backup
 		return backup != nil && backup.Window != nil && backup.Revision >= backup.Window.FromRevision && backup.LagRevisions == 0
 	})
 	window := c.run.Status().Backup.Window
 	to := window.FromRevision + c.dice.Int64N(window.ToRevision-window.FromRevision+1)
 	c.run.Kill()
-	c.recover(fmt.Sprintf("--restore-to=revision:%d", to), fmt.Sprintf("--restore-id=at-%d", c.book.highest()))
+	c.recover(fmt.Sprintf("--restore-to=revision:%d", to), fmt.Sprintf("--restore-id=at-%d", c.ledger.highest()))
 	return outcome{exactly: to}
 }

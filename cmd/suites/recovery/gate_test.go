@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dialTimeout limits how long connecting to an unreachable server may take.
+// dialTimeout limits how long the proxy tries to connect to an unreachable server.
 const dialTimeout = 2 * time.Second
 
 // A gate is a proxy that can delay data and refuse connections.
@@ -36,7 +36,7 @@ func newGateAt(t *testing.T, address, server string) *gate {
 	g := &gate{listener: listener, server: server, conns: map[net.Conn]bool{}}
 	g.passing.Go(g.serve)
 	t.Cleanup(func() {
-		_ = listener.Close() // never fails
+		_ = listener.Close() // ends serve
 		g.cut()
 		g.passing.Wait()
 	})
@@ -52,7 +52,7 @@ func (g *gate) cut() {
 	defer g.mu.Unlock()
 	g.shut = true
 	for conn := range g.conns {
-		_ = conn.Close() // both the client and the server notice
+		_ = conn.Close() // an error cannot keep the connection open
 	}
 }
 
@@ -80,11 +80,12 @@ func (g *gate) serve() {
 	}
 }
 
-// connect connects a client to the server.
+// connect connects a client to the server and forwards data in both directions until one of them closes the
+// connection.
 func (g *gate) connect(client net.Conn) {
 	server, err := net.DialTimeout("tcp", g.server, dialTimeout)
 	if err != nil {
-		_ = client.Close() // the client notices
+		_ = client.Close() // an error cannot keep the connection open
 		return
 	}
 	if g.admit(client, server) {
@@ -93,13 +94,14 @@ func (g *gate) connect(client net.Conn) {
 	}
 }
 
-// admit registers a pair of connections, or closes both if the gate is closed.
+// admit registers a pair of connections so that cut can close them. If the gate is closed, it closes them itself and
+// returns false.
 func (g *gate) admit(pair ...net.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, conn := range pair {
 		if g.shut {
-			_ = conn.Close() // the other end notices
+			_ = conn.Close() // an error cannot keep the connection open
 		} else {
 			g.conns[conn] = true
 		}
@@ -107,7 +109,7 @@ func (g *gate) admit(pair ...net.Conn) bool {
 	return !g.shut
 }
 
-// pass copies data until one of the connections is closed, and then closes both.
+// pass copies data in one direction until one of the connections is closed, and then closes both.
 func (g *gate) pass(from, to net.Conn) {
 	piece := make([]byte, 64<<10)
 	for {

@@ -16,25 +16,26 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// An informer lists and watches all keys and maintains a cache, like a Kubernetes controller.
+// An informer lists and watches all keys and maintains a cache of them, like a Kubernetes controller. It records every
+// revision that is lower than an earlier one.
 type informer struct {
 	t    *testing.T
 	etcd *clientv3.Client
 
 	mu       sync.Mutex
 	cache    map[string]string
-	revision int64 // revision of the cache
-	listings int
-	wrong    []string
+	revision int64    // revision up to which the cache is complete
+	listings int      // number of times that the informer has listed all keys
+	wrong    []string // descriptions of decreased revisions
 }
 
 // newInformer starts an informer that runs until the end of the test.
 func newInformer(t *testing.T, etcd *clientv3.Client) *informer {
 	i := &informer{t: t, etcd: etcd}
 	ctx, stop := context.WithCancel(context.Background())
-	over := make(chan struct{})
+	stopped := make(chan struct{})
 	go func() {
-		defer close(over)
+		defer close(stopped)
 		for ctx.Err() == nil {
 			if i.list(ctx) {
 				i.watch(ctx)
@@ -43,12 +44,12 @@ func newInformer(t *testing.T, etcd *clientv3.Client) *informer {
 	}()
 	t.Cleanup(func() {
 		stop()
-		<-over
+		<-stopped
 	})
 	return i
 }
 
-// list replaces the cache with all keys and reports whether that succeeded.
+// list replaces the cache with the result of listing all keys, and reports whether the request succeeded.
 func (i *informer) list(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -63,7 +64,7 @@ func (i *informer) list(ctx context.Context) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if reply.Header.Revision < i.revision {
-		i.wrong = append(i.wrong, fmt.Sprintf("a list is of revision %d, and %d was seen before", reply.Header.Revision, i.revision))
+		i.wrong = append(i.wrong, fmt.Sprintf("a listing has revision %d, but revision %d was received before", reply.Header.Revision, i.revision))
 	}
 	i.cache, i.revision = map[string]string{}, reply.Header.Revision
 	i.listings++
@@ -73,17 +74,17 @@ func (i *informer) list(ctx context.Context) bool {
 	return true
 }
 
-// watch applies events to the cache until the next revision has been compacted. A watch that fails for another reason
-// is resumed.
+// watch applies events to the cache. It returns once the next revision has been compacted, so that the informer has to
+// list again. A watch that fails for another reason is resumed.
 func (i *informer) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		watching, cancel := context.WithCancel(ctx)
-		for answer := range i.etcd.Watch(watching, "", clientv3.WithPrefix(), clientv3.WithRev(i.next())) {
-			if errors.Is(answer.Err(), rpctypes.ErrCompacted) {
+		for response := range i.etcd.Watch(watching, "", clientv3.WithPrefix(), clientv3.WithRev(i.next())) {
+			if errors.Is(response.Err(), rpctypes.ErrCompacted) {
 				cancel()
 				return
 			}
-			i.take(answer.Events)
+			i.apply(response.Events)
 		}
 		cancel()
 	}
@@ -95,13 +96,13 @@ func (i *informer) next() int64 {
 	return i.revision + 1
 }
 
-func (i *informer) take(events []*clientv3.Event) {
+func (i *informer) apply(events []*clientv3.Event) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	before := i.revision
 	for _, event := range events {
 		if event.Kv.ModRevision <= before {
-			i.wrong = append(i.wrong, fmt.Sprintf("an event of %s is of revision %d, and %d was seen before", event.Kv.Key, event.Kv.ModRevision, before))
+			i.wrong = append(i.wrong, fmt.Sprintf("an event for %s has revision %d, but revision %d was received before", event.Kv.Key, event.Kv.ModRevision, before))
 		}
 		i.revision = max(i.revision, event.Kv.ModRevision)
 		if event.Type == clientv3.EventTypeDelete {
@@ -119,10 +120,10 @@ func (i *informer) listed() int {
 	return i.listings
 }
 
-// requireRight waits until the cache matches etcd's data, and requires that the revision has never decreased.
-func (i *informer) requireRight() {
+// requireConsistent waits until the cache matches etcd's data, and requires that the revision has never decreased.
+func (i *informer) requireConsistent() {
 	i.t.Helper()
-	harness.Eventually(i.t, "the cache equals etcd's data", func() bool {
+	harness.Eventually(i.t, "the informer's cache matches etcd's data", func() bool {
 		ctx, cancel := context.WithTimeout(i.t.Context(), harness.Patience)
 		defer cancel()
 		reply, err := i.etcd.Get(ctx, "", clientv3.WithPrefix())

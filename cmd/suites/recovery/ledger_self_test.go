@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// exampleLedger returns a ledger with two keys: one was put at revision 5 and deleted at revision 9, and the outcome
-// of the other's put is unknown.
+// exampleLedger returns a ledger with three attempts to change the same key: a put that was acknowledged at revision
+// 5, a put whose outcome is unknown, and a deletion that was acknowledged at revision 9.
 func exampleLedger() (l *ledger, first, perhaps, last *attempt) {
 	l = newLedger()
 	first, perhaps, last = l.attempt("k", false, 0), l.attempt("k", false, 0), l.attempt("k", true, 0)
@@ -18,7 +18,7 @@ func exampleLedger() (l *ledger, first, perhaps, last *attempt) {
 	return l, first, perhaps, last
 }
 
-// contentAfter returns the contents if the last attempt took effect at the given revision.
+// contentAfter returns etcd's contents if the given attempt was the last one to take effect, at the given revision.
 func contentAfter(a *attempt, revision int64) contents {
 	have := contents{markPrefix + "k": {Value: []byte(a.token), ModRevision: revision}}
 	if !a.deletes {
@@ -36,7 +36,7 @@ func TestLedger_acceptsValidResults(t *testing.T) {
 	l, _, perhaps, last := exampleLedger()
 	wrong, _ = l.verify(contentAfter(perhaps, 7), 8, true)
 	assert.Empty(t, wrong)
-	assert.EqualValues(t, 7, perhaps.revision, "now it is known")
+	assert.EqualValues(t, 7, perhaps.revision, "verify records the revision of the attempt")
 	assert.True(t, last.failed)
 
 	l, _, _, last = exampleLedger()
@@ -56,22 +56,22 @@ func TestLedger_findsViolations(t *testing.T) {
 		at      int64
 		message string
 	}{
-		"lost":            {func(_, _, _ *attempt) contents { return contents{} }, 6, "was acknowledged at revision 5"},
-		"rolled back":     {func(first, _, _ *attempt) contents { return contentAfter(first, 5) }, 9, "was acknowledged after it"},
-		"from the future": {func(_, _, last *attempt) contents { return contentAfter(last, 9) }, 8, "undone or never done"},
-		"made up":         {func(_, _, _ *attempt) contents { return contentAfter(&attempt{token: "x"}, 5) }, 4, "nobody wrote"},
-		"another time":    {func(first, _, _ *attempt) contents { return contentAfter(first, 6) }, 6, "as of 6"},
+		"lost":                    {func(_, _, _ *attempt) contents { return contents{} }, 6, "was acknowledged at revision 5"},
+		"rolled back":             {func(first, _, _ *attempt) contents { return contentAfter(first, 5) }, 9, "was acknowledged later"},
+		"later than the revision": {func(_, _, last *attempt) contents { return contentAfter(last, 9) }, 8, "rolled back or never took effect"},
+		"unknown value":           {func(_, _, _ *attempt) contents { return contentAfter(&attempt{token: "x"}, 5) }, 4, "unknown value"},
+		"different revision":      {func(first, _, _ *attempt) contents { return contentAfter(first, 6) }, 6, "but has revision 6"},
 		"not deleted": {func(first, _, last *attempt) contents {
 			return contents{markPrefix + "k": contentAfter(last, 9)[markPrefix+"k"], "k": contentAfter(first, 5)["k"]}
-		}, 9, "has deleted it"},
-		"half": {func(first, _, _ *attempt) contents {
+		}, 9, "deleted the key"},
+		"half of a transaction": {func(first, _, _ *attempt) contents {
 			return contents{markPrefix + "k": contentAfter(first, 5)[markPrefix+"k"]}
-		}, 6, "half of the transaction"},
-		"a stranger": {func(first, _, _ *attempt) contents {
+		}, 6, "only half of the transaction"},
+		"unknown key": {func(first, _, _ *attempt) contents {
 			have := contentAfter(first, 5)
-			have["stranger"] = &mvccpb.KeyValue{}
+			have["unknown"] = &mvccpb.KeyValue{}
 			return have
-		}, 6, "stranger was never written"},
+		}, 6, "unknown was never written"},
 	} {
 		l, first, perhaps, last := exampleLedger()
 		wrong, _ := l.verify(test.have(first, perhaps, last), test.at, true)
@@ -86,5 +86,5 @@ func TestLedger_findsUndoneWrites(t *testing.T) {
 	require.Empty(t, wrong)
 	wrong, _ = l.verify(contentAfter(perhaps, 7), 1000, true)
 	require.Len(t, wrong, 1)
-	assert.Contains(t, wrong[0], "undone or never done")
+	assert.Contains(t, wrong[0], "rolled back or never took effect")
 }

@@ -12,11 +12,11 @@ import (
 )
 
 var (
-	rounds = flag.Int("rounds", 3, "number of disasters in the chaos tests")
-	seeded = flag.Uint64("seed", 1, "seed of the chaos tests; 0 for a random one")
-	only   = flag.String("disaster", "", "inject only disasters whose names contain this")
-	while  = flag.String("while", "", "combine each disaster of three members with a condition whose name contains this")
-	whole  = flag.Bool("whole", false, "run the long tests as well")
+	rounds   = flag.Int("rounds", 3, "number of disasters in each chaos test, and of takeovers in each takeover test")
+	seedFlag = flag.Uint64("seed", 1, "seed of the chaos tests; 0 for a random one")
+	only     = flag.String("disaster", "", "inject only disasters whose names contain this text")
+	while    = flag.String("while", "", "combine each disaster of three members with a condition whose name contains this text")
+	whole    = flag.Bool("whole", false, "also run the slow tests")
 )
 
 func TestMain(m *testing.M) {
@@ -25,10 +25,11 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// some returns the step for a loop over the trials: apart by default, or 1 with -whole.
-func some(apart int) int {
+// stepUnlessWhole returns the step of a loop over all trials: 1 with -whole, so that all trials run, and the given
+// step otherwise.
+func stepUnlessWhole(step int) int {
 	if *whole {
 		return 1
 	}
-	return apart
+	return step
 }

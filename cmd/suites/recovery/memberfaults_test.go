@@ -17,7 +17,7 @@ type memberFault struct {
 	name       string
 	isPossible func(c *threeMembers) bool // nil means always possible
 	inject     func(c *threeMembers, victim *member)
-	restores   bool // the cluster is restored from the store
+	restores   bool // the whole cluster must be restored from the store afterwards
 }
 
 var memberFaults = []memberFault{
@@ -78,12 +78,12 @@ var memberFaults = []memberFault{
 		setClock(m.Pod, time.Duration(c.dice.IntN(3)-1)*time.Hour)
 		c.start(m)
 	}, false},
-	{"cut off", nil, func(c *threeMembers, m *member) {
+	{"disconnected", nil, func(c *threeMembers, m *member) {
 		c.net.cut(m.number)
 		c.sleep(8 * time.Second)
 		c.net.join(m.number)
 	}, false},
-	{"volume lost, and cut off on its way back", nil, func(c *threeMembers, m *member) {
+	{"volume lost, and disconnected while it rejoins", nil, func(c *threeMembers, m *member) {
 		m.run.Kill()
 		emptyVolume(m.Pod)
 		m.run = m.Start(infoLevel)
@@ -92,7 +92,7 @@ var memberFaults = []memberFault{
 		c.sleep(8 * time.Second)
 		c.net.join(m.number)
 	}, false},
-	{"volume lost, and another killed on the way back", nil, func(c *threeMembers, m *member) {
+	{"volume lost, and another member killed while it rejoins", nil, func(c *threeMembers, m *member) {
 		m.run.Kill()
 		emptyVolume(m.Pod)
 		m.run = m.Start(infoLevel)
@@ -102,13 +102,13 @@ var memberFaults = []memberFault{
 		c.sleep(2 * time.Second)
 		other.run = other.Start(infoLevel)
 	}, false},
-	{"store away, volume lost", nil, func(c *threeMembers, m *member) {
+	{"store unreachable, volume lost", nil, func(c *threeMembers, m *member) {
 		c.depot.disconnect()
 		m.run.Kill()
 		emptyVolume(m.Pod)
 		m.run = m.Start(infoLevel)
 		c.sleep(4 * time.Second)
-		require.NotEqual(c.t, 200, m.run.Readyz(), "only the store identifies the cluster of an empty volume")
+		require.NotEqual(c.t, 200, m.run.Readyz(), "a member with an empty volume waits for the store, because only the store identifies its cluster")
 		c.depot.reconnect()
 		m.awaitReady()
 	}, false},
@@ -134,7 +134,7 @@ var memberFaults = []memberFault{
 		}
 		c.startAll()
 	}, true},
-	{"all volumes lost, store away", nil, func(c *threeMembers, _ *member) {
+	{"all volumes lost, store unreachable", nil, func(c *threeMembers, _ *member) {
 		c.depot.disconnect()
 		for _, each := range c.members {
 			each.run.Kill()
@@ -164,8 +164,8 @@ var memberFaults = []memberFault{
 	}, true},
 }
 
-// rollBack kills members and restores earlier copies of their volumes. If a member's volume has no copy, rollBack
-// makes one and lets clients write before it rolls the volume back.
+// rollBack kills members and replaces their volumes with older copies. It first makes copies of volumes that have
+// none, and lets clients write until the store contains revisions that are missing from all copies.
 func (c *threeMembers) rollBack(victims ...*member) {
 	var highest int64
 	for _, each := range victims {
@@ -187,7 +187,7 @@ func (c *threeMembers) rollBack(victims ...*member) {
 	}
 }
 
-// raiseNoSpace makes a member raise the NOSPACE alarm, and returns once there is enough space again.
+// raiseNoSpace raises the NOSPACE alarm on behalf of a member, although there is enough space.
 func (c *threeMembers) raiseNoSpace(m *member) {
 	c.t.Helper()
 	id, err := strconv.ParseUint(m.run.Status().MemberID, 16, 64)
@@ -200,12 +200,12 @@ func (c *threeMembers) raiseNoSpace(m *member) {
 	})
 }
 
-// writeUntilStored lets clients write until the revision in the store has increased.
+// writeUntilStored lets clients write until the store contains a later revision than the given one.
 func (c *threeMembers) writeUntilStored(revision int64) {
 	c.t.Helper()
-	stop := c.book.startWriting(c.client(), c.dice)
+	stop := c.ledger.startWriting(c.client(), c.dice)
 	defer stop()
-	harness.Eventually(c.t, "the store has more than the copies", func() bool {
+	harness.Eventually(c.t, "the store contains a later revision than the copies", func() bool {
 		c.readStatus()
 		return c.stored > revision
 	})
@@ -218,10 +218,10 @@ func (c *threeMembers) requestRestoreOfAll() {
 	for _, each := range c.members {
 		each.run.Kill()
 	}
-	c.startAll("--restore-to=latest", fmt.Sprintf("--restore-id=at-%d", c.book.highest()))
+	c.startAll("--restore-to=latest", fmt.Sprintf("--restore-id=at-%d", c.ledger.highest()))
 }
 
-// startAll starts all members, and then kills and restarts some of them.
+// startAll starts all members. It then restarts a random member up to twice, possibly in the middle of a recovery.
 func (c *threeMembers) startAll(flags ...string) {
 	flags = append(flags, infoLevel)
 	for _, each := range c.members {
@@ -229,15 +229,15 @@ func (c *threeMembers) startAll(flags ...string) {
 	}
 	for range c.dice.IntN(3) {
 		c.sleep(8 * time.Second)
-		again := c.members[c.dice.IntN(len(c.members))]
-		again.run.Kill()
-		c.readRestored(again)
-		again.run = again.Start(flags...)
+		restarted := c.members[c.dice.IntN(len(c.members))]
+		restarted.run.Kill()
+		c.readRestored(restarted)
+		restarted.run = restarted.Start(flags...)
 		sum.add(func(f *figures) { f.killed++ })
 	}
 }
 
-// start starts a member and waits until it is ready. It kills some of the runs before the member is ready.
+// start starts a member and waits until it is ready. Before that, it starts and kills the member up to twice.
 func (c *threeMembers) start(m *member) {
 	m.T.Helper()
 	for range c.dice.IntN(3) {
@@ -250,7 +250,7 @@ func (c *threeMembers) start(m *member) {
 	m.awaitReady()
 }
 
-// other returns a member other than m.
+// other returns a random member other than m.
 func (c *threeMembers) other(m *member) *member {
 	return c.members[(m.number+1+c.dice.IntN(len(c.members)-1))%len(c.members)]
 }

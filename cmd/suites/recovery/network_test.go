@@ -18,20 +18,20 @@ import (
 // namespaces.
 type network struct {
 	t      *testing.T
-	name   string // prefix of all names
+	name   string // name of the bridge, and prefix of the names of namespaces
 	subnet string
 }
 
-// networks counts the networks that this process has created.
+// networks counts the networks that this process has created, to give each a different name and subnet.
 var networks atomic.Int32
 
-// newNetwork creates a network. The test is skipped if namespaces cannot be created, for example without root.
+// newNetwork creates a network. It skips the test if that is impossible, for example without root.
 func newNetwork(t *testing.T) *network {
 	t.Helper()
 	number := int(networks.Add(1))
 	n := &network{t: t, name: fmt.Sprintf("ew%x-%d", os.Getpid(), number), subnet: fmt.Sprintf("198.18.%d.", (os.Getpid()*16+number)%256)}
 	if out, err := exec.Command("ip", "link", "add", n.name, "type", "bridge").CombinedOutput(); err != nil {
-		t.Skipf("skipped: no bridge can be made here: %v: %s", err, out)
+		t.Skipf("skipped: cannot create a network bridge: %v: %s", err, out)
 	}
 	t.Cleanup(func() { n.ip("link", "del", n.name) })
 	n.ip("addr", "add", n.subnet+"254/24", "dev", n.name)
@@ -50,8 +50,8 @@ func (n *network) space(member int) string { return fmt.Sprintf("%s-%d", n.name,
 
 func (n *network) address(member int) string { return n.subnet + fmt.Sprint(member+1) }
 
-// addNamespace makes a pod run in its own namespace. Processes outside the namespace can reach the pod at the same
-// ports on 127.0.0.1.
+// addNamespace makes a pod run its processes in a network namespace of its own. A proxy makes the pod's ports
+// reachable on 127.0.0.1 outside the namespace, too.
 func (n *network) addNamespace(p *harness.Pod, member int) {
 	n.t.Helper()
 	space, inside := n.space(member), "eth0"
@@ -68,8 +68,10 @@ func (n *network) addNamespace(p *harness.Pod, member int) {
 	}
 }
 
-// cut disconnects a member, and join reconnects it.
-func (n *network) cut(member int)  { n.ip("link", "set", n.space(member), "down") }
+// cut disconnects a member from the other members.
+func (n *network) cut(member int) { n.ip("link", "set", n.space(member), "down") }
+
+// join reconnects a member.
 func (n *network) join(member int) { n.ip("link", "set", n.space(member), "up") }
 
 // setPeers sets the members' addresses in the configuration of every pod.

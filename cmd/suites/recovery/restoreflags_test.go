@@ -17,27 +17,27 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// TestLeftoverRestoreFlags_blockNoMember leaves --restore-to set after a restore, as the documentation allows, and
-// deletes volumes while clients are writing. As in a release, a restore waits until there has been no new backup for
-// 90 s, but this test never stops making backups.
+// The documentation allows users to leave --restore-to set after a restore. TestLeftoverRestoreFlags_blockNoMember
+// checks that members with these flags can still be replaced. The program must not treat a start as a new restore: as
+// in a release, it would then wait until there has been no new backup for 90 s, but the clients never stop writing.
 func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		members int
 		action  func(*restoredCluster)
 	}{
-		"one of three is lost": {3, func(l *restoredCluster) {
+		"one of three members lost": {3, func(l *restoredCluster) {
 			l.lose(2)
 			l.start(l.members, 2)
 			l.requireReady()
 		}},
-		"two of three are lost, and restored": {3, func(l *restoredCluster) {
+		"two of three members lost, cluster restored": {3, func(l *restoredCluster) {
 			l.lose(1, 2)
 			l.start(l.members, 1, 2)
 			l.requireReason(1, "stop all members, then start all of them with --restore-to=latest and the same new --restore-id")
 			l.restoreAll("twice")
 		}},
-		"one member grows to three": {1, func(l *restoredCluster) {
+		"cluster grows from one member to three": {1, func(l *restoredCluster) {
 			l.stop(0)
 			l.start(3, 0, 1, 2)
 			l.requireReady()
@@ -45,7 +45,7 @@ func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 			l.start(3, 1)
 			l.requireReady()
 		}},
-		"one of two is lost, and restored": {2, func(l *restoredCluster) {
+		"one of two members lost, cluster restored": {2, func(l *restoredCluster) {
 			l.lose(1)
 			l.start(l.members, 1)
 			l.requireReason(1, "stop all members, then start all of them with --restore-to=latest and the same new --restore-id")
@@ -53,7 +53,7 @@ func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name != "one of three is lost" && !*whole {
+			if name != "one of three members lost" && !*whole {
 				t.Skip("skipped: part of make test-recovery")
 			}
 			t.Parallel()
@@ -64,7 +64,7 @@ func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 	}
 }
 
-// A restoredCluster is a restored cluster under load whose restore flags are still set.
+// A restoredCluster is a cluster under load that has been restored and whose members still have the restore flags.
 type restoredCluster struct {
 	t       *testing.T
 	members int // number of members in initial-cluster
@@ -72,8 +72,8 @@ type restoredCluster struct {
 	runs    []*harness.Run
 	flags   []string
 	etcd    *clientv3.Client
-	written atomic.Int64 // number of acknowledged keys
-	paused  atomic.Bool  // clients write no keys
+	written atomic.Int64 // number of keys that etcd has acknowledged
+	paused  atomic.Bool  // the client does not write
 }
 
 func newRestoredCluster(t *testing.T, members int) *restoredCluster {
@@ -133,10 +133,10 @@ func (l *restoredCluster) write() {
 func (l *restoredCluster) requireWrites() {
 	l.t.Helper()
 	before := l.written.Load()
-	harness.Eventually(l.t, "clients can write", func() bool { return l.written.Load() > before+10 })
+	harness.Eventually(l.t, "10 more keys are written", func() bool { return l.written.Load() > before+10 })
 }
 
-// start runs members whose initial-cluster lists the given number of members.
+// start starts some members. Their initial-cluster lists the given total number of members.
 func (l *restoredCluster) start(members int, which ...int) {
 	l.t.Helper()
 	l.members = members
@@ -158,15 +158,15 @@ func (l *restoredCluster) stop(which ...int) {
 	}
 }
 
-// lose kills members and deletes their volumes. It first waits until the first member and the store have all writes,
-// because writes that the first member has not applied would be lost together with the quorum.
+// lose kills members and deletes their volumes. If the cluster loses its quorum, lose first pauses the client until
+// the first member and the store have all writes, because other writes would be lost.
 func (l *restoredCluster) lose(which ...int) {
 	l.t.Helper()
 	if l.members-len(which) <= l.members/2 {
 		l.paused.Store(true)
 		defer l.paused.Store(false)
 		last := fmt.Sprintf("key-%06d", l.written.Load())
-		harness.Eventually(l.t, "the first member has the last key", func() bool { return l.pods[0].Get(last) == "value" })
+		harness.Eventually(l.t, "the first member has the last written key", func() bool { return l.pods[0].Get(last) == "value" })
 		l.runs[0].AwaitStored(l.pods[0].Revision())
 	}
 	for _, i := range which {
@@ -181,20 +181,20 @@ func (l *restoredCluster) requireReady() {
 	for i, run := range l.runs[:l.members] {
 		for watch := harness.StartWatch(); run.Readyz() != 200; <-time.After(50 * time.Millisecond) {
 			recovery := run.Status().Recovery
-			require.Less(l.t, watch.Duration(), recoveryTimeout, "member %d becomes ready: %+v", i, recovery)
+			require.Less(l.t, watch.Duration(), recoveryTimeout, "member %d is not ready: %+v", i, recovery)
 		}
 	}
 }
 
 func (l *restoredCluster) requireReason(member int, part string) {
 	l.t.Helper()
-	harness.Eventually(l.t, "the member reports the way out", func() bool {
+	harness.Eventually(l.t, "the member reports how to proceed", func() bool {
 		recovery := l.runs[member].Status().Recovery
 		return recovery != nil && strings.Contains(recovery.Reason, part)
 	})
 }
 
-// restoreAll follows the instructions given by the members.
+// restoreAll stops all members and starts them with a new restore request, as the members' messages advise.
 func (l *restoredCluster) restoreAll(id string) {
 	l.t.Helper()
 	for i := range l.members {

@@ -11,7 +11,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// killWithSpool runs a member, kills it while its last write is only in the spool, and makes the store reachable again.
+// killWithSpool runs a member, kills it while its last write is in the spool but not in the store, and then makes the
+// store reachable again.
 func killWithSpool(p *harness.Pod, d depot) {
 	p.T.Helper()
 	run := p.StartReady()
@@ -19,8 +20,8 @@ func killWithSpool(p *harness.Pod, d depot) {
 	run.AwaitStored(p.Revision())
 	d.disconnect()
 	before := run.Status().Backup.SpoolBytes
-	p.Put("key", "acknowledged while the store is away")
-	harness.Eventually(p.T, "it is queued on the volume", func() bool { return run.Status().Backup.SpoolBytes > before })
+	p.Put("key", "acknowledged while the store is unreachable")
+	harness.Eventually(p.T, "the write is in the spool", func() bool { return run.Status().Backup.SpoolBytes > before })
 	run.Kill()
 	d.reconnect()
 }
@@ -34,8 +35,8 @@ func newSpoolPod(t *testing.T) (*harness.Pod, depot) {
 
 func TestSpool_survivesLostData(t *testing.T) {
 	for name, disaster := range map[string]func(p *harness.Pod){
-		"broken":     breakDatabase,
-		"moved away": func(p *harness.Pod) { require.NoError(p.T, os.Rename(p.DataDir(), p.DataDir()+".mine")) },
+		"corrupt database":          breakDatabase,
+		"data directory moved away": func(p *harness.Pod) { require.NoError(p.T, os.Rename(p.DataDir(), p.DataDir()+".mine")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -43,15 +44,16 @@ func TestSpool_survivesLostData(t *testing.T) {
 			killWithSpool(p, d)
 			disaster(p)
 			p.StartReady()
-			assert.Equal(t, "acknowledged while the store is away", p.Get("key"))
+			assert.Equal(t, "acknowledged while the store is unreachable", p.Get("key"))
 			left, err := filepath.Glob(filepath.Join(p.Volume, "backup.spool.aside-*"))
 			require.NoError(t, err)
-			assert.Empty(t, left, "everything queued is in the store")
+			assert.Empty(t, left, "no part of the spool had to be preserved, because all of it is in the store")
 		})
 	}
 }
 
-// Segments in the spool must not be lost when a user restores an old copy of the data, which does not contain them.
+// A user may replace the data with an old copy while writes are only in the spool. These writes must be uploaded and
+// restored, although the copy does not contain them.
 func TestSpool_survivesManualRestore(t *testing.T) {
 	t.Parallel()
 	p, d := newSpoolPod(t)
@@ -64,5 +66,5 @@ func TestSpool_survivesManualRestore(t *testing.T) {
 	require.NoError(t, os.RemoveAll(p.DataDir()))
 	copyDirectory(p, old, p.DataDir())
 	p.StartReady()
-	assert.Equal(t, "acknowledged while the store is away", p.Get("key"))
+	assert.Equal(t, "acknowledged while the store is unreachable", p.Get("key"))
 }

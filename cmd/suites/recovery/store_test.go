@@ -15,12 +15,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A store is a cluster's backup store, with functions that inject faults.
+// A store is a backup store with functions that inject faults. reconnect undoes disconnect and slow.
 type store struct {
 	url                   string
 	env                   []string // credentials
 	disconnect, reconnect func()
-	slow                  func() // slows down the store until reconnect is called; nil if not supported
+	slow                  func() // nil if not supported
 }
 
 // configure makes a pod use this store for its backups.
@@ -29,7 +29,7 @@ func (s store) configure(p *harness.Pod) {
 	p.Env = append(p.Env, s.env...)
 }
 
-// A depot is a store in a directory whose parent represents a mounted volume.
+// A depot is a backup store in a directory. mount represents the mount point of the volume that contains it.
 type depot struct {
 	t     *testing.T
 	mount string
@@ -68,7 +68,7 @@ func (d depot) generations() []archive.Generation {
 	return all
 }
 
-// slowTransfer is the duration of each transfer to or from a slow store.
+// slowTransfer is the delay of each chunk of data that is sent to or received from a slow store.
 const slowTransfer = 20 * time.Millisecond
 
 // bucket starts an S3 server and returns a function that creates stores in a bucket, each with its own prefix and

@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A storedMember is a stopped single member with a key on its volume and in its store, plus a copy of the volume with
-// an older value of the key.
+// A storedMember is a stopped single member with a key whose value is "new". oldVolume is a copy of its volume from
+// when the value was "old".
 type storedMember struct {
 	*harness.Pod
 	depot
@@ -40,30 +40,30 @@ func newStoredMember(t *testing.T) *storedMember {
 	return l
 }
 
-// volumes lists the volume states to test.
+// volumes lists functions that bring the member's volume into a state.
 var volumes = map[string]func(l *storedMember){
 	"valid":       func(*storedMember) {},
 	"rolled back": func(l *storedMember) { restoreVolume(l.Pod, l.oldVolume) },
 	"broken":      func(l *storedMember) { breakDatabase(l.Pod) },
 	"empty":       func(l *storedMember) { emptyVolume(l.Pod) },
-	"of no cluster": func(l *storedMember) {
+	"without a cluster ID": func(l *storedMember) {
 		require.NoError(l.T, os.Remove(filepath.Join(l.DataDir(), archive.IdentityFile)))
 		require.NoError(l.T, os.RemoveAll(filepath.Join(l.Volume, "backup.spool")))
 	},
 }
 
-// stores lists the store states to test.
+// stores lists functions that bring the member's store into a state, or make it use a store in this state.
 var stores = map[string]func(l *storedMember){
 	"this cluster's": func(*storedMember) {},
 	"empty": func(l *storedMember) {
 		require.NoError(l.T, os.RemoveAll(l.dir))
 		require.NoError(l.T, os.Mkdir(l.dir, 0o700))
 	},
-	"certified": func(l *storedMember) {
+	"without full snapshots": func(l *storedMember) {
 		require.NoError(l.T, os.RemoveAll(filepath.Join(l.dir, "gen", "000001", "full")))
 	},
 	"unreachable": func(l *storedMember) { l.disconnect() },
-	"another's": func(l *storedMember) {
+	"another cluster's": func(l *storedMember) {
 		other := newDepot(l.T)
 		_, err := other.archive().Create(l.T.Context(), archive.Cluster{Cluster: "abc123", Created: time.Now()}, 1)
 		require.NoError(l.T, err)
@@ -81,7 +81,7 @@ var stores = map[string]func(l *storedMember){
 	"none": func(l *storedMember) { l.Flags = append(l.Flags, "--backup-store=") },
 }
 
-// count returns the number of keys.
+// count returns the number of keys in etcd.
 func (l *storedMember) count() int64 {
 	ctx, cancel := context.WithTimeout(l.T.Context(), harness.Patience)
 	defer cancel()
@@ -90,8 +90,8 @@ func (l *storedMember) count() int64 {
 	return reply.Count
 }
 
-// requireRefused requires that a start fails for the given reason and does not change anything.
-func (l *storedMember) requireRefused(why string) {
+// requireRefused requires that a start fails for the given reason and does not change the data.
+func (l *storedMember) requireRefused(reason string) {
 	l.T.Helper()
 	l.ExpectTerminationMessage()
 	before := l.files()
@@ -99,11 +99,11 @@ func (l *storedMember) requireRefused(why string) {
 	require.Equal(l.T, 70, run.Exit(harness.Patience))
 	message, err := os.ReadFile(l.TerminationMessage())
 	require.NoError(l.T, err)
-	assert.Contains(l.T, string(message), why)
-	assert.Equal(l.T, before, l.files(), "nothing is moved")
+	assert.Contains(l.T, string(message), reason)
+	assert.Equal(l.T, before, l.files(), "the data is not moved")
 }
 
-// files returns the files in the data directory and its parent directory.
+// files returns the paths of the data directory, of its copies, and of the files in the data directory.
 func (l *storedMember) files() (all []string) {
 	l.T.Helper()
 	for _, pattern := range []string{"*.etcd*", "*.etcd/*/*/*"} {

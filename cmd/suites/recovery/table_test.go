@@ -23,63 +23,64 @@ import (
 const (
 	starts         = "starts with its data"
 	restores       = "is restored from the store"
-	createsCluster = "a new cluster"
+	createsCluster = "creates a new cluster"
 	waits          = "waits for the store"
 	uncompared     = "starts with its data, and reports that it was not compared with the store"
 	backupsFail    = "starts with its data, and reports that its backups fail"
 )
 
-// cells contains the rows of docs/restore.md for a single member: the state of the volume, the state of the store,
-// and the result. A result is one of the constants above, or part of the error message.
-var cells = []struct{ volume, store, end string }{
+// cases contains the cases for a single member that docs/restore.md describes: the state of the volume, the state of
+// the store, and the result. A result is one of the constants above, or part of the error message with which a start
+// fails.
+var cases = []struct{ volume, store, result string }{
 	{"valid", "this cluster's", starts},
 	{"valid", "empty", starts},
 	{"valid", "none", starts},
 	{"valid", "unreachable", uncompared},
-	{"valid", "another's", "backups of another cluster are never restored to this member"},
+	{"valid", "another cluster's", "backups of another cluster are never restored to this member"},
 	{"valid", "damaged", backupsFail},
 	{"valid", "not trusted", backupsFail},
-	{"of no cluster", "this cluster's", "the data does not record which cluster it belongs to"},
-	{"of no cluster", "empty", starts},
+	{"without a cluster ID", "this cluster's", "the data does not record which cluster it belongs to"},
+	{"without a cluster ID", "empty", starts},
 	{"broken", "damaged", "restore the object"},
 	{"empty", "damaged", "restore the object"},
 	{"empty", "not trusted", "add the key"},
 	{"rolled back", "this cluster's", restores},
-	{"rolled back", "another's", "backups of another cluster are never restored to this member"},
+	{"rolled back", "another cluster's", "backups of another cluster are never restored to this member"},
 	{"broken", "this cluster's", restores},
 	{"broken", "empty", "there is no backup to restore"},
-	{"broken", "certified", "cannot be uploaded: cannot append the spool to the backups: "},
+	{"broken", "without full snapshots", "cannot be uploaded: cannot append the spool to the backups: "},
 	{"broken", "unreachable", waits},
 	{"broken", "none", "there is no backup to restore"},
-	{"broken", "another's", "backups of another cluster are never restored to this member"},
+	{"broken", "another cluster's", "backups of another cluster are never restored to this member"},
 	{"empty", "this cluster's", restores},
-	{"empty", "certified", "no new cluster was created"},
+	{"empty", "without full snapshots", "no new cluster was created"},
 	{"empty", "empty", createsCluster},
 	{"empty", "none", createsCluster},
 	{"empty", "unreachable", waits},
-	{"empty", "another's", "backups of another owner are not restored to a volume that is empty or missing revisions"},
+	{"empty", "another cluster's", "backups of another owner are not restored to a volume that is empty or missing revisions"},
 }
 
 func TestRecoveryTable(t *testing.T) {
 	t.Parallel()
-	for i := 0; i < len(cells); i += some(2) {
-		cell := cells[i]
-		t.Run(cell.volume+", "+cell.store, func(t *testing.T) {
+	for i := 0; i < len(cases); i += stepUnlessWhole(2) {
+		tc := cases[i]
+		t.Run(tc.volume+", "+tc.store, func(t *testing.T) {
 			t.Parallel()
 			l := newStoredMember(t)
-			volumes[cell.volume](l)
-			stores[cell.store](l)
-			if judge, known := ends[cell.end]; known {
-				judge(l)
+			volumes[tc.volume](l)
+			stores[tc.store](l)
+			if check, known := checks[tc.result]; known {
+				check(l)
 			} else {
-				l.requireRefused(cell.end)
+				l.requireRefused(tc.result)
 			}
 		})
 	}
 }
 
-// ends maps each result of a successful start to its check.
-var ends = map[string]func(l *storedMember){
+// checks maps each result of a successful start to a function that starts the member and checks the result.
+var checks = map[string]func(l *storedMember){
 	starts: func(l *storedMember) {
 		run := l.StartReady()
 		assert.Equal(l.T, "new", l.Get("key"))
@@ -88,7 +89,7 @@ var ends = map[string]func(l *storedMember){
 	backupsFail: func(l *storedMember) {
 		run := l.StartReady()
 		assert.Equal(l.T, "new", l.Get("key"))
-		harness.Eventually(l.T, "the problem is reported", func() bool {
+		harness.Eventually(l.T, "the status reports the problem", func() bool {
 			return run.Status().Backup.Problem != nil && strings.Contains(run.Status().Backup.Problem.Message, "cluster.json")
 		})
 		assert.Equal(l.T, 200, run.Readyz())
@@ -101,7 +102,7 @@ var ends = map[string]func(l *storedMember){
 		assert.Contains(l.T, run.Status().Recovery.Reason, "that was not compared with the store")
 		assert.Contains(l.T, run.Status().Recovery.Reason, l.dir)
 		l.reconnect()
-		harness.Eventually(l.T, "the data is compared as soon as the store is reachable", func() bool { return run.Status().Recovery == nil })
+		harness.Eventually(l.T, "the data has been compared, because the store is reachable", func() bool { return run.Status().Recovery == nil })
 		assert.Equal(l.T, "new", l.Get("key"))
 	},
 	restores: func(l *storedMember) {
@@ -120,7 +121,7 @@ var ends = map[string]func(l *storedMember){
 		run.AwaitLine(harness.Line{"message": "the store cannot be read"})
 		assert.NotEqual(l.T, 200, run.Readyz())
 		for _, text := range []string{"recovery has been reading the store since 20", l.dir, "next attempt within "} {
-			harness.Eventually(l.T, "the status names what the start waits for", func() bool { return strings.Contains(run.Status().Reason, text) })
+			harness.Eventually(l.T, "the status explains that the start is waiting for the store", func() bool { return strings.Contains(run.Status().Reason, text) })
 		}
 		l.reconnect()
 		run.AwaitReady()
@@ -128,7 +129,8 @@ var ends = map[string]func(l *storedMember){
 	},
 }
 
-// A missing directory must be created by the user, because it may be missing only because its volume is not mounted.
+// A start must wait until a user creates the missing directory of the store. The program must not create it, because
+// the directory may be missing only because its volume is not mounted.
 func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	t.Parallel()
 	p, d := harness.NewStandalonePod(t, nil), newDepot(t)
@@ -142,8 +144,8 @@ func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	run.AwaitReady()
 }
 
-// Recovery must open a restored database in a child process: the database may already have been corrupt when it was
-// backed up, and opening a corrupt database can crash the process.
+// A full snapshot may contain a database that was already corrupt when it was backed up. Opening it can crash a
+// process, so recovery must open it in a child process and then reject the backup.
 func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)
@@ -164,11 +166,12 @@ func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	require.NoError(t, err)
 	l.Flags = append(l.Flags, other.flag())
 	volumes["broken"](l)
-	require.NoError(t, os.RemoveAll(filepath.Join(l.Volume, "backup.spool"))) // the spool belongs to the first store
+	require.NoError(t, os.RemoveAll(filepath.Join(l.Volume, "backup.spool"))) // it belongs to the original store
 	l.requireRefused("the backups are damaged")
 }
 
-// If a full snapshot is damaged, the same revision must be restored from an older full snapshot and its segments.
+// If the newest full snapshot is damaged, the latest revision must be restored from an older full snapshot and the
+// segments that follow it.
 func TestDamagedBackup_olderFullSnapshotIsUsed(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)
@@ -179,7 +182,7 @@ func TestDamagedBackup_olderFullSnapshotIsUsed(t *testing.T) {
 	run.Shutdown()
 	fulls, err := filepath.Glob(filepath.Join(l.dir, "gen", "000001", "full", "*", "data"))
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(fulls), 2, "a stop may have interrupted the upload of another one")
+	require.GreaterOrEqual(t, len(fulls), 2, "number of full snapshots, except any whose upload was interrupted by the stop")
 	harness.CorruptFile(t, fulls[len(fulls)-1], 200, 100)
 	breakDatabase(l.Pod)
 

@@ -17,12 +17,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// takeoversPerCluster is the number of pods that take over a cluster one after another. Clusters run in parallel,
+// takeoversPerCluster is the number of takeovers after which a new cluster is created. Clusters run in parallel,
 // because the pods spend most of their time waiting.
 const takeoversPerCluster = 25
 
-// TestTakenOverMember_exits suspends a pod, restores its backups in another pod, and resumes the first pod, which
-// must then exit.
+// TestTakenOverMember_exits suspends a pod, restores its backups in another pod, and resumes the first pod. The first
+// pod must then exit, and no write that it reported as stored may be lost.
 func TestTakenOverMember_exits(t *testing.T) {
 	t.Parallel()
 	takeOvers(t,
@@ -47,82 +47,84 @@ func TestTakenOverMember_disconnectedFromServer(t *testing.T) {
 	)
 }
 
-// takeOvers runs all takeovers. kept returns a function that creates the store for each of a cluster's pods.
-func takeOvers(t *testing.T, kept func(t *testing.T, prefix string) func() store, leave, comeBack func(owner backupWriter)) {
+// takeOvers runs all takeovers. For each cluster, newStores returns a function that returns a store for each pod.
+// interrupt suspends or disconnects the current pod, and resume ends this after another pod has taken over.
+func takeOvers(t *testing.T, newStores func(t *testing.T, prefix string) func() store, interrupt, resume func(owner backupWriter)) {
 	t.Helper()
 	for done := 0; done < *rounds; done += takeoversPerCluster {
 		t.Run(fmt.Sprint("from ", done), func(t *testing.T) {
 			t.Parallel()
-			h := newSuccessions(t, kept(t, fmt.Sprint("takeovers-", done)))
+			h := newSuccession(t, newStores(t, fmt.Sprint("takeovers-", done)))
 			for range min(takeoversPerCluster, *rounds-done) {
-				h.takeOver(leave, comeBack)
+				h.takeOver(interrupt, resume)
 			}
 		})
 	}
 }
 
-// successions contains the pods that take over a cluster one after another.
-type successions struct {
+// A succession is a cluster that pods take over one after another.
+type succession struct {
 	t            *testing.T
 	newStore     func() store
-	backupWriter // current writer
-	count        int
-	confirmed    []string // keys that the program reported as stored
+	backupWriter          // the current pod
+	count        int      // number of takeovers
+	confirmed    []string // keys that a pod reported as stored
 }
 
-// A backupWriter is a pod that writes to the store.
+// A backupWriter is a pod together with its store and its process.
 type backupWriter struct {
 	*harness.Pod
 	store store
 	run   *harness.Run
 }
 
-func newSuccessions(t *testing.T, keeps func() store) *successions {
-	h := &successions{t: t, newStore: keeps}
+func newSuccession(t *testing.T, newStore func() store) *succession {
+	h := &succession{t: t, newStore: newStore}
 	h.backupWriter = h.startWriter()
 	return h
 }
 
 // startWriter starts a pod with an empty volume and waits until it is ready.
-func (h *successions) startWriter() backupWriter {
+func (h *succession) startWriter() backupWriter {
 	h.t.Helper()
-	pod, kept := harness.NewStandalonePod(h.t, nil), h.newStore()
-	kept.configure(pod)
-	return backupWriter{pod, kept, pod.StartReady(infoLevel)}
+	pod, store := harness.NewStandalonePod(h.t, nil), h.newStore()
+	store.configure(pod)
+	return backupWriter{pod, store, pod.StartReady(infoLevel)}
 }
 
-// takeOver disconnects the current pod, which is under load, starts another pod, and then reconnects the first one.
-func (h *successions) takeOver(leave, comeBack func(owner backupWriter)) {
+// takeOver interrupts the current pod, which is under load, starts another pod, and then resumes the first one, which
+// must exit.
+func (h *succession) takeOver(interrupt, resume func(owner backupWriter)) {
 	h.t.Helper()
 	owner := h.backupWriter
 	writes := owner.startWriting(fmt.Sprintf("written/%d/", h.count))
-	harness.Eventually(h.t, "the store has some of it", func() bool { return len(writes.confirmed()) >= 3 })
-	leave(owner)
+	harness.Eventually(h.t, "the pod has reported three writes as stored", func() bool { return len(writes.confirmed()) >= 3 })
+	interrupt(owner)
 	h.backupWriter, h.count = h.startWriter(), h.count+1
-	comeBack(owner)
-	start, back := time.Now(), harness.StartWatch()
-	assert.Equal(h.t, 70, owner.run.Exit(10*time.Second), "the previous pod exits by itself")
-	overlap, idleOverlap := time.Since(start), back.Duration()
+	resume(owner)
+	start, watch := time.Now(), harness.StartWatch()
+	assert.Equal(h.t, 70, owner.run.Exit(10*time.Second), "exit status of the previous pod")
+	overlap, idleOverlap := time.Since(start), watch.Duration()
 	acknowledged := writes.stop()
 	h.confirmed = append(h.confirmed, writes.confirmed()...)
 	lost := h.missingKeys()
-	assert.Empty(h.t, lost, "all confirmed keys exist")
+	assert.Empty(h.t, lost, "writes that were reported as stored must not be lost")
 	sum.add(func(f *figures) {
 		f.takeovers++
-		f.kept, f.lost = f.kept+len(writes.confirmed()), f.lost+len(lost)
+		f.confirmed, f.lost = f.confirmed+len(writes.confirmed()), f.lost+len(lost)
 		f.longestOverlap, f.longestOverlapIdle = max(f.longestOverlap, overlap), max(f.longestOverlapIdle, idleOverlap)
 	})
-	h.t.Logf("takeover %d: the previous pod exited %s after its return; %d writes, %d confirmed", h.count, overlap.Round(10*time.Millisecond), acknowledged, len(writes.confirmed()))
+	h.t.Logf("takeover %d: the previous pod exited %s after it was resumed; %d writes, %d confirmed", h.count, overlap.Round(10*time.Millisecond), acknowledged, len(writes.confirmed()))
 	h.Put("takeover", fmt.Sprint(h.count))
-	harness.Eventually(h.t, "the new pod makes backups, in a generation of its own", func() bool {
+	harness.Eventually(h.t, "the new pod stores backups in a generation of its own", func() bool {
 		b := h.run.Status().Backup
 		return b != nil && b.Generation == h.count+1
 	})
-	require.NoError(h.t, os.RemoveAll(owner.Volume), "many volumes need much space")
+	require.NoError(h.t, os.RemoveAll(owner.Volume), "the volume must be removed to save space")
 }
 
 // missingKeys returns the confirmed keys that no longer exist.
-func (h *successions) missingKeys() (keys []string) {
+func (h *succession) missingKeys() (keys []string) {
 	h.t.Helper()
 	reply, err := h.Etcd().Get(h.t.Context(), "written/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	require.NoError(h.t, err)
@@ -133,14 +135,14 @@ func (h *successions) missingKeys() (keys []string) {
 	return slices.DeleteFunc(slices.Clone(h.confirmed), func(key string) bool { return has[key] })
 }
 
-// writes records the writes to a pod, and the revision that the pod reported as stored.
+// A writes records the acknowledged writes to a pod, and the revision that the pod has reported as stored.
 type writes struct {
 	end, ended chan struct{}
 
 	mu       sync.Mutex
 	keys     []string
-	revision []int64 // of each
-	stored   int64   // revision that the program reported as stored
+	revision []int64 // revision of each key
+	stored   int64   // highest revision that the pod has reported as stored
 }
 
 // startWriting starts a client that writes until it is stopped or the pod has exited.
@@ -165,8 +167,7 @@ func (p backupWriter) startWriting(prefix string) *writes {
 	return w
 }
 
-// writePause is the pause between two writes to a pod. The pause between writes is long because many pods are under
-// load at the same time.
+// writePause is the pause between two writes to a pod. It is long, because many pods are under load at the same time.
 const writePause = 200 * time.Millisecond
 
 func (w *writes) write(client *clientv3.Client, key string) {
@@ -190,7 +191,7 @@ func (w *writes) readStatus(run *harness.Run) {
 	}
 }
 
-// confirmed returns the keys that the program reported as stored.
+// confirmed returns the keys that the pod has reported as stored.
 func (w *writes) confirmed() (keys []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -205,6 +206,6 @@ func (w *writes) confirmed() (keys []string) {
 // stop stops the client and returns the number of acknowledged writes.
 func (w *writes) stop() int {
 	close(w.end)
-	<-w.ended // each write has a deadline
+	<-w.ended // soon, because each write has a deadline
 	return len(w.keys)
 }

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestRestoreTargets_outsideTheWindow requests targets outside the window of restore points, which must be rejected,
-// and then the first revision in the window.
+// TestRestoreTargets_outsideTheWindow requests restores to revisions and times for which there are no backups. Such
+// starts must fail without changing the data. A restore to the first revision in the store must succeed.
 func TestRestoreTargets_outsideTheWindow(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)
@@ -36,7 +36,7 @@ func TestRestoreTargets_outsideTheWindow(t *testing.T) {
 		run := l.Start("--restore-to="+target, "--restore-id=edge")
 		require.Equal(t, test.status, run.Exit(harness.Patience), target)
 		assert.NotEmpty(t, run.Log.FindText(test.message), target)
-		assert.Equal(t, before, l.files(), "nothing is moved")
+		assert.Equal(t, before, l.files(), "the data is not moved")
 	}
 	l.StartReady(fmt.Sprintf("--restore-to=revision:%d", chain.From), "--restore-id=first").Shutdown()
 	assert.Equal(t, chain.From, l.generations()[1].ParentRevision)

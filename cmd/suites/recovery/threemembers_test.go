@@ -27,37 +27,37 @@ func TestChaos_threeMembers(t *testing.T) {
 		for _, m := range c.members {
 			m.run.Kill()
 		}
-		sum.add(func(f *figures) { f.writes += c.book.acknowledged() })
+		sum.add(func(f *figures) { f.writes += c.ledger.acknowledged() })
 	})
 }
 
-// threeMembers is a cluster of three members together with the record of its clients' writes.
+// threeMembers is a cluster of three members under load, together with what its clients know about its data.
 type threeMembers struct {
 	t        *testing.T
 	net      *network
 	depot    depot
 	dice     *rand.Rand
 	members  []*member
-	book     *ledger
-	etcd     *clientv3.Client // client for the test itself
+	ledger   *ledger
+	etcd     *clientv3.Client // client for requests by the test itself
 	informer *informer
-	id       uint64 // ID of the cluster
-	watching int    // how often the informer had listed at the last verification
+	id       uint64 // cluster ID
+	listings int    // number of times that the informer had listed all keys at the last verification
 	stored   int64  // revision reported as stored by the members
 	restored int64  // highest revision reported as restored by the members since the fault
 }
 
-// A member is one of the cluster's three members.
+// A member is one of the three members of a cluster.
 type member struct {
 	*harness.Pod
 	number    int
 	run       *harness.Run
-	oldVolume string // copy of the volume; empty if there is none
+	oldVolume string // path of an older copy of the volume; empty if there is none
 }
 
 func newThreeMembers(t *testing.T, dice *rand.Rand) *threeMembers {
 	t.Helper()
-	c := &threeMembers{t: t, net: newNetwork(t), depot: newDepot(t), dice: dice, book: newLedger()}
+	c := &threeMembers{t: t, net: newNetwork(t), depot: newDepot(t), dice: dice, ledger: newLedger()}
 	pods := harness.StandaloneMembers(t, 3)
 	c.net.setPeers(pods)
 	for i, p := range pods {
@@ -74,7 +74,7 @@ func newThreeMembers(t *testing.T, dice *rand.Rand) *threeMembers {
 	return c
 }
 
-// client returns a client that is connected to all members.
+// client returns a client that knows the endpoints of all members.
 func (c *threeMembers) client() *clientv3.Client {
 	c.t.Helper()
 	var endpoints []string
@@ -91,19 +91,19 @@ func (c *threeMembers) awaitReady() {
 	}
 }
 
-// recoveryTimeout limits how long a member may take to become ready. It may first have to observe another member for
-// a minute, and checks only every 30 s.
+// recoveryTimeout limits how long a member may take to become ready. The member may first have to wait for another
+// member's response for a minute, and retries only every 30 s.
 const recoveryTimeout = 3 * time.Minute
 
 func (m *member) awaitReady() {
 	m.T.Helper()
 	for watch := harness.StartWatch(); m.run.Readyz() != 200; <-time.After(20 * time.Millisecond) {
-		require.Less(m.T, watch.Duration(), recoveryTimeout, "%s is ready again", m.Config["name"])
+		require.Less(m.T, watch.Duration(), recoveryTimeout, "%s is not ready", m.Config["name"])
 		select {
-		// The member exits if the killed member was the only one that could describe the cluster. Restart it, as an
-		// orchestrator would.
+		// The member exits if a member was killed that was the only one that could describe the cluster. Restart it,
+		// as Kubernetes would.
 		case <-m.run.Ended:
-			require.NotEmpty(m.T, m.run.Log.FindText("the next start tries again"), "the process ended before it was ready")
+			require.NotEmpty(m.T, m.run.Log.FindText("the next start tries again"), "the process exited before it was ready")
 			m.run = m.Run(m.run.Cmd.Args[1:]...)
 		default:
 		}
@@ -115,9 +115,9 @@ func (c *threeMembers) round() {
 	c.t.Helper()
 	disaster := c.choose()
 	victim := c.members[c.dice.IntN(len(c.members))]
-	name, ends := c.chooseCondition(disaster, victim)
-	c.t.Logf("revision %d: %s, of %s", c.book.highest(), name, victim.Config["name"])
-	stop := c.book.startWriting(c.client(), c.dice)
+	name, end := c.chooseCondition(disaster, victim)
+	c.t.Logf("revision %d: %s, of %s", c.ledger.highest(), name, victim.Config["name"])
+	stop := c.ledger.startWriting(c.client(), c.dice)
 	c.sleep(2 * time.Second)
 	if disaster.restores {
 		c.readStatus()
@@ -127,7 +127,7 @@ func (c *threeMembers) round() {
 	start := time.Now()
 	disaster.inject(c, victim)
 	c.awaitReady()
-	ends()
+	end()
 	sum.add(func(f *figures) {
 		f.rounds++
 		f.disasters["of three: "+disaster.name]++

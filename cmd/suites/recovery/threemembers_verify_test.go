@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// requireRestored requires that the new cluster has the stored data and that clients of the old cluster must list
-// again.
+// requireRestored requires that a new cluster contains all stored revisions, and that it makes clients of the old
+// cluster list the keys again.
 func (c *threeMembers) requireRestored() {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), harness.Patience)
@@ -24,17 +24,17 @@ func (c *threeMembers) requireRestored() {
 	c.requireVoters()
 	reply, err := c.etcd.Get(ctx, "", clientv3.WithPrefix())
 	require.NoError(c.t, err)
-	require.NotEqual(c.t, c.id, reply.Header.ClusterId, "it is a new cluster")
-	require.Greater(c.t, reply.Header.Revision, c.book.highest(), "no revision is used twice")
-	_, err = c.etcd.Get(ctx, "key", clientv3.WithRev(c.book.highest()))
+	require.NotEqual(c.t, c.id, reply.Header.ClusterId, "the cluster ID must be new")
+	require.Greater(c.t, reply.Header.Revision, c.ledger.highest(), "the restored cluster must skip all revisions of the old one")
+	_, err = c.etcd.Get(ctx, "key", clientv3.WithRev(c.ledger.highest()))
 	require.ErrorIs(c.t, err, rpctypes.ErrCompacted)
-	harness.Eventually(c.t, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
+	harness.Eventually(c.t, "the informer has listed again", func() bool { return c.informer.listed() > c.listings })
 	for _, m := range c.members {
 		c.readRestored(m)
 	}
 	at := c.restored
-	require.GreaterOrEqual(c.t, at, c.stored, "all stored revisions are restored")
-	wrong, undone := c.book.verify(lasting(reply.Kvs), at, true)
+	require.GreaterOrEqual(c.t, at, c.stored, "all stored revisions must be restored")
+	wrong, undone := c.ledger.verify(lasting(reply.Kvs), at, true)
 	require.Empty(c.t, wrong)
 	c.id, c.stored = reply.Header.ClusterId, at
 	sum.add(func(f *figures) { f.undone, f.restores = f.undone+undone, f.restores+1 })
@@ -44,13 +44,13 @@ func (c *threeMembers) requireRestored() {
 // store.
 func (c *threeMembers) readRestored(m *member) {
 	for _, line := range m.run.Log.Matching(harness.Line{"message": "recovery: "}) {
-		if of, has := line["restored_revision"].(float64); has {
-			c.restored = max(c.restored, int64(of))
+		if revision, has := line["restored_revision"].(float64); has {
+			c.restored = max(c.restored, int64(revision))
 		}
 	}
 }
 
-// lasting returns the keys that are not about to expire.
+// lasting returns all keys except those that may expire soon, which the ledger does not contain.
 func lasting(kvs []*mvccpb.KeyValue) contents {
 	have := contents{}
 	for _, kv := range kvs {
@@ -72,22 +72,22 @@ func (c *threeMembers) verify() {
 	if c.id == 0 {
 		c.id = reply.Header.ClusterId
 	}
-	require.Equal(c.t, c.id, reply.Header.ClusterId, "it is the same cluster")
-	require.GreaterOrEqual(c.t, reply.Header.Revision, c.book.highest(), "revisions do not decrease")
-	wrong, undone := c.book.verify(lasting(reply.Kvs), reply.Header.Revision, false)
+	require.Equal(c.t, c.id, reply.Header.ClusterId, "the cluster ID must not change")
+	require.GreaterOrEqual(c.t, reply.Header.Revision, c.ledger.highest(), "the revision must not decrease")
+	wrong, undone := c.ledger.verify(lasting(reply.Kvs), reply.Header.Revision, false)
 	require.Empty(c.t, wrong)
 	require.Zero(c.t, undone)
-	c.book.observe(reply.Header.Revision)
+	c.ledger.observe(reply.Header.Revision)
 	c.requireEqual()
-	c.informer.requireRight()
-	c.watching = c.informer.listed()
-	c.requireTidy()
+	c.informer.requireConsistent()
+	c.listings = c.informer.listed()
+	c.removeCopies()
 }
 
 // requireVoters waits until all three members are voters.
 func (c *threeMembers) requireVoters() {
 	c.t.Helper()
-	harness.Eventually(c.t, "there are three voters", func() bool {
+	harness.Eventually(c.t, "the cluster has three voters", func() bool {
 		ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 		defer cancel()
 		list, err := c.etcd.MemberList(ctx)
@@ -110,7 +110,7 @@ func (c *threeMembers) requireEqual() {
 	var seen []string
 	defer func() {
 		if c.t.Failed() {
-			c.t.Log("the last answers of the members:", seen)
+			c.t.Log("last responses of the members:", seen)
 		}
 	}()
 	harness.Eventually(c.t, "all members have the same data", func() bool {
@@ -130,14 +130,14 @@ func (c *threeMembers) requireEqual() {
 	})
 }
 
-// requireTidy requires that there is no unfinished restore, and removes the preserved copies, which are as large as
-// the data.
-func (c *threeMembers) requireTidy() {
+// removeCopies removes all preserved copies, because each is as large as the data, and requires that no restore has
+// left unfinished files behind.
+func (c *threeMembers) removeCopies() {
 	c.t.Helper()
 	for _, m := range c.members {
 		for _, kept := range preservedCopies(m.Pod) {
 			require.NoError(c.t, os.RemoveAll(kept))
 		}
-		assert.Empty(c.t, unfinishedFiles(m.Pod), "no unfinished directory is left")
+		assert.Empty(c.t, unfinishedFiles(m.Pod), "unfinished files")
 	}
 }

@@ -28,23 +28,23 @@ func (c *cluster) verify(after *outcome) {
 	if after != nil {
 		c.requireAcknowledged(*after, restored, at)
 	}
-	require.GreaterOrEqual(c.T, revision, c.book.highest(), "revisions do not decrease")
-	wrong, undone := c.book.verify(have, at, true)
+	require.GreaterOrEqual(c.T, revision, c.ledger.highest(), "the revision must not decrease")
+	wrong, undone := c.ledger.verify(have, at, true)
 	require.Empty(c.T, wrong)
-	c.book.observe(revision)
+	c.ledger.observe(revision)
 	if restored {
 		c.stored = at
 	}
 	c.id = cluster
 	c.requireLeases(have)
 	c.requireUser(at)
-	c.informer.requireRight()
-	c.watching = c.informer.listed()
+	c.informer.requireConsistent()
+	c.listings = c.informer.listed()
 	sum.add(func(f *figures) { f.undone += undone })
 	c.removeCopies()
 }
 
-// content returns etcd's keys, except those that are about to expire.
+// content returns etcd's keys, except those that may expire soon, together with the revision and the cluster ID.
 func (c *cluster) content() (have contents, revision int64, cluster string) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
@@ -54,37 +54,39 @@ func (c *cluster) content() (have contents, revision int64, cluster string) {
 	return lasting(reply.Kvs), reply.Header.Revision, fmt.Sprintf("%x", reply.Header.ClusterId)
 }
 
-// requireAcknowledged requires that the restored revision includes every write that must survive.
+// requireAcknowledged requires that the data at the given revision includes every write that must exist after the
+// fault.
 func (c *cluster) requireAcknowledged(after outcome, restored bool, at int64) {
 	c.T.Helper()
 	switch {
 	case after.exactly != 0:
 		require.True(c.T, restored)
-		require.Equal(c.T, after.exactly, at, "the requested revision is restored")
-	case after.whole:
-		require.False(c.T, restored, "the volume has all data")
+		require.Equal(c.T, after.exactly, at, "the restored revision must be the requested one")
+	case after.intact:
+		require.False(c.T, restored, "an intact volume must not be restored")
 	default:
-		require.GreaterOrEqual(c.T, at, c.stored, "all stored revisions are restored")
+		require.GreaterOrEqual(c.T, at, c.stored, "all stored revisions must be restored")
 	}
 }
 
-// requireNewHistory requires that clients of the old cluster must list again after a restore.
+// requireNewHistory requires that a restored cluster skips all revisions of the old one, and that requests and watches
+// for such revisions fail, so that clients list the keys again.
 func (c *cluster) requireNewHistory(revision int64) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
 	defer cancel()
-	seen := c.book.highest()
-	require.Greater(c.T, revision, seen, "no revision is used twice")
+	seen := c.ledger.highest()
+	require.Greater(c.T, revision, seen, "the restored cluster must skip all revisions of the old one")
 	_, err := c.etcd.Get(ctx, "key", clientv3.WithRev(seen))
 	require.ErrorIs(c.T, err, rpctypes.ErrCompacted)
-	answer, open := <-c.etcd.Watch(ctx, "key", clientv3.WithRev(seen+1))
+	response, open := <-c.etcd.Watch(ctx, "key", clientv3.WithRev(seen+1))
 	require.True(c.T, open)
-	require.ErrorIs(c.T, answer.Err(), rpctypes.ErrCompacted)
-	harness.Eventually(c.T, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
+	require.ErrorIs(c.T, response.Err(), rpctypes.ErrCompacted)
+	harness.Eventually(c.T, "the informer has listed again", func() bool { return c.informer.listed() > c.listings })
 }
 
-// requireLeases checks that keys still have their leases, with the granted TTLs, and that keys with expired leases
-// are gone.
+// requireLeases checks that the leases of existing keys still exist and have more than half of their TTL left, and
+// that keys with expired leases are deleted.
 func (c *cluster) requireLeases(have contents) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
@@ -99,16 +101,16 @@ func (c *cluster) requireLeases(have contents) {
 		}
 		left, err := c.etcd.TimeToLive(ctx, lease)
 		require.NoError(c.T, err)
-		assert.Contains(c.T, []int64{leaseTime, unstated}, left.GrantedTTL)
-		assert.Greater(c.T, left.TTL, left.GrantedTTL/2, "a lease has its time")
+		assert.Contains(c.T, []int64{longTTL, defaultTTL}, left.GrantedTTL)
+		assert.Greater(c.T, left.TTL, left.GrantedTTL/2, "the remaining TTL must be more than half of the granted TTL")
 	}
-	harness.Eventually(c.T, "keys whose lease of some seconds has expired are deleted, unless the store lacks the lease", func() bool {
+	harness.Eventually(c.T, "keys with expired leases are deleted, unless their lease was missing from the store and got a longer TTL", func() bool {
 		reply, err := c.etcd.Get(ctx, "brief/", clientv3.WithRange("brief/9"))
 		if err != nil {
 			return false
 		}
 		for _, kv := range reply.Kvs {
-			if left, err := c.etcd.TimeToLive(ctx, clientv3.LeaseID(kv.Lease)); err != nil || left.GrantedTTL < unstated {
+			if left, err := c.etcd.TimeToLive(ctx, clientv3.LeaseID(kv.Lease)); err != nil || left.GrantedTTL < defaultTTL {
 				return false
 			}
 		}
@@ -116,11 +118,10 @@ func (c *cluster) requireLeases(have contents) {
 	})
 }
 
-// unstated is the minimum TTL in seconds that a restore grants to a lease that is missing from the store.
-const unstated = 60
+// defaultTTL is the minimum TTL in seconds that a restore grants to a lease that is missing from the store.
+const defaultTTL = 60
 
-// requireUser requires that the user exists, unless the cluster was restored to a revision before its creation, in
-// which case the user must not exist.
+// requireUser requires that the user exists, unless the cluster was restored to a revision before the user was added.
 func (c *cluster) requireUser(at int64) {
 	c.T.Helper()
 	if at < c.user {
@@ -129,15 +130,16 @@ func (c *cluster) requireUser(at int64) {
 	}
 	users, err := c.etcd.UserList(c.T.Context())
 	require.NoError(c.T, err)
-	require.Equal(c.T, []string{"somebody"}, users.Users)
+	require.Equal(c.T, []string{"user"}, users.Users)
 }
 
-// removeCopies removes all preserved copies except the newest one, because each copy is as large as the data.
+// removeCopies removes all preserved copies except the newest one, because each is as large as the data, and requires
+// that no restore has left unfinished files behind.
 func (c *cluster) removeCopies() {
 	c.T.Helper()
 	all := preservedCopies(c.Pod)
 	for _, kept := range all[:max(0, len(all)-1)] {
 		require.NoError(c.T, os.RemoveAll(kept))
 	}
-	require.Empty(c.T, unfinishedFiles(c.Pod), "no unfinished directory is left")
+	require.Empty(c.T, unfinishedFiles(c.Pod), "unfinished files")
 }

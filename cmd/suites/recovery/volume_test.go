@@ -24,7 +24,7 @@ func breakDatabase(p *harness.Pod) {
 	harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10)
 }
 
-// copyVolume copies the volume of a process that has exited.
+// copyVolume copies the volume and returns the path of the copy. The process must have exited.
 func copyVolume(p *harness.Pod) (old string) {
 	p.T.Helper()
 	old = filepath.Join(p.Dir, "old")
@@ -41,14 +41,15 @@ func highestRevision(p *harness.Pod, old string) int64 {
 	return position.HighestRevision
 }
 
-// restoreVolume replaces the volume with a copy.
+// restoreVolume replaces the volume with an older copy.
 func restoreVolume(p *harness.Pod, old string) {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.Volume))
 	copyDirectory(p, old, p.Volume)
 }
 
-// copyDirectory makes sparse copies, because etcd preallocates log segments and fills them with zeros.
+// copyDirectory copies a directory. The files are sparse, because etcd preallocates log segments that contain mostly
+// zeros.
 func copyDirectory(p *harness.Pod, from, to string) {
 	p.T.Helper()
 	out, err := exec.Command("cp", "-a", "--sparse=always", from, to).CombinedOutput()
@@ -58,7 +59,7 @@ func copyDirectory(p *harness.Pod, from, to string) {
 // preservedCopies returns the preserved copies of the data directory, oldest first.
 func preservedCopies(p *harness.Pod) []string { return filesNextTo(p, ".aside-*") }
 
-// unfinishedFiles returns the directories that unfinished restores have left behind.
+// unfinishedFiles returns the paths of files and directories that unfinished restores have left behind.
 func unfinishedFiles(p *harness.Pod) []string { return filesNextTo(p, ".restor*") }
 
 func filesNextTo(p *harness.Pod, pattern string) []string {
