@@ -412,8 +412,8 @@ func (b *Backups) removeTemporaryFiles() {
 	}
 }
 
-// reserve keeps the reserved revision in the store well ahead of etcd's revision. A restored cluster continues at the
-// reserved revision, so that clients never see the same revision twice.
+// reserve keeps the reserved revision in the store well ahead of etcd's revision. A restored cluster continues from
+// the reserved revision, so that clients never see the same revision twice.
 func (c *tasks) reserve(ctx context.Context) error {
 	facts := c.writer.Facts()
 	reservation, err := c.backups.archive.Reserved(ctx)

@@ -285,7 +285,7 @@ func TestReservation_isMadeWhenEtcdApproachesTheLastOne(t *testing.T) {
 			s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 			s.awaitReserved(t, archive.Margin)
 			first := s.reserved(t)
-			assert.Equal(t, first, archive.SafeRevision(first, s.etcd.Revision()), "a restored cluster continues at the reserved revision")
+			assert.Equal(t, first, archive.SafeRevision(first, s.etcd.Revision()), "a restored cluster continues from the reserved revision")
 			s.nextRun(t)
 			s.put(t, 1)
 			s.Begin(writer.Server(s.etcd.Server), s.dir, "")
@@ -297,8 +297,8 @@ func TestReservation_isMadeWhenEtcdApproachesTheLastOne(t *testing.T) {
 	}
 }
 
-// The reserved revision must be ahead of etcd and not only of the store, because a restored cluster continues above
-// the reserved revision.
+// The reserved revision must be ahead of etcd and not only of the store, because a restored cluster continues from the
+// reserved revision.
 func TestReservation_isAheadOfUnstoredRevisions(t *testing.T) {
 	t.Parallel()
 	in := memory.New()

@@ -488,8 +488,8 @@ func receive[T any](h *history, from <-chan T) (value T) {
 }
 
 // fail handles the step "fail FAULT OPERATION PREFIX TIMES AFTER". Of the requests with this operation ("any" for all)
-// and name prefix, the first AFTER are not affected, and the next TIMES fail. All requests fail if TIMES is 0 or
-// missing.
+// and name prefix, the first AFTER are not affected, and the next TIMES fail. If TIMES is 0 or missing, all later
+// requests fail.
 func (h *history) fail(_ *harness, a arguments) {
 	fault, exists := faults[a[0]]
 	require.True(h, exists, "unknown fault: %s", a)

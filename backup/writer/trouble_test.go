@@ -184,7 +184,7 @@ func TestSegment_replacedByAnotherCluster(t *testing.T) {
 	}
 }
 
-// mergeAll merges all segments into one object, and then deletes all of them except the last one.
+// mergeAll merges all segments into one object, and then deletes the source segments except the last one.
 func (s *harness) mergeAll() {
 	s.Helper()
 	a := s.backups()
