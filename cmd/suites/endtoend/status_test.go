@@ -43,7 +43,7 @@ func TestStatusCommand(t *testing.T) {
 
 	run.Shutdown()
 	_, log, code = p.Begin("status", "-v").Wait()
-	assert.Equal(t, int(exitcode.ServerTaken), code, "no process answers")
+	assert.Equal(t, int(exitcode.ServerTaken), code, "exit status if no process is listening on the port")
 	assert.Contains(t, log, fmt.Sprintf("no answer from etcd-wrapper on port %d", p.Port))
 }
 
