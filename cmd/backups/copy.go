@@ -17,9 +17,9 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrAnother reports that a location is not a copy of the store: either Copy did not create the objects in it, or
+// ErrNotCopy reports that a location is not a copy of the store: either Copy did not create the objects in it, or
 // another process has since written to it.
-var ErrAnother = errors.New("is not a copy of")
+var ErrNotCopy = errors.New("is not a copy of")
 
 // CopyResult is the result of backup copy. The -o json flag prints it.
 type CopyResult struct {
@@ -41,7 +41,7 @@ func (c CopyResult) Print(to io.Writer) error {
 // an interrupted copy. If follow is not 0, Copy repeats at that interval until ctx is done, and then returns no
 // error. Objects that have been deleted from the store are kept in the copy.
 //
-// Copy never mixes two histories: it returns ErrAnother if the location contains backups that Copy did not create, or
+// Copy never mixes two histories: it returns ErrNotCopy if the location contains backups that Copy did not create, or
 // if another process has written to the copy. The object copyMark distinguishes a copy from the store of a running
 // cluster.
 func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Duration, meter *Meter) (CopyResult, error) {
@@ -66,9 +66,9 @@ func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Du
 type copier struct {
 	from, to store.Store
 	meter    *Meter
-	resumed  bool            // the objects copied by earlier runs have been counted
-	checked  map[string]bool // objects that have already been compared, by name
-	stale    bool            // an object was deleted from the store before it could be compared
+	resumed  bool            // the first pass is complete, which counts the objects copied by earlier runs
+	checked  map[string]bool // names of the objects in the copy that have been compared with the store
+	stale    bool            // another pass is needed: an object was deleted from the store before it could be compared
 	result   CopyResult
 }
 
@@ -87,7 +87,8 @@ func (c *copier) untilEqual(ctx context.Context) error {
 // before its manifest, and segments are copied in sequence.
 func (c *copier) pass(ctx context.Context) (copied int, err error) {
 	c.stale = false
-	copies, err := list(ctx, c.to) // list the copy first, so that its listing is the older one
+	// The copy is listed first, so that the listing of the store contains what another process copies in between.
+	copies, err := list(ctx, c.to)
 	if err != nil {
 		return 0, err
 	}
@@ -150,7 +151,7 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 	defer content.Close()
 	put, err := store.PutOnce(ctx, c.to, name, content)
 	switch {
-	case errors.Is(err, store.ErrExists): // another process has created the object since the listing
+	case errors.Is(err, store.ErrExists): // another process has created the object since the copy was listed
 		return false, c.contentError(name)
 	case err != nil:
 		return false, fmt.Errorf("cannot copy %s: %w", name, err)
@@ -169,7 +170,7 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 
 // contentError returns the error for an object whose content differs between the store and the copy.
 func (c *copier) contentError(name string) error {
-	return fmt.Errorf("%s %w %s: %s differs; copy to another location", c.to, ErrAnother, c.from, name)
+	return fmt.Errorf("%s %w %s: %s differs; copy to another location", c.to, ErrNotCopy, c.from, name)
 }
 
 func digest(ctx context.Context, of store.Store, name string) (store.Digest, error) {

@@ -59,7 +59,7 @@ func TestCopy_resumes(t *testing.T) {
 	}
 }
 
-// watched is a store that calls a hook before each put.
+// watched is a memory store that calls put before it stores an object.
 type watched struct {
 	*memory.Store
 	put func()
@@ -73,40 +73,39 @@ func (w watched) Put(ctx context.Context, name string, content io.Reader) error 
 func TestCopy_refusesOtherBackups(t *testing.T) {
 	l := runSampleCluster(t)
 	settings := l.store(t)
-	anothers := memory.New()
-	_, err := archive.New(anothers, settings.Keys).Create(t.Context(), archive.Cluster{Cluster: "another", Created: noon}, 1)
+	other := memory.New()
+	_, err := archive.New(other, settings.Keys).Create(t.Context(), archive.Cluster{Cluster: "other", Created: noon}, 1)
 	require.NoError(t, err)
-	_, err = Copy(t.Context(), settings, anothers, 0, NewMeter(nil))
-	require.ErrorIs(t, err, ErrAnother)
-	anothers.SetContent(copyMark, []byte("{}\n"))
-	_, err = Copy(t.Context(), settings, anothers, 0, NewMeter(nil))
-	require.ErrorIs(t, err, ErrAnother)
+	_, err = Copy(t.Context(), settings, other, 0, NewMeter(nil))
+	require.ErrorIs(t, err, ErrNotCopy)
+	other.SetContent(copyMark, []byte("{}\n"))
+	_, err = Copy(t.Context(), settings, other, 0, NewMeter(nil))
+	require.ErrorIs(t, err, ErrNotCopy)
 	require.ErrorContains(t, err, "cluster.json differs")
 
-	lying := flipped{memory.New()}
-	_, err = Copy(t.Context(), settings, lying, 0, NewMeter(nil))
+	_, err = Copy(t.Context(), settings, corrupting{memory.New()}, 0, NewMeter(nil))
 	require.ErrorIs(t, err, format.ErrDamaged)
 	assert.ErrorContains(t, err, "is damaged")
 }
 
-// flipped is a store that returns corrupted bytes.
-type flipped struct{ *memory.Store }
+// corrupting is a memory store that flips a bit in the content of every object except the mark.
+type corrupting struct{ *memory.Store }
 
-func (f flipped) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+func (c corrupting) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
 	if name == copyMark {
-		return f.Store.Get(ctx, name, offset, length)
+		return c.Store.Get(ctx, name, offset, length)
 	}
-	content, err := f.Store.Get(ctx, name, offset, length)
+	content, err := c.Store.Get(ctx, name, offset, length)
 	if err != nil {
 		return nil, err
 	}
-	return turned{content}, nil
+	return corruptingReader{content}, nil
 }
 
-type turned struct{ io.ReadCloser }
+type corruptingReader struct{ io.ReadCloser }
 
-func (t turned) Read(p []byte) (int, error) {
-	n, err := t.ReadCloser.Read(p)
+func (c corruptingReader) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
 	if n > 0 {
 		p[0] ^= 1
 	}
@@ -117,9 +116,9 @@ func TestCopy_follow(t *testing.T) {
 	l := runSampleCluster(t)
 	settings, to := l.store(t), memory.New()
 	ctx, cancel := context.WithCancel(t.Context())
-	looks := 0
+	listings := 0
 	from := listed{settings.Store, func() {
-		if looks++; looks == 3 { // the first pass copies, the second finds nothing new, and the third starts after the interval
+		if listings++; listings == 3 { // the first pass copies, the second finds nothing new, the third follows the interval
 			cancel()
 		}
 	}}
@@ -129,7 +128,7 @@ func TestCopy_follow(t *testing.T) {
 	assert.Positive(t, copied.Objects)
 }
 
-// listed is a store that calls a hook on each listing.
+// listed is a store that calls list before each listing.
 type listed struct {
 	store.Store
 	list func()
@@ -140,45 +139,45 @@ func (l listed) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 	return l.Store.List(ctx, prefix, after)
 }
 
-// rehearse starts a new generation, as a cluster that is restored from the store would.
-func rehearse(t *testing.T, on store.Store) {
-	kept := archive.New(on, &format.Keys{})
+// restoreFrom starts a new generation in a store, as a cluster that is restored from that store would.
+func restoreFrom(t *testing.T, s store.Store) {
+	kept := archive.New(s, &format.Keys{})
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), kept, archive.Generation{
 		Number: 2, Cluster: "c1", Parent: 1, ParentRevision: 2, Session: "rehearsal", Created: noon,
 	}))
 }
 
-// goOn adds an empty segment, as a running cluster would.
-func (l sampleCluster) goOn(t *testing.T, on store.Store) {
-	kept := archive.New(on, &format.Keys{})
+// extend adds a segment that contains only a marker, as an idle cluster would.
+func (l sampleCluster) extend(t *testing.T, s store.Store) {
+	kept := archive.New(s, &format.Keys{})
 	head, err := kept.Head(t.Context(), 1)
 	require.NoError(t, err)
 	l.addMarker(t, kept, head.Start)
 }
 
 // merge merges all segments into one and deletes the originals.
-func merge(t *testing.T, on store.Store) {
-	kept := archive.New(on, &format.Keys{})
+func merge(t *testing.T, s store.Store) {
+	kept := archive.New(s, &format.Keys{})
 	segments, err := kept.Objects(t.Context(), 1, archive.Segment)
 	require.NoError(t, err)
 	_, err = kept.Merge(t.Context(), archive.Hour, segments)
 	require.NoError(t, err)
 	for _, segment := range segments {
-		require.NoError(t, on.Delete(t.Context(), segment.Name()))
+		require.NoError(t, s.Delete(t.Context(), segment.Name()))
 	}
 }
 
 func TestCopy_comparesHistories(t *testing.T) {
 	l := runSampleCluster(t)
 	for name, c := range map[string]struct {
-		then func(t *testing.T, original, copied store.Store)
-		err  string // expected error; empty if the second Copy succeeds
+		change func(t *testing.T, original, copied store.Store) // called between the first Copy and the second
+		err    string                                           // expected error; empty if the second Copy succeeds
 	}{
-		"nothing happens":                      {func(*testing.T, store.Store, store.Store) {}, ""},
-		"the original continues":               {func(t *testing.T, original, _ store.Store) { l.goOn(t, original) }, ""},
-		"the original continues and is merged": {func(t *testing.T, original, _ store.Store) { l.goOn(t, original); merge(t, original) }, ""},
-		"the original is restored from":        {func(t *testing.T, original, _ store.Store) { rehearse(t, original) }, ""},
-		"the original is pruned": {func(t *testing.T, original, _ store.Store) {
+		"nothing changes":                      {func(*testing.T, store.Store, store.Store) {}, ""},
+		"the store is extended":                {func(t *testing.T, original, _ store.Store) { l.extend(t, original) }, ""},
+		"the store is extended and merged":     {func(t *testing.T, original, _ store.Store) { l.extend(t, original); merge(t, original) }, ""},
+		"a cluster is restored from the store": {func(t *testing.T, original, _ store.Store) { restoreFrom(t, original) }, ""},
+		"the store is pruned": {func(t *testing.T, original, _ store.Store) {
 			l.addFullWithoutData(t, Settings{Store: original, Keys: &format.Keys{}}, 5)
 			segments, err := archive.New(original, &format.Keys{}).Objects(t.Context(), 1, archive.Segment)
 			require.NoError(t, err)
@@ -186,32 +185,32 @@ func TestCopy_comparesHistories(t *testing.T) {
 				require.NoError(t, original.Delete(t.Context(), segment.Name()))
 			}
 		}, ""},
-		"the copy is verified": {func(t *testing.T, _, copied store.Store) {
+		"a restore test of the copy is recorded": {func(t *testing.T, _, copied store.Store) {
 			require.NoError(t, copied.Put(t.Context(), "gen/000001/tested/20261122T120000Z.json", strings.NewReader("{}")))
 		}, ""},
-		"a rehearsal on the copy": {func(t *testing.T, _, copied store.Store) { rehearse(t, copied) }, "which memory://test/ does not: a cluster has written to it"},
-		"a rehearsal while the original continues": {func(t *testing.T, original, copied store.Store) {
-			rehearse(t, copied)
-			l.goOn(t, original)
-			l.goOn(t, original)
+		"a cluster is restored from the copy": {func(t *testing.T, _, copied store.Store) { restoreFrom(t, copied) }, "which memory://test/ does not: a cluster has written to it"},
+		"a cluster is restored from the copy, and the store is extended": {func(t *testing.T, original, copied store.Store) {
+			restoreFrom(t, copied)
+			l.extend(t, original)
+			l.extend(t, original)
 		}, "is not a copy of"},
-		"a rehearsal that ended, no more": {func(t *testing.T, _, copied store.Store) {
-			rehearse(t, copied)
+		"a restore has ended a generation of the copy": {func(t *testing.T, _, copied store.Store) {
+			restoreFrom(t, copied)
 			require.NoError(t, copied.Delete(t.Context(), "gen/000002/generation.json"))
 		}, "which memory://test/ does not"},
-		"a rehearsal while the original continues and is merged": {func(t *testing.T, original, copied store.Store) {
-			rehearse(t, copied)
+		"a restore has ended a generation of the copy, and the store is extended and merged": {func(t *testing.T, original, copied store.Store) {
+			restoreFrom(t, copied)
 			require.NoError(t, copied.Delete(t.Context(), "gen/000002/generation.json"))
-			l.goOn(t, original)
-			l.goOn(t, original)
+			l.extend(t, original)
+			l.extend(t, original)
 			merge(t, original)
 		}, "gen/000001/segment/"},
-		"a cluster continues in the copy": {func(t *testing.T, _, copied store.Store) { l.goOn(t, copied) }, "gen/000001/segment/"},
-		"a reservation in the copy": {func(t *testing.T, _, copied store.Store) {
+		"the copy is extended": {func(t *testing.T, _, copied store.Store) { l.extend(t, copied) }, "gen/000001/segment/"},
+		"the copy contains a reservation": {func(t *testing.T, _, copied store.Store) {
 			require.NoError(t, copied.Put(t.Context(), "reservation/0000000000000999999", strings.NewReader("{}")))
 		}, "a reservation of revision 999999"},
-		"generations of one number": {func(t *testing.T, original, copied store.Store) {
-			rehearse(t, copied)
+		"different generations have the same number": {func(t *testing.T, original, copied store.Store) {
+			restoreFrom(t, copied)
 			kept := archive.New(original, &format.Keys{})
 			require.NoError(t, archivetest.BeginGeneration(t.Context(), kept, archive.Generation{
 				Number: 2, Cluster: "c1", Parent: 1, ParentRevision: 3, Session: "restore", Created: noon,
@@ -222,7 +221,7 @@ func TestCopy_comparesHistories(t *testing.T) {
 			settings, copied := l.store(t), memory.New()
 			_, err := Copy(t.Context(), settings, copied, 0, NewMeter(nil))
 			require.NoError(t, err)
-			c.then(t, settings.Store, copied)
+			c.change(t, settings.Store, copied)
 			before, err := list(t.Context(), copied)
 			require.NoError(t, err)
 			_, err = Copy(t.Context(), settings, copied, 0, NewMeter(nil))
@@ -230,24 +229,24 @@ func TestCopy_comparesHistories(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorIs(t, err, ErrAnother)
+			require.ErrorIs(t, err, ErrNotCopy)
 			require.ErrorContains(t, err, c.err)
 			after, err := list(t.Context(), copied)
 			require.NoError(t, err)
-			assert.Equal(t, before, after, "nothing was added")
+			assert.Equal(t, before, after, "the failed Copy leaves the copy unchanged")
 		})
 	}
 }
 
-func TestCopy_ontoALivingStore(t *testing.T) {
+func TestCopy_ontoTheClustersStore(t *testing.T) {
 	l := runSampleCluster(t)
 	settings, copied := l.store(t), memory.New()
 	_, err := Copy(t.Context(), settings, copied, 0, NewMeter(nil))
 	require.NoError(t, err)
-	for _, then := range []func(){func() {}, func() { rehearse(t, copied) }} {
-		then()
+	for _, change := range []func(){func() {}, func() { restoreFrom(t, copied) }} {
+		change()
 		_, err = Copy(t.Context(), Settings{Store: copied, Keys: settings.Keys}, settings.Store, 0, NewMeter(nil))
-		require.ErrorIs(t, err, ErrAnother)
+		require.ErrorIs(t, err, ErrNotCopy)
 		require.ErrorContains(t, err, "it contains backups that backup copy did not create")
 	}
 }
@@ -256,11 +255,11 @@ func TestCopy_ontoItself(t *testing.T) {
 	l := runSampleCluster(t)
 	settings, copied := l.store(t), memory.New()
 	_, err := Copy(t.Context(), settings, settings.Store, 0, NewMeter(nil))
-	require.ErrorIs(t, err, ErrAnother)
+	require.ErrorIs(t, err, ErrNotCopy)
 	_, err = Copy(t.Context(), settings, copied, 0, NewMeter(nil))
 	require.NoError(t, err)
 	_, err = Copy(t.Context(), Settings{Store: copied, Keys: settings.Keys}, copied, 0, NewMeter(nil))
-	require.ErrorIs(t, err, ErrAnother)
+	require.ErrorIs(t, err, ErrNotCopy)
 	require.ErrorContains(t, err, "it is the same location")
 
 	dir := t.TempDir()

@@ -41,11 +41,11 @@ type ExportResult struct {
 	Gaps
 }
 
-// Gaps describes what a result lacks.
+// Gaps describes what is missing from a result: a signature, or revisions that cannot be read.
 type Gaps struct {
 	Unsigned bool     `json:"unsigned,omitempty"` // the backup has no signature even though trusted keys are set (--accept=unsigned)
 	Lost     int64    `json:"lost,omitempty"`     // lower bound on the number of backed-up revisions that cannot be read
-	Damaged  []string `json:"damaged,omitempty"`  // one sentence per skipped backup, giving the reason
+	Damaged  []string `json:"damaged,omitempty"`  // for each backup that could not be used, the reason
 }
 
 // Export writes etcd's state at a revision to a new file that only the user can read, in the format of a stock etcd
@@ -76,8 +76,8 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 	return exported, err
 }
 
-// isOlder reports whether a target may be older than our own backups. Only then are the backups of
-// etcd-backup-restore searched.
+// isOlder reports whether a target may be older than our own backups. If it is not, Export does not search the backups
+// made by etcd-backup-restore.
 func isOlder(ctx context.Context, kept *archive.Archive, target archive.Target) bool {
 	certificate, err := kept.Cluster(ctx)
 	switch {
@@ -110,8 +110,8 @@ func exportArchive(ctx context.Context, kept *archive.Archive, target archive.Ta
 	}, err
 }
 
-// find returns the path to a target. A damaged backup may be skipped in favor of an earlier revision, but a backup
-// without a trusted signature is an error.
+// find returns the path to a target. If later backups are damaged, the path may end at an earlier revision, but if they
+// have no trusted signature, find returns an error.
 func find(ctx context.Context, kept *archive.Archive, target archive.Target) (archive.Path, error) {
 	path, err := kept.Find(ctx, target)
 	if err == nil && errors.Is(path.PastEnd, format.ErrUntrusted) {
@@ -164,7 +164,7 @@ func (g Gaps) String() (text string) {
 
 // Print prints the result as text.
 func (e ExportResult) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "%s contains revision %d (%s), built from full snapshot %s and %s; restore it with etcdutl snapshot restore\n%s",
+	_, err := fmt.Fprintf(to, "%s contains revision %d (%s), built from full snapshot %s and %s; restore it with \"etcdutl snapshot restore\"\n%s",
 		e.File, e.Revision, terminal.Size(e.Bytes), e.Full, count(e.Rows, "row"), e.Gaps)
 	return err
 }
@@ -250,7 +250,7 @@ func (e sidecarExport) source(full sidecarstore.Object, db *bolt.DB, fetched res
 	}
 }
 
-// rowsOf returns a function that looks up rows in etcd's key bucket.
+// rowsOf returns a function that looks up the row of a revision in etcd's key bucket.
 func rowsOf(tx *bolt.Tx) func(revision []byte) (key, value []byte) {
 	rows := tx.Bucket([]byte("key")).Cursor()
 	return func(revision []byte) (key, value []byte) {
@@ -276,8 +276,8 @@ func checkDigest(ctx context.Context, path string) error {
 	return err
 }
 
-// sector divides the size of every etcd database. Like etcdutl, repairHint assumes that a file has no digest if its
-// size is a multiple of sector.
+// sector is a unit of which the size of every etcd database is a multiple. Like etcdutl, repairHint assumes that a file
+// of such a size has no digest.
 const sector = 512
 
 // repairHint guesses where a file without a digest comes from and suggests what to do next.
@@ -285,5 +285,5 @@ func repairHint(path string) string {
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 || info.Size()%sector != 0 {
 		return "the file may be truncated"
 	}
-	return fmt.Sprintf("if the file is a complete copy of member/snap/db, restore it with etcd-wrapper etcdutl snapshot restore %s --skip-hash-check --data-dir=DIR", path)
+	return fmt.Sprintf("if the file is a complete copy of member/snap/db, restore it with \"etcd-wrapper etcdutl snapshot restore %s --skip-hash-check --data-dir=DIR\"", path)
 }

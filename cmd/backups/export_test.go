@@ -39,7 +39,7 @@ func TestExport_everyKeptRevision(t *testing.T) {
 			l.requireSnapshot(t, path, example.revision)
 			left, err := os.ReadDir(dir)
 			require.NoError(t, err)
-			assert.Len(t, left, 1, "nothing but the snapshot")
+			assert.Len(t, left, 1, "Export leaves only the snapshot in the directory")
 			_, err = Export(t.Context(), settings, example.target, path, NewMeter(nil))
 			assert.ErrorIs(t, err, ErrExists)
 		}
@@ -79,7 +79,7 @@ func TestExport_damagedNewestFull(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "out.db")
 		exported, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
 		if gap == 0 {
-			require.NoError(t, err, "nothing is lost")
+			require.NoError(t, err, "without a gap, no revision is lost")
 		} else {
 			require.ErrorIs(t, err, ErrIncomplete)
 			require.ErrorContains(t, err, fmt.Sprintf("at least 5 revisions after revision %d cannot be read", l.last))
@@ -123,7 +123,7 @@ func TestExport_missingKey(t *testing.T) {
 			l.addMarker(t, kept, head.Start)
 			return archive.SegmentName(1, head.Position)
 		},
-		"the newest full": func(kept *archive.Archive, _ archive.Head) string {
+		"the newest full snapshot": func(kept *archive.Archive, _ archive.Head) string {
 			full, err := archivetest.PutFull(t.Context(), kept, archive.Full{
 				Cluster: "c1", Generation: 1, Revision: l.last + 10, Time: noon.Add(time.Hour), Chain: format.Seed("c1", 1, l.last+10), Reason: "gap",
 			}, bytes.NewReader(l.snapshot))
@@ -147,7 +147,7 @@ func TestExport_missingKey(t *testing.T) {
 			assert.NoFileExists(t, path)
 			assert.NoDirExists(t, plan.DataDir)
 			_, err = Export(t.Context(), settings, archive.Target{Revision: l.last}, path, NewMeter(nil))
-			require.NoError(t, err, "it was asked for")
+			require.NoError(t, err, "a revision that is set explicitly is exported even if later backups are untrusted")
 		})
 	}
 }
@@ -167,7 +167,7 @@ func TestExport_prefersOurBackups(t *testing.T) {
 		require.ErrorIs(t, err, archive.ErrNotKept, target)
 	}
 	exported, err := Export(t.Context(), settings, archive.Target{Time: noon.Add(time.Duration(l.last-2) * time.Second)}, path, NewMeter(nil))
-	require.NoError(t, err, "it was before ours")
+	require.NoError(t, err, "targets before our first backup are exported from the sidecar's backups")
 	assert.Equal(t, l.last-2, exported.Revision)
 }
 

@@ -21,7 +21,7 @@ import (
 // it, so Copy never mistakes that store for a copy, even if both contain the same objects.
 const copyMark = "copy.json"
 
-// maxMark is the maximum size of a mark in bytes.
+// maxMark is the maximum size of the object copyMark in bytes.
 const maxMark = 4 << 10
 
 // mark ensures that the location is a copy: it adds the mark if the location contains no backups, and returns an
@@ -32,7 +32,7 @@ func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 	}
 	for name := range copies {
 		if name == archive.ClusterName || strings.HasPrefix(name, "gen/") || strings.HasPrefix(name, "reservation/") {
-			return fmt.Errorf("%s %w %s: it contains backups that backup copy did not create; copy to another location", c.to, ErrAnother, c.from)
+			return fmt.Errorf("%s %w %s: it contains backups that backup copy did not create; copy to another location", c.to, ErrNotCopy, c.from)
 		}
 	}
 	line, err := json.Marshal(map[string]string{"id": archive.NewID(), "copy_of": c.from.String()})
@@ -46,7 +46,7 @@ func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 }
 
 // checkDistinct returns an error if the location is the store itself or a folder in the store. In either case, the
-// mark shows up in the store's listing.
+// listing of the store contains the mark that was added to the location.
 func (c *copier) checkDistinct(ctx context.Context, originals map[string]int64) error {
 	mark, err := content(ctx, c.to, copyMark)
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *copier) checkDistinct(ctx context.Context, originals map[string]int64) 
 			return err
 		}
 		if found == mark {
-			return fmt.Errorf("%s %w %s: it is the same location or a folder inside it; copy to another location", c.to, ErrAnother, c.from)
+			return fmt.Errorf("%s %w %s: it is the same location or a folder inside it; copy to another location", c.to, ErrNotCopy, c.from)
 		}
 	}
 	return nil
@@ -77,16 +77,16 @@ func content(ctx context.Context, s store.Store, name string) (string, error) {
 	return string(text), err
 }
 
-// A history describes the history of a cluster, as derived from object names.
+// A history lists the objects in a store and the generations to which they belong, as derived from their names.
 type history struct {
 	sizes       map[string]int64
 	generations map[int]*sequence
-	reserved    int64 // highest reservation
+	reserved    int64 // highest reserved revision
 }
 
-// A sequence describes a generation, as derived from object names.
+// A sequence describes the backups of a generation, as derived from object names.
 type sequence struct {
-	objects []archive.Object // segments, merged or not
+	objects []archive.Object // original and merged segments
 	full    int64            // revision of the newest full snapshot
 }
 
@@ -118,7 +118,7 @@ func (g *sequence) add(number int, parts []string) {
 	switch kind := parts[0]; {
 	case len(parts) < 2:
 	case kind == "full":
-		revision, _, _ := archive.ParseFullName(parts[1]) // 0 on an error
+		revision, _, _ := archive.ParseFullName(parts[1]) // 0 if the name is invalid
 		g.full = max(g.full, revision)
 	case kind == string(archive.Segment) || kind == string(archive.Minute) || kind == string(archive.Hour):
 		level := archive.Level(kind)
@@ -129,8 +129,8 @@ func (g *sequence) add(number int, parts []string) {
 }
 
 // compare returns an error if the copy contains anything that the store never contained: an object of an unknown
-// generation, an object after the last position, or an object with different content. Objects that have since been
-// merged or pruned in the store are accepted.
+// generation, an object after the end of a generation, or an object with different content. Objects that have since
+// been merged or pruned in the store are accepted.
 func (c *copier) compare(ctx context.Context, original, copied history) error {
 	for _, name := range slices.Sorted(maps.Keys(copied.sizes)) {
 		size, has := original.sizes[name]
@@ -166,9 +166,9 @@ func (c *copier) compare(ctx context.Context, original, copied history) error {
 	return nil
 }
 
-// written returns the error for an object that the copy contains but the store never did.
+// written returns the error for an object that the copy contains but the store never contained.
 func (c *copier) written(what string) error {
-	return fmt.Errorf("%s %w %s: it contains %s, which %s does not: a cluster has written to it; copy to another location", c.to, ErrAnother, c.from, what, c.from)
+	return fmt.Errorf("%s %w %s: it contains %s, which %s does not: a cluster has written to it; copy to another location", c.to, ErrNotCopy, c.from, what, c.from)
 }
 
 // compareObject compares the copy of an object with the original, at most once per run.

@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// ErrNoKey reports that no key matched.
+// ErrNoKey reports that no key matches the selection.
 var ErrNoKey = errors.New("did not exist")
 
 // Selection selects keys.
@@ -166,7 +166,7 @@ func shellWord(word string) string { return "'" + strings.ReplaceAll(word, "'", 
 // quote quotes a key for use in messages.
 func quote(key string) string { return fmt.Sprintf("%q", printable.Line(key)) }
 
-// A Change is the difference between two versions of a key.
+// A Change describes how a key differs between two revisions. From is nil for a created key, To for a deleted one.
 type Change struct {
 	Change string `json:"change"` // created, changed or deleted
 	From   *Key   `json:"from,omitempty"`
@@ -227,7 +227,7 @@ func Diff(ctx context.Context, settings Settings, between Range, prefix string, 
 	return err
 }
 
-// changes compares two sorted sequences of keys.
+// changes compares two sorted sequences of keys and returns the keys that differ.
 func changes(from, to iter.Seq2[*mvccpb.KeyValue, error]) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		before, stopBefore := iter.Pull2(from)
@@ -296,7 +296,7 @@ func (d database) Close() error {
 	return d.Keys.Close()
 }
 
-// openDatabase rebuilds etcd's database at a target and opens it.
+// openDatabase rebuilds etcd's database at a target in dir and opens it.
 func openDatabase(ctx context.Context, settings Settings, target archive.Target, dir string, meter *Meter) (database, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return database{}, err
@@ -314,7 +314,7 @@ func openDatabase(ctx context.Context, settings Settings, target archive.Target,
 	return database{keys, exported.Revision}, err
 }
 
-// keys returns the selected keys, sorted.
+// keys returns the selected keys in lexical order.
 func (d database) keys(ctx context.Context, selected Selection) iter.Seq2[*mvccpb.KeyValue, error] {
 	return d.Range(ctx, []byte(selected.Key), selected.rangeEnd())
 }

@@ -19,13 +19,13 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// got returns the output of Get.
+// got calls Get for a revision, requires that Get removes its scratch directory, and returns the output.
 func got(t *testing.T, settings Settings, revision int64, selected Selection, form Form) (text string, err error) {
 	t.Helper()
 	scratch, out := filepath.Join(t.TempDir(), "scratch"), &bytes.Buffer{}
 	err = Get(t.Context(), settings, archive.Target{Revision: revision}, selected, form, scratch, out, NewMeter(nil))
 	_, left := os.Lstat(scratch)
-	require.ErrorIs(t, left, os.ErrNotExist, "the database is removed")
+	require.ErrorIs(t, left, os.ErrNotExist, "Get removes the database")
 	return out.String(), err
 }
 

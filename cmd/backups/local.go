@@ -60,8 +60,8 @@ type event struct {
 // maxLine is the maximum size in bytes of a response, or of one line of a streamed response.
 const maxLine = 64 << 10
 
-// silence limits how long the client waits for the next line.
-var silence = 30 * time.Second // tests shorten it
+// lineTimeout limits how long the client waits for the next line. It is a variable so that tests can shorten it.
+var lineTimeout = 30 * time.Second
 
 // A Client sends requests to the wrapper on this host.
 type Client struct {
@@ -76,7 +76,7 @@ func NewClient(port uint16) Client { return Client{status.NewClient(port), port}
 // Flags returns the wrapper's backup flags. The error wraps status.ErrNoAnswer or ErrNoBackups, or reports an
 // unreadable response.
 func (c Client) Flags(ctx context.Context) (flags Flags, err error) {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, lineTimeout)
 	defer cancel()
 	reply, err := c.ask(ctx, http.MethodGet)
 	if err != nil {
@@ -95,7 +95,7 @@ func (c Client) Flags(ctx context.Context) (flags Flags, err error) {
 func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Backup, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watchdog := time.AfterFunc(silence, cancel)
+	watchdog := time.AfterFunc(lineTimeout, cancel)
 	defer watchdog.Stop()
 	reply, err := c.ask(ctx, http.MethodPost)
 	if err != nil {
@@ -105,7 +105,7 @@ func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Back
 	lines := bufio.NewScanner(reply.Body)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
-		watchdog.Reset(silence)
+		watchdog.Reset(lineTimeout)
 		var line event
 		err := json.Unmarshal(lines.Bytes(), &line)
 		switch {
@@ -140,8 +140,8 @@ func (c Client) ask(ctx context.Context, method string) (*http.Response, error) 
 }
 
 const (
-	heartbeat = time.Second      // interval between progress lines
-	patience  = 10 * time.Second // how long a client may take to read a line
+	heartbeat   = time.Second      // interval between progress lines
+	sendTimeout = 10 * time.Second // time limit for sending a line; a client that does not read it in time is disconnected
 )
 
 // Backend takes full snapshots. *backup.Backups implements it. Its methods may be called from any goroutine.
@@ -153,17 +153,17 @@ type Backend interface {
 	Published() *facts.Backups
 }
 
-// Routes returns the handlers for loopback clients, keyed by net/http pattern. If backend is nil, backups are
-// disabled and flags is not used.
+// Routes returns the handlers for loopback clients, keyed by net/http pattern. If backend is nil, backups are disabled,
+// and the handlers respond with ErrNoBackups.
 func Routes(flags Flags, backend Backend, log zerolog.Logger) map[string]http.Handler {
-	tell, now := http.HandlerFunc(serveNone), http.HandlerFunc(serveNone)
+	get, post := http.HandlerFunc(serveNone), http.HandlerFunc(serveNone)
 	if backend != nil {
-		tell = func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, flags) }
-		now = func(w http.ResponseWriter, r *http.Request) { serve(w, r, backend) }
+		get = func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, flags) }
+		post = func(w http.ResponseWriter, r *http.Request) { serve(w, r, backend) }
 	}
 	return map[string]http.Handler{
-		"GET /backup":  readiness.LocalOnly("read the backup flags", log, tell),
-		"POST /backup": readiness.LocalOnly("request a backup", log, now),
+		"GET /backup":  readiness.LocalOnly("read the backup flags", log, get),
+		"POST /backup": readiness.LocalOnly("request a backup", log, post),
 	}
 }
 
@@ -218,11 +218,11 @@ func uploadEvent(backend Backend) event {
 	return event{}
 }
 
-// sendLine sends a line with a write deadline of its own, because the server's deadline applies to the entire
-// response.
+// sendLine sends a line with its own write deadline, because the server's deadline applies to the entire response,
+// which may take much longer.
 func sendLine(w http.ResponseWriter, line event) error {
 	control := http.NewResponseController(w)
-	if err := control.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+	if err := control.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
 		return err
 	}
 	if err := json.NewEncoder(w).Encode(line); err != nil {

@@ -21,19 +21,19 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// making is a Backend whose Now method calls a function.
-type making func(context.Context) (archive.Full, error)
+// backendFunc is a Backend whose Now method calls the function, and whose running snapshot is half uploaded.
+type backendFunc func(context.Context) (archive.Full, error)
 
-func (m making) Now(ctx context.Context) (archive.Full, error) { return m(ctx) }
+func (f backendFunc) Now(ctx context.Context) (archive.Full, error) { return f(ctx) }
 
-func (making) Published() *facts.Backups {
+func (backendFunc) Published() *facts.Backups {
 	return &facts.Backups{RunningFullSnapshot: &facts.SnapshotProgress{SentBytes: 5, TotalBytes: 10}}
 }
 
-// serving starts a server for the routes and returns a client for it.
-func serving(t *testing.T, flags Flags, maker Backend) Client {
+// startServer starts a server for the routes and returns a client for it.
+func startServer(t *testing.T, flags Flags, backend Backend) Client {
 	mux := http.NewServeMux()
-	for pattern, handler := range Routes(flags, maker, zerolog.Nop()) {
+	for pattern, handler := range Routes(flags, backend, zerolog.Nop()) {
 		mux.Handle(pattern, handler)
 	}
 	server := httptest.NewServer(mux)
@@ -43,7 +43,7 @@ func serving(t *testing.T, flags Flags, maker Backend) Client {
 
 func TestClient_Flags(t *testing.T) {
 	want := Flags{Store: "s3://bucket/prefix?endpoint=http://a:1", Keep: "points=1h", Identities: "/keys/age", VolumeDir: "/v"}
-	flags, err := serving(t, want, making(func(context.Context) (archive.Full, error) { panic("not asked for") })).Flags(t.Context())
+	flags, err := startServer(t, want, backendFunc(func(context.Context) (archive.Full, error) { panic("GET /backup must not take a snapshot") })).Flags(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, want, flags)
 }
@@ -51,8 +51,8 @@ func TestClient_Flags(t *testing.T) {
 func TestClient_Now(t *testing.T) {
 	made := Backup{Name: "0000000000000000042-20261122T010203Z", Revision: 42, Time: time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC), Bytes: 7}
 	seen := make(chan string, 100)
-	client := serving(t, Flags{}, making(func(context.Context) (archive.Full, error) {
-		assert.Equal(t, "5 of 10", <-seen, "it goes on until the client has heard of it")
+	client := startServer(t, Flags{}, backendFunc(func(context.Context) (archive.Full, error) {
+		assert.Equal(t, "5 of 10", <-seen, "the client receives progress before the snapshot is complete")
 		return archive.Full{Revision: made.Revision, Time: made.Time, Data: format.Body{Bytes: made.Bytes}}, nil
 	}))
 	got, err := client.Now(t.Context(), func(done, total int64) { seen <- fmt.Sprint(done, " of ", total) })
@@ -61,7 +61,7 @@ func TestClient_Now(t *testing.T) {
 }
 
 func TestClient_NowFails(t *testing.T) {
-	_, err := serving(t, Flags{}, making(func(context.Context) (archive.Full, error) {
+	_, err := startServer(t, Flags{}, backendFunc(func(context.Context) (archive.Full, error) {
 		return archive.Full{}, errors.New("s3://bucket: permission\x1b denied")
 	})).Now(t.Context(), func(int64, int64) {})
 	assert.EqualError(t, err, `s3://bucket: permission\x1b denied`)
@@ -71,7 +71,7 @@ func TestClient_NowFails(t *testing.T) {
 func TestServe_clientDisconnects(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	client := serving(t, Flags{}, making(func(ctx context.Context) (archive.Full, error) {
+	client := startServer(t, Flags{}, backendFunc(func(ctx context.Context) (archive.Full, error) {
 		defer close(done)
 		leave()
 		<-ctx.Done()
@@ -82,16 +82,16 @@ func TestServe_clientDisconnects(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(30 * time.Second):
-		t.Fatal("the backup is still waited for")
+		t.Fatal("the handler did not return after the client disconnected")
 	}
 }
 
-// A client that stops reading must not block the handler.
+// The handler must return if a line cannot be sent, because the client may have stopped reading.
 func TestServe_clientStopsReading(t *testing.T) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/backup", nil), making(func(ctx context.Context) (archive.Full, error) {
+		serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/backup", nil), backendFunc(func(ctx context.Context) (archive.Full, error) {
 			<-ctx.Done()
 			return archive.Full{}, ctx.Err()
 		})) // the recorder does not support write deadlines, so sendLine fails
@@ -99,12 +99,12 @@ func TestServe_clientStopsReading(t *testing.T) {
 	select {
 	case <-served:
 	case <-time.After(30 * time.Second):
-		t.Fatal("the backup is still waited for")
+		t.Fatal("the handler did not return after a line could not be sent")
 	}
 }
 
 func TestClient_noBackups(t *testing.T) {
-	client := serving(t, Flags{}, nil)
+	client := startServer(t, Flags{}, nil)
 	_, err := client.Flags(t.Context())
 	require.ErrorIs(t, err, ErrNoBackups)
 	_, err = client.Now(t.Context(), func(int64, int64) {})
@@ -150,9 +150,9 @@ func TestClient_endlessAnswer(t *testing.T) {
 // The client must time out if the server sends nothing after the response headers, as a hung wrapper or an unrelated
 // program might.
 func TestClient_silentServer(t *testing.T) {
-	before := silence
-	silence = 100 * time.Millisecond
-	t.Cleanup(func() { silence = before })
+	before := lineTimeout
+	lineTimeout = 100 * time.Millisecond
+	t.Cleanup(func() { lineTimeout = before })
 	for _, code := range []int{http.StatusOK, http.StatusTeapot} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(code)
@@ -168,7 +168,9 @@ func TestClient_silentServer(t *testing.T) {
 }
 
 func TestRoutes_loopbackOnly(t *testing.T) {
-	routes := Routes(Flags{Store: "file:///b"}, making(func(context.Context) (archive.Full, error) { panic("by a stranger") }), zerolog.Nop())
+	routes := Routes(Flags{Store: "file:///b"}, backendFunc(func(context.Context) (archive.Full, error) {
+		panic("a remote client must not be able to take a snapshot")
+	}), zerolog.Nop())
 	for _, pattern := range []string{"GET /backup", "POST /backup"} {
 		request := httptest.NewRequest(pattern[:len(pattern)-len(" /backup")], "/backup", nil)
 		request.RemoteAddr = "10.0.0.7:1"
@@ -192,7 +194,7 @@ func TestClient_hostWithoutIPv4(t *testing.T) {
 	listener, err := net.Listen("tcp6", "[::1]:0")
 	require.NoError(t, err)
 	mux := http.NewServeMux()
-	for pattern, handler := range Routes(Flags{Store: "file:///b"}, making(nil), zerolog.Nop()) {
+	for pattern, handler := range Routes(Flags{Store: "file:///b"}, backendFunc(nil), zerolog.Nop()) {
 		mux.Handle(pattern, handler)
 	}
 	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: mux}}

@@ -23,7 +23,7 @@ import (
 // are in bytes as stored. New fields may be added, but existing fields are never renamed.
 type Listing struct {
 	Store       string              `json:"store"`
-	Cluster     string              `json:"cluster,omitempty"` // etcd cluster ID of the first cluster, hexadecimal
+	Cluster     string              `json:"cluster,omitempty"` // random cluster ID from when the store was initialized
 	Created     time.Time           `json:"created,omitzero"`
 	Generations []GenerationListing `json:"generations"`       // oldest first
 	Sidecar     []SidecarChain      `json:"sidecar,omitempty"` // backups made by etcd-backup-restore, oldest first
@@ -49,21 +49,21 @@ func (o Listing) label(name string, revision int64) string {
 type GenerationListing struct {
 	Number         int           `json:"number"`
 	Cluster        string        `json:"cluster"`
-	Parent         int           `json:"parent,omitempty"` // generation that was restored, up to ParentRevision
+	Parent         int           `json:"parent,omitempty"` // generation that was restored, at ParentRevision
 	ParentRevision int64         `json:"parent_revision,omitempty"`
 	Created        time.Time     `json:"created"`
 	Windows        []Window      `json:"windows"` // restore points, oldest first
 	Fulls          []FullListing `json:"fulls"`   // oldest first
 	Segments       Total         `json:"segments"`
 	Verified       *Verification `json:"verified,omitempty"` // latest restore test, with or without segments
-	Ignored        string        `json:"ignored,omitempty"`  // unverifiable object that nothing refers to, with the reason
+	Ignored        string        `json:"ignored,omitempty"`  // why an unverifiable object after Windows was ignored
 }
 
 // A Window is a range of revisions that can be restored.
 type Window struct {
 	From  int64     `json:"from"`
 	To    int64     `json:"to"`
-	Begin time.Time `json:"begin"` // time at which From was current
+	Begin time.Time `json:"begin"` // earliest time that can be restored, at which From was current
 	End   time.Time `json:"end"`   // latest time at which To is known to have been current
 
 	Beyond string `json:"beyond,omitempty"` // why later revisions cannot be read; absent if there are none
@@ -189,7 +189,7 @@ type SidecarChain struct {
 	Full   string    `json:"full"`  // name of the object
 	From   int64     `json:"from"`  // revision of the full snapshot, taken from its name
 	To     int64     `json:"to"`    // last revision before the first gap in the delta snapshots
-	Begin  time.Time `json:"begin"` // by the sidecar's clock
+	Begin  time.Time `json:"begin"` // time of the full snapshot, by the sidecar's clock
 	End    time.Time `json:"end"`
 	Deltas int       `json:"deltas"` // number of delta snapshots
 	Bytes  int64     `json:"bytes"`
@@ -292,7 +292,7 @@ func (o Listing) printFulls(b *strings.Builder, fulls []FullListing, now time.Ti
 		}
 		rows = append(rows, []string{o.label(full.Name, revision), terminal.Size(full.Bytes), database, terminal.FormatTime(made), verified})
 	}
-	if o.names { // the names of full snapshots contain the time
+	if o.names { // omit the column MADE, because the names of full snapshots contain the time
 		for i := range rows {
 			rows[i] = slices.Delete(rows[i], 3, 4)
 		}

@@ -21,11 +21,11 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// continued matches the start of a continuation line.
+// continued matches the line break and indentation where terminal.Table has wrapped a long cell.
 var continued = regexp.MustCompile(`\n {12,}`)
 
-// printed checks that a document fits the width of a terminal, and returns its text with wrapped lines joined and
-// runs of spaces collapsed.
+// printed returns the text of a document with wrapped lines joined and runs of spaces collapsed. printed also checks
+// that the lines of a Listing are not longer than 80 characters.
 func printed(t *testing.T, document interface{ Print(to io.Writer) error }) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -122,7 +122,7 @@ func TestListing_sidecar(t *testing.T) {
 	assert.Contains(t, printed(t, listing.WithNames()), "\nFull-0-9-1 30 "+terminal.FormatTime(began))
 	assert.NotContains(t, text, "no backups")
 	listing.Sidecar[0].Full = "v2/Full-\x1b[2J-9-1"
-	assert.Contains(t, printed(t, listing.WithNames()), `Full-\x1b[2J-9-1`, "anyone who can write to the store chooses the names")
+	assert.Contains(t, printed(t, listing.WithNames()), `Full-\x1b[2J-9-1`, "names are escaped, because anyone with write access to the store can choose them")
 }
 
 func TestPruneResult_Print(t *testing.T) {
@@ -159,10 +159,10 @@ func TestPruneResult_Print(t *testing.T) {
 }
 
 func TestListing_gap(t *testing.T) {
-	holed := generation()
-	holed.Chains = append(holed.Chains, archive.Chain{From: 90, To: 99, Begin: began, End: began})
-	holed.Chains[0].PastEnd, holed.Ignored = errors.New("gap in the chain"), errors.New("garbage")
-	text := printed(t, Listing{Generations: []GenerationListing{ofGeneration(holed, nil)}})
+	gap := generation()
+	gap.Chains = append(gap.Chains, archive.Chain{From: 90, To: 99, Begin: began, End: began})
+	gap.Chains[0].PastEnd, gap.Ignored = errors.New("gap in the chain"), errors.New("garbage")
+	text := printed(t, Listing{Generations: []GenerationListing{ofGeneration(gap, nil)}})
 	lines := strings.Split(text, "\n")
 	at := slices.IndexFunc(lines, func(line string) bool {
 		return strings.HasSuffix(line, "later revisions cannot be read: gap in the chain")

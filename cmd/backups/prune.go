@@ -40,7 +40,7 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, deleted func(ret
 		return PruneResult{}, ErrNoPolicy
 	}
 	kept := settings.Archive()
-	history, err := kept.History(ctx) // object names alone cannot reveal a missing segment
+	history, err := kept.History(ctx) // verifies the manifests, because object names alone do not reveal a missing segment
 	if err != nil {
 		return PruneResult{}, fmt.Errorf("cannot list the backups: %w", err)
 	}

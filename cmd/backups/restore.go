@@ -84,9 +84,10 @@ func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Pa
 	case errors.Is(err, format.ErrDamaged):
 		reported, err := kept.LastNamed(ctx)
 		return archive.SafeRevision(reserved.Revision, max(reported, path.Revision)), err
-	case err != nil && !errors.Is(err, format.ErrUntrusted): // without a trusted signature, object names prove nothing
+	case err != nil && !errors.Is(err, format.ErrUntrusted):
 		return 0, err
 	}
+	// If no backup can be trusted, the head is empty: object names may be forged and must not raise the bound.
 	return archive.SafeRevision(reserved.Revision, max(head.Revision(), path.Revision)), nil
 }
 
@@ -94,16 +95,16 @@ func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Pa
 // cannot be restored directly. The snapshot is written to a directory with a random name, because any fixed name next
 // to the data directory could belong to the user.
 func restoreExported(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (restored RestoreResult, err error) {
-	beside := filepath.Dir(plan.DataDir)
-	if err := os.MkdirAll(beside, 0o700); err != nil {
+	parent := filepath.Dir(plan.DataDir)
+	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return RestoreResult{}, err
 	}
-	own, err := os.MkdirTemp(beside, filepath.Base(plan.DataDir)+".snapshot-")
+	temporary, err := os.MkdirTemp(parent, filepath.Base(plan.DataDir)+".snapshot-")
 	if err != nil {
 		return RestoreResult{}, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(own)) }()
-	file := filepath.Join(own, "snapshot")
+	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
+	file := filepath.Join(temporary, "snapshot")
 	exported, err := Export(ctx, settings, target, file, meter)
 	if err != nil {
 		return RestoreResult{}, err

@@ -59,9 +59,9 @@ func TestRestore(t *testing.T) {
 			assert.Greater(t, restored.GoesOn, restored.Revision+archive.Margin)
 			_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
 			require.NoError(t, err)
-			stands, err := datadir.ReadPosition(plan.DataDir)
+			position, err := datadir.ReadPosition(plan.DataDir)
 			require.NoError(t, err)
-			assert.Equal(t, restored.GoesOn, stands.Revision)
+			assert.Equal(t, restored.GoesOn, position.Revision)
 			assert.NoFileExists(t, plan.DataDir+".snapshot")
 
 			_, err = restore(t.Context(), plan)
@@ -107,7 +107,7 @@ func TestRestore_leavesOtherFiles(t *testing.T) {
 	assert.Equal(t, "the only copy", string(content))
 	left, err := os.ReadDir(filepath.Dir(plan.DataDir))
 	require.NoError(t, err)
-	assert.Len(t, left, 2, "that, and the data directory")
+	assert.Len(t, left, 2, "the directory contains only the user's snapshot and the data directory")
 }
 
 func TestRestore_damagedNewestFull(t *testing.T) {
@@ -119,7 +119,7 @@ func TestRestore_damagedNewestFull(t *testing.T) {
 	require.ErrorIs(t, err, ErrIncomplete)
 	require.ErrorContains(t, err, plan.DataDir+" is incomplete: at least 5 revisions")
 	assert.Equal(t, l.last, restored.Revision)
-	assert.Greater(t, restored.GoesOn, l.last+5+archive.Margin, "above what the full had")
+	assert.Greater(t, restored.GoesOn, l.last+5+archive.Margin, "the new cluster starts above the revision of the damaged full snapshot")
 	assert.EqualValues(t, 5, restored.Lost)
 	assert.Len(t, restored.Damaged, 1)
 	var text bytes.Buffer

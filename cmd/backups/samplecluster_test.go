@@ -25,11 +25,11 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-// A sampleCluster is the history of an etcd cluster: a snapshot and the rows that follow it.
+// A sampleCluster contains the history of an etcd cluster: a snapshot and the rows that follow it.
 type sampleCluster struct {
-	snapshot []byte // a stock snapshot
-	revision int64  // revision of the snapshot
-	last     int64
+	snapshot []byte       // a stock snapshot
+	revision int64        // revision of the snapshot
+	last     int64        // revision of the last row
 	rows     []format.Row // rows written after the snapshot, in revision order
 	events   []sidecarstoretest.Event
 }
@@ -145,7 +145,7 @@ func (l sampleCluster) addFullWithoutData(t *testing.T, settings Settings, gap i
 	require.NoError(t, settings.Store.Delete(t.Context(), archive.DataName(1, full.Name())))
 }
 
-// addMarker adds a segment that contains only a marker.
+// addMarker adds a segment that contains no rows, only a marker for the time of the last revision.
 func (l sampleCluster) addMarker(t *testing.T, kept *archive.Archive, start format.Start) {
 	builder, err := format.NewSegmentBuilder(kept.Keys(), start)
 	require.NoError(t, err)

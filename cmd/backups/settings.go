@@ -82,7 +82,7 @@ func absolute(path string) string {
 	return path
 }
 
-// ErrNoStore reports that --backup-store is not set and that there is no running wrapper to take it from.
+// ErrNoStore reports that --backup-store is not set and cannot be read from a running wrapper.
 var ErrNoStore = errors.New("--backup-store: missing; set it or ETCD_WRAPPER_BACKUP_STORE to the store that start-etcd uses")
 
 // Find parses the flags of a command. If --backup-store is not set, Find uses the flags of the wrapper on this host
@@ -106,7 +106,7 @@ func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings
 
 const (
 	redraw = 200 * time.Millisecond // minimum interval between updates
-	settle = time.Second            // time before a rate is shown
+	settle = time.Second            // minimum duration of a task before its rate is shown
 )
 
 // clearLine moves the cursor to the start of the line and clears it (ECMA-48).
@@ -115,7 +115,7 @@ const clearLine = "\r\x1b[K"
 // A Meter shows the progress of a task on one line of a terminal: bytes, rate and time left. A Meter must be used
 // from a single goroutine. The zero value shows nothing.
 type Meter struct {
-	to    io.Writer // nil disables the display
+	to    io.Writer // terminal; nil disables the display
 	now   func() time.Time
 	began time.Time
 	drawn time.Time
@@ -124,7 +124,7 @@ type Meter struct {
 // NewMeter returns a meter that writes to the terminal to. If to is nil, the meter shows nothing.
 func NewMeter(to io.Writer) *Meter { return &Meter{to: to, now: time.Now} }
 
-// Show reports that done of total bytes have been processed. If the total is unknown, it is 0.
+// Show displays that done of total bytes have been processed. A total of 0 means that it is unknown.
 func (m *Meter) Show(what string, done, total int64) {
 	if m.to == nil {
 		return
@@ -137,7 +137,7 @@ func (m *Meter) Show(what string, done, total int64) {
 		return
 	}
 	m.drawn = now
-	fmt.Fprint(m.to, clearLine, what, ": ", formatProgress(done, total, now.Sub(m.began))) //nolint:errcheck // nobody is left to tell
+	fmt.Fprint(m.to, clearLine, what, ": ", formatProgress(done, total, now.Sub(m.began))) //nolint:errcheck // only a display
 }
 
 // TrackRestore returns a function that calls restore and, while it runs, shows how much of the database has been
@@ -168,7 +168,7 @@ func (m *Meter) TrackRestore(file string, restore RestoreFunc) RestoreFunc {
 // Clear clears the line so that other output can be printed.
 func (m *Meter) Clear() {
 	if m.to != nil && !m.drawn.IsZero() {
-		fmt.Fprint(m.to, clearLine) //nolint:errcheck // nobody is left to tell
+		fmt.Fprint(m.to, clearLine) //nolint:errcheck // only a display
 	}
 }
 

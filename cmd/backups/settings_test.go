@@ -35,7 +35,7 @@ func TestDocuments_areDocumented(t *testing.T) {
 		row := docs.Find(rows, command)
 		require.NotNil(t, row, command)
 		for _, field := range fields(reflect.TypeOf(document)) {
-			assert.Contains(t, docs.Quoted(row[1]), field, "put it into the row of %s", command)
+			assert.Contains(t, docs.Quoted(row[1]), field, "the row of %q in docs does not contain the field", command)
 		}
 	}
 }
@@ -58,7 +58,7 @@ func fields(document reflect.Type) (names []string) {
 	return names
 }
 
-// flagsOf parses a command line.
+// flagsOf parses a start-etcd command line and returns its backup flags.
 func flagsOf(t *testing.T, args ...string) commandline.Backups {
 	var line struct {
 		Start commandline.StartEtcd `cmd:"" name:"start-etcd"`
@@ -83,13 +83,13 @@ func TestRead_defaults(t *testing.T) {
 	assert.Equal(t, retention.Policy{Points: 24 * time.Hour, Hourly: 24, Daily: 7, Weekly: 4}, settings.Policy)
 }
 
-// silent is a Backend for tests that never call it.
-type silent struct{ Backend }
+// noBackend is a Backend for tests that only read the flags. Its methods panic.
+type noBackend struct{ Backend }
 
 // wrapper starts a server that responds with the flags, and returns its port.
-func wrapper(t *testing.T, told Flags) uint16 {
+func wrapper(t *testing.T, flags Flags) uint16 {
 	mux := http.NewServeMux()
-	for pattern, handler := range Routes(told, silent{}, zerolog.Nop()) {
+	for pattern, handler := range Routes(flags, noBackend{}, zerolog.Nop()) {
 		mux.Handle(pattern, handler)
 	}
 	server := httptest.NewServer(mux)
@@ -118,15 +118,15 @@ func TestFind_asksTheWrapper(t *testing.T) {
 
 	settings, err = Find(t.Context(), flagsOf(t, "--backup-keep=daily=1"), port)
 	require.NoError(t, err)
-	assert.Equal(t, retention.Policy{Daily: 1}, settings.Policy, "what is given counts")
+	assert.Equal(t, retention.Policy{Daily: 1}, settings.Policy, "a flag on the command line takes precedence over the wrapper's")
 
 	settings, err = Find(t.Context(), flagsOf(t, "--backup-keep="+commandline.DefaultKeep), port)
 	require.NoError(t, err)
-	assert.Equal(t, retention.Policy{Points: 24 * time.Hour, Hourly: 24, Daily: 7, Weekly: 4}, settings.Policy, "also if it is the default")
+	assert.Equal(t, retention.Policy{Points: 24 * time.Hour, Hourly: 24, Daily: 7, Weekly: 4}, settings.Policy, "a flag takes precedence even if it is set to the default")
 
 	settings, err = Find(t.Context(), flagsOf(t, "--backup-store=file:///other"), port)
 	require.NoError(t, err)
-	assert.False(t, settings.Keys.Trusts(), "another store is not the wrapper's")
+	assert.False(t, settings.Keys.Trusts(), "the wrapper's keys are not used for a different store")
 }
 
 func TestFind_noStore(t *testing.T) {

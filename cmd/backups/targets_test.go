@@ -18,14 +18,15 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// since returns the time at which a revision was written: noon plus one second per revision.
-func since(seconds float64) time.Time {
+// writtenAt returns the time at which a revision was written, which is noon plus one second per revision. A fraction
+// is a point in time between two revisions.
+func writtenAt(seconds float64) time.Time {
 	return noon.Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// inPieces creates a store with three full snapshots (at the start, at middle and at the end), with one segment after
-// each of the first two.
-func (l sampleCluster) inPieces(t *testing.T, middle int64) Settings {
+// storeWithThreeFulls creates a store with full snapshots at the first revision, at middle and at the last revision,
+// and with one segment between each two of them.
+func (l sampleCluster) storeWithThreeFulls(t *testing.T, middle int64) Settings {
 	settings := l.keepUpTo(t, middle)
 	kept := settings.Archive()
 	for _, last := range []int64{middle, l.last} {
@@ -41,7 +42,7 @@ func (l sampleCluster) inPieces(t *testing.T, middle int64) Settings {
 		require.NoError(t, err)
 		_, err = archivetest.PutFull(t.Context(), kept, archive.Full{
 			Cluster: "c1", Generation: 1, Revision: last, Next: head.Position, Chain: head.Before, Last: head.Last,
-			Time: since(float64(last)), Member: "m", Reason: "schedule",
+			Time: writtenAt(float64(last)), Member: "m", Reason: "schedule",
 		}, bytes.NewReader(snapshot[:len(snapshot)-sha256.Size]))
 		require.NoError(t, err)
 	}
@@ -55,7 +56,7 @@ func (l sampleCluster) keepUpTo(t *testing.T, last int64) Settings {
 	_, err := kept.Create(t.Context(), archive.Cluster{Cluster: "c1", Created: noon}, 1)
 	require.NoError(t, err)
 	_, err = archivetest.PutFull(t.Context(), kept, archive.Full{
-		Cluster: "c1", Generation: 1, Revision: l.revision, Time: since(float64(l.revision)), Chain: format.Seed("c1", 1, l.revision), Member: "m", Reason: "begin",
+		Cluster: "c1", Generation: 1, Revision: l.revision, Time: writtenAt(float64(l.revision)), Chain: format.Seed("c1", 1, l.revision), Member: "m", Reason: "begin",
 	}, bytes.NewReader(l.snapshot[:len(l.snapshot)-sha256.Size]))
 	require.NoError(t, err)
 	l.ship(t, settings, last)
@@ -73,7 +74,7 @@ func (l sampleCluster) ship(t *testing.T, settings Settings, last int64) {
 		revision, err := row.Revision()
 		require.NoError(t, err)
 		require.NoError(t, builder.Add(&row))
-		require.NoError(t, builder.Add(&format.Marker{Revision: revision, Time: since(float64(revision))}))
+		require.NoError(t, builder.Add(&format.Marker{Revision: revision, Time: writtenAt(float64(revision))}))
 	}
 	object, err := builder.Finish(format.Source{Member: "m"})
 	require.NoError(t, err)
@@ -84,11 +85,11 @@ func (l sampleCluster) ship(t *testing.T, settings Settings, last int64) {
 func TestTargets_edges(t *testing.T) {
 	l := runSampleCluster(t)
 	first, middle, last := l.revision, l.revision+5, l.last
-	settings := l.inPieces(t, middle)
+	settings := l.storeWithThreeFulls(t, middle)
 	window := fmt.Sprintf("revisions %d to %d (", first, last)
 	for _, example := range []struct {
 		target   archive.Target
-		revision int64 // 0 if the time cannot be restored
+		revision int64 // expected revision; 0 if the target is not available
 	}{
 		{archive.Target{}, last},
 		{archive.Target{Revision: first}, first},
@@ -103,15 +104,15 @@ func TestTargets_edges(t *testing.T) {
 		{archive.Target{Revision: 1}, 0},
 		{archive.Target{Revision: last, Generation: 2}, 0},
 		{archive.Target{Generation: 2}, 0},
-		{archive.Target{Time: since(float64(first))}, 0},
-		{archive.Target{Time: since(float64(first) + .999)}, 0}, // the full snapshot was taken within this second
-		{archive.Target{Time: since(float64(first) + 1)}, first + 1},
-		{archive.Target{Time: since(float64(middle) - .001)}, middle - 1},
-		{archive.Target{Time: since(float64(middle))}, middle},
-		{archive.Target{Time: since(float64(middle) + .999)}, middle},
-		{archive.Target{Time: since(float64(middle) + 1)}, middle + 1},
-		{archive.Target{Time: since(float64(last))}, last},
-		{archive.Target{Time: since(float64(last)).Add(time.Hour)}, last}, // no later revision exists
+		{archive.Target{Time: writtenAt(float64(first))}, 0},
+		{archive.Target{Time: writtenAt(float64(first) + .999)}, 0}, // the full snapshot was taken within this second
+		{archive.Target{Time: writtenAt(float64(first) + 1)}, first + 1},
+		{archive.Target{Time: writtenAt(float64(middle) - .001)}, middle - 1},
+		{archive.Target{Time: writtenAt(float64(middle))}, middle},
+		{archive.Target{Time: writtenAt(float64(middle) + .999)}, middle},
+		{archive.Target{Time: writtenAt(float64(middle) + 1)}, middle + 1},
+		{archive.Target{Time: writtenAt(float64(last))}, last},
+		{archive.Target{Time: writtenAt(float64(last)).Add(time.Hour)}, last}, // no later revision exists
 	} {
 		what := fmt.Sprintf("%s of %d", example.target, example.target.Generation)
 		path, plan := filepath.Join(t.TempDir(), "out.db"), planned(t)

@@ -24,9 +24,9 @@ type VerifyResult struct {
 	Segments   bool            `json:"segments"` // segments were restored too
 	Outcome    archive.Outcome `json:"outcome"`
 	Why        string          `json:"why,omitempty"`
-	Hash       *format.Hash    `json:"hash,omitempty"` // etcd's hash that the restored data was compared with; absent if there is none
+	Hash       *format.Hash    `json:"hash,omitempty"` // etcd's hash, compared with the restored data; absent if unknown
 	Seconds    float64         `json:"seconds"`
-	Recorded   bool            `json:"recorded"` // the result was written to the store
+	Recorded   bool            `json:"recorded"` // this result was written to the store
 }
 
 // A Selector selects a backup.
@@ -85,7 +85,7 @@ func findSelected(ctx context.Context, kept *archive.Archive, chosen Selector) (
 		return archive.Path{}, fmt.Errorf("%s is %w in %s", what, archive.ErrNotKept, kept)
 	}
 	full := of.Fulls[len(of.Fulls)-1]
-	if full.Err != nil { // the manifest cannot be read
+	if full.Err != nil { // the manifest cannot be verified
 		return archive.Path{}, full.Err
 	}
 	path := archive.Path{Generation: of.Generation, Full: full.Full, Revision: full.Revision, Time: full.Time}

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// restores returns a RestoreFunc that always has the given outcome.
+// restores returns a RestoreFunc that restores nothing and reports the given outcome for every path.
 func restores(outcome archive.Outcome) func(context.Context, archive.Path) (archive.Result, error) {
 	return func(_ context.Context, path archive.Path) (archive.Result, error) {
 		return archive.Result{
@@ -46,7 +46,7 @@ func TestVerify_generation(t *testing.T) {
 	settings := l.store(t)
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), settings.Archive(), archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: l.revision, Created: time.Now()}))
 	_, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
-	require.ErrorIs(t, err, archive.ErrNotKept, "the newest generation has none")
+	require.ErrorIs(t, err, archive.ErrNotKept, "the newest generation has no full snapshot")
 	of := func(generation int) Selector {
 		return Selector{Full: true, Target: archive.Target{Generation: generation}}
 	}
@@ -111,9 +111,9 @@ func TestVerify_unsignedResultIsNotStored(t *testing.T) {
 
 func TestVerify_errorsAreNoResult(t *testing.T) {
 	settings := runSampleCluster(t).store(t)
-	away := errors.New("no room")
-	_, err := Verify(t.Context(), settings, newest, func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, away })
-	require.ErrorIs(t, err, away)
+	failure := errors.New("no space left on device")
+	_, err := Verify(t.Context(), settings, newest, func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, failure })
+	require.ErrorIs(t, err, failure)
 	_, err = Verify(t.Context(), settings, Selector{Target: archive.Target{Revision: 1}}, restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept)
 	_, err = Verify(t.Context(), Settings{Store: memory.New(), Keys: &format.Keys{}}, newest, restores(archive.Verified))

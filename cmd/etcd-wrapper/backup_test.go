@@ -223,7 +223,7 @@ func TestBackupStatus_damageAlone(t *testing.T) {
 		format.ErrDamaged: exitcode.BackupFailed, archive.ErrHole: exitcode.BackupFailed, backups.ErrNotVerified: exitcode.BackupFailed,
 		backups.ErrIncomplete: exitcode.BackupFailed, store.ErrNotFound: exitcode.BackupFailed,
 		os.ErrPermission: exitcode.ToolFailed, syscall.ENOSPC: exitcode.ToolFailed, syscall.EPIPE: exitcode.ToolFailed,
-		context.DeadlineExceeded: exitcode.StoreAway, store.ErrDenied: exitcode.StoreAway, backups.ErrAnother: exitcode.Usage,
+		context.DeadlineExceeded: exitcode.StoreAway, store.ErrDenied: exitcode.StoreAway, backups.ErrNotCopy: exitcode.Usage,
 	} {
 		assert.Equal(t, want, backupStatus(fmt.Errorf("cannot do it: %w", err)), err.Error())
 	}

@@ -120,7 +120,7 @@ func backupStatus(err error) exitcode.Code {
 		{archive.ErrNotKept, exitcode.NotKept},
 		{backups.ErrNoKey, exitcode.NotKept},
 		{backups.ErrEmpty, exitcode.NotKept},
-		{backups.ErrAnother, exitcode.Usage},
+		{backups.ErrNotCopy, exitcode.Usage},
 		{backups.ErrExists, exitcode.Usage},
 		{backups.ErrNoPolicy, exitcode.Usage},
 		{fs.ErrExist, exitcode.Usage},
