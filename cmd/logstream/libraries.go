@@ -18,7 +18,7 @@ func CaptureOutput(log zerolog.Logger) {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, warnings))
 }
 
-// grpcLines logs gRPC's errors.
+// grpcLines logs each line that gRPC writes at error level as a warning.
 type grpcLines struct{ log zerolog.Logger }
 
 func (g grpcLines) Write(line []byte) (int, error) {

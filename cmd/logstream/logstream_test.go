@@ -22,7 +22,7 @@ func TestConsole_lines(t *testing.T) {
 func TestConsole_errorOnce(t *testing.T) {
 	var out bytes.Buffer
 	log := New(Console(&out, ConsoleOptions{}), zerolog.InfoLevel)
-	log.Error().Str("error", "the disk is full").Msg("etcd-wrapper ends: the disk is full")
+	log.Error().Str("error", "the disk is full").Msg("etcd-wrapper exits: the disk is full")
 	log.Error().Str("error", "permission denied").Msg("cannot write")
 	assert.NotContains(t, out.String(), `error="the disk is full"`)
 	assert.Contains(t, out.String(), `error="permission denied"`)

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// queueSize is the maximum number of queued lines. Additional lines are dropped.
+	// queueSize is the maximum number of queued lines. While the queue is full, new lines are dropped and counted.
 	queueSize = 4096
 	// flushTimeout limits how long flush waits until the queued lines have been read. On a busy machine, even a
 	// healthy reader may need most of this time for the last lines, which include the reason for the exit.
@@ -54,7 +54,7 @@ func (q *queue) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// pass forwards lines until it receives nil, which marks the end.
+// pass writes queued lines to to until it receives nil, which marks the end.
 func (q *queue) pass(to io.Writer, flushed chan<- struct{}) {
 	defer close(flushed)
 	for line := range q.lines {

@@ -11,13 +11,13 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A shelf is a writer that blocks until open is closed.
-type shelf struct {
+// A blockedWriter blocks each write until open is closed, and then stores the line.
+type blockedWriter struct {
 	open  chan struct{}
 	lines []string
 }
 
-func (s *shelf) Write(line []byte) (int, error) {
+func (s *blockedWriter) Write(line []byte) (int, error) {
 	<-s.open
 	s.lines = append(s.lines, string(line))
 	return len(line), nil
@@ -25,13 +25,13 @@ func (s *shelf) Write(line []byte) (int, error) {
 
 func TestNeverWait_oneWritePerLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &shelf{open: make(chan struct{})}
+		s := &blockedWriter{open: make(chan struct{})}
 		close(s.open)
 		log, flush := NeverWait(s)
 		for i := range 3 {
 			_, _ = io.WriteString(log, fmt.Sprint(i))
 			synctest.Wait()
-			assert.Len(t, s.lines, i+1, "without another line, or the end")
+			assert.Len(t, s.lines, i+1, "each line is written at once, without waiting for more lines or for flush")
 		}
 		flush()
 		assert.Equal(t, []string{"0", "1", "2"}, s.lines)
@@ -40,7 +40,7 @@ func TestNeverWait_oneWritePerLine(t *testing.T) {
 
 func TestNeverWait_countsLostLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &shelf{open: make(chan struct{})}
+		s := &blockedWriter{open: make(chan struct{})}
 		log, flush := NeverWait(s)
 		for i := range 1 + queueSize + 10 {
 			_, _ = io.WriteString(log, fmt.Sprint(i))
@@ -48,32 +48,32 @@ func TestNeverWait_countsLostLines(t *testing.T) {
 				synctest.Wait() // wait until pass is writing the line
 			}
 		}
-		flush() // gives up
+		flush() // times out, because the writer is blocked
 		close(s.open)
 		flush()
 		logged := strings.Join(s.lines, "")
 		assert.Contains(t, logged, `"lines":10`)
-		assert.Contains(t, logged, fmt.Sprint(queueSize), "the oldest stay")
+		assert.Contains(t, logged, fmt.Sprint(queueSize), "the newest lines are dropped, not the oldest")
 	})
 }
 
-// slowly is a writer that takes some time to write each line.
-type slowly struct{ *shelf }
+// slowWriter takes 150 ms to write each line.
+type slowWriter struct{ *blockedWriter }
 
-func (s slowly) Write(line []byte) (int, error) {
+func (s slowWriter) Write(line []byte) (int, error) {
 	time.Sleep(150 * time.Millisecond)
-	return s.shelf.Write(line)
+	return s.blockedWriter.Write(line)
 }
 
 func TestNeverWait_slowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := slowly{&shelf{open: make(chan struct{})}}
+		s := slowWriter{&blockedWriter{open: make(chan struct{})}}
 		close(s.open)
 		log, flush := NeverWait(s)
 		for i := range 10 {
 			_, _ = io.WriteString(log, fmt.Sprint(i))
 		}
 		flush()
-		assert.Len(t, s.lines, 10, "the last lines have the reason for the end")
+		assert.Len(t, s.lines, 10, "flush waits for a slow writer, because the last lines contain the reason for the exit")
 	})
 }

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// endPatience limits how long stopping the backups may delay the close of etcd.
-	endPatience = 2 * time.Second
+	// stopTimeout limits how long stopping the backups may delay the close of etcd.
+	stopTimeout = 2 * time.Second
 	// flushReserve is the part of the stop budget that is reserved for the steps after the final upload.
 	flushReserve = lifecycle.TakingDown + time.Second
 )
 
 // A closed records how this run closed etcd.
 type closed struct {
-	inOrder    bool
+	inOrder    bool      // etcd was opened and then closed without an error
 	began      time.Time // time at which the close started
 	flushError error     // Flush's error if some data was not uploaded
 }
@@ -38,7 +38,7 @@ func (r *Runtime) endBackups() {
 	if r.parts.Backups == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if err := r.parts.Backups.End(ctx); err != nil {
 		r.log.Warn().Err(err).Msg("the backups did not stop in time; closing etcd first and uploading the remaining writes afterwards")
@@ -62,7 +62,7 @@ func (r *Runtime) Flush(ctx context.Context) {
 	}).Stop()
 	err := r.parts.Backups.Flush(ctx, filepath.Join(r.config.Etcd.Dir, "member", "snap", "db"))
 	if errors.Is(err, backup.ErrNotRunning) {
-		return // etcd has not served yet
+		return // the backups were never started, so there is nothing to upload
 	}
 	if errors.Is(err, writer.ErrRowsOnly) {
 		r.log.Info().Dur("took_ms", time.Since(began)).Msg("backups: " + err.Error())

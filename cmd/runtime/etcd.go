@@ -31,7 +31,8 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// Configure implements lifecycle.Member. etcd starts even if the copy for debug containers cannot be stored.
+// Configure implements lifecycle.Member. If the copy of the configuration for debug containers cannot be stored,
+// Configure logs a warning and continues.
 func (r *Runtime) Configure(yaml []byte) error {
 	if err := bootstrap.StoreConfig(r.flags.StoredConfigPath, yaml); err != nil {
 		r.log.Warn().Err(err).Msg("cannot store a copy of the configuration for debugging")
@@ -47,7 +48,7 @@ func (r *Runtime) Configure(yaml []byte) error {
 		return err
 	}
 	r.forceOnce(checked.Etcd)
-	if !bytes.Equal(yaml, r.warned) { // Configure may be called again while the start is waiting
+	if !bytes.Equal(yaml, r.warned) { // log warnings once, although Configure is called again while the start is waiting
 		r.warned = yaml
 		r.warn(checked)
 	}
@@ -77,7 +78,7 @@ func (r *Runtime) Configure(yaml []byte) error {
 // CheckAck rejects --backup-ack=stored in a cluster of several members, because no member can check that the writes
 // acknowledged by other members are in the store.
 func CheckAck(ack string, etcd *embed.Config) error {
-	members, _ := types.NewURLsMap(etcd.InitialCluster) // etcd reports the error
+	members, _ := types.NewURLsMap(etcd.InitialCluster) // etcd itself reports an invalid initial-cluster
 	if ack != commandline.AckStored || len(members) <= 1 {
 		return nil
 	}
@@ -85,8 +86,8 @@ func CheckAck(ack string, etcd *embed.Config) error {
 		etcdconf.ErrUnusable, len(members))
 }
 
-// describeData returns the fingerprint that the next start compares with the data. If the data cannot be read, that
-// comparison will fail.
+// describeData returns a fingerprint of the data, which the next start compares with the data it finds. If the data
+// cannot be read now, the comparison fails, and the next start runs a full validation.
 func (r *Runtime) describeData() []byte {
 	taken, err := datadir.TakeFingerprint(r.config.Etcd.Dir, r.config.Etcd.WalDir)
 	if err != nil {
@@ -117,7 +118,7 @@ func (r *Runtime) requestPromotion(ctx context.Context, cluster, member types.ID
 func (r *Runtime) awaitPeers(ctx context.Context, report func(reason string)) (dataversion.Version, error) {
 	others, err := r.newPeers()
 	if err != nil || others == nil {
-		return dataversion.Version{}, nil //nolint:nilerr // etcd reports what is wrong with them
+		return dataversion.Version{}, nil //nolint:nilerr // etcd itself reports an invalid configuration
 	}
 	defer others.Close()
 	return others.AwaitVersion(ctx, peers.DowngradeWait, report)
@@ -295,7 +296,7 @@ func describeLowSpace(is maintenance.Volume) string {
 	return fmt.Sprintf("%s of %s free: enlarge the volume, or delete files that etcd does not need", terminal.Size(is.Free), terminal.Size(is.Size))
 }
 
-// Usage returns the member's endpoint and the URL of the status page. Usage must not be called until etcd is ready.
+// Usage returns the member's client URL and the URL of the status page. Usage must not be called until etcd is ready.
 func (r *Runtime) Usage() (endpoint, page string) {
 	return r.config.Etcd.AdvertiseClientUrls[0].String(), fmt.Sprintf("http://127.0.0.1:%d/", r.flags.WrapperPort)
 }
@@ -320,7 +321,7 @@ func (r *Runtime) watch(ctx context.Context) error {
 		return failed
 	case why := <-r.parts.Backups.Superseded():
 		stop(why)
-		<-ended //nolint:errcheck // it was stopped
+		<-ended //nolint:errcheck // Watch was stopped on purpose
 		if r.parts.Recovery != nil {
 			if err := r.parts.Recovery.RecordMismatch(r.config.Etcd.Dir, why); err != nil {
 				r.log.Error().Err(err).Msg("cannot record on the volume that the data was rejected")
@@ -341,7 +342,7 @@ func (r *Runtime) Close() (opened bool, err error) {
 		return false, nil
 	}
 	began := time.Now()
-	if r.parts.Leases != nil { // the lease of a stopped member must expire
+	if r.parts.Leases != nil { // the member's Lease must expire, which shows that the member has stopped
 		r.parts.Leases.Stop()
 	}
 	r.endBackups()

@@ -123,7 +123,8 @@ func (r *Runtime) LeaseOfMember() (kubernetes.MemberLease, bool) {
 	return is, view.Leader != ""
 }
 
-// LeaseOfBackups returns the content of the snapshot Leases, or false if this member is not the backup writer.
+// LeaseOfBackups returns the content of the Leases for full and delta snapshots, or false if this member is not the
+// backup writer.
 func (r *Runtime) LeaseOfBackups() (lease kubernetes.BackupLeases, ok bool) {
 	is := r.parts.Backups.Published()
 	if is.Role != facts.Writer {

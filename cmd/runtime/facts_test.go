@@ -20,15 +20,16 @@ func TestLastExits_areComplete(t *testing.T) {
 	words := constants(t, "../../exitcode/record.go", func(_, kind string) bool { return kind == "Word" })
 	kinds := constants(t, "../../readiness/status/document.go", func(name, _ string) bool { return strings.HasPrefix(name, "Exit") })
 	assert.ElementsMatch(t, append(words, kinds...), status.ExitClasses(),
-		"list the words of the exit record and the Exit constants in ExitClasses (readiness/status/document.go), for the metrics")
+		"ExitClasses in readiness/status/document.go must list all Word constants of the exit record and all Exit constants")
 	row := docs.Find(docs.Table(t, "field", "meaning"), "last_exit")
 	require.NotNil(t, row)
 	for _, kind := range status.ExitClasses() {
-		assert.Contains(t, docs.Quoted(row[1]), kind, "say in docs/api.md what the last_exit %q means", kind)
+		assert.Contains(t, docs.Quoted(row[1]), kind, "docs/api.md does not document the last_exit value %q", kind)
 	}
 }
 
-// constants returns the values of the constants that chosen selects from a file.
+// constants parses a Go file and returns the values of the string constants for which chosen returns true. chosen
+// receives the name of a constant and the name of its type.
 func constants(t *testing.T, path string, chosen func(name, kind string) bool) (texts []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)

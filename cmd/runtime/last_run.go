@@ -41,7 +41,7 @@ type lastRun struct {
 type lastExit struct {
 	class  string // value of status.Document.LastExit
 	reason string
-	loops  bool // the run ended before it served any requests
+	loops  bool // the run ended before it served any requests, as in a crash loop
 }
 
 // newLastRun reads the records of the last run on the volume without changing anything.
@@ -96,8 +96,8 @@ func (l *lastRun) read() lastExit {
 	}
 }
 
-// firstOf returns the crash that started a crash loop, for a last run that did not record a reason. If the volume is
-// full, firstOf returns the last crash that could be recorded.
+// firstOf returns the reason of the first crash in a crash loop, for a last run that did not record its own reason,
+// for example because the volume was full. firstOf returns an empty string if no first crash was recorded.
 func (l *lastRun) firstOf(last exitcode.LastRun) string {
 	first := l.crash.FirstReason(last.Began)
 	if !last.Served {
@@ -156,7 +156,7 @@ func (l *lastRun) start() {
 		return
 	}
 	l.held, l.last = true, l.read()
-	last, _ := exitcode.ReadLastRun(l.flags.LastRunPath()) // read already reports errors
+	last, _ := exitcode.ReadLastRun(l.flags.LastRunPath()) // if there is an error, l.read has already handled it
 	l.run.DataDir = last.DataDir
 	l.warn(l.last)
 	l.note(func(*exitcode.LastRun) {})

@@ -17,7 +17,8 @@ import (
 	"etcd-wrapper/readiness/metrics"
 )
 
-// next returns the runtime of the run after w, once w has ended or been killed.
+// next unlocks the volume of w, as the end of a process would, and returns the runtime of the next run, which has
+// locked the volume. If Finish has not been called on w, the next run finds that w was killed.
 func next(t *testing.T, w *Runtime) *Runtime {
 	t.Helper()
 	w.lastRun.busy.Wait()
@@ -50,7 +51,7 @@ func TestLastRun_isReadByTheNext(t *testing.T) {
 
 	w.lastRun.recordServing("")
 	w.Finish(lifecycle.Outcome{})
-	assert.Equal(t, "unknown", classOf(next(t, w)), "a run that served leaves a record; somebody has removed it")
+	assert.Equal(t, "unknown", classOf(next(t, w)), "there is no exit record, although the last run served requests")
 }
 
 func TestLastRunOn_crash(t *testing.T) {
@@ -67,7 +68,7 @@ func TestLastRun_crashLoopOnAFullVolume(t *testing.T) {
 	require.NoError(t, w.Lock())
 	w.lastRun.busy.Wait()
 	require.NoError(t, os.WriteFile(w.flags.CrashNotePath(), []byte("etcd: no space left on device\n"), 0o600))
-	w = next(t, w) // this run leaves the note in place and is killed
+	w = next(t, w) // moves the crash note to its .first file; this run is then killed
 	w = next(t, w)
 	class, reason := lastExitOf(w)
 	assert.Equal(t, "killed", class)
@@ -76,13 +77,13 @@ func TestLastRun_crashLoopOnAFullVolume(t *testing.T) {
 	w.lastRun.recordServing("")
 	w = next(t, w)
 	_, reason = lastExitOf(w)
-	assert.NotContains(t, reason, "loop", "a run has served since")
+	assert.NotContains(t, reason, "loop", "a run that served requests ends the crash loop")
 
 	now := time.Now()
 	require.NoError(t, os.Chtimes(w.flags.CrashNotePath()+".first", now, now.Add(time.Hour)))
 	w.lastRun.recordServing("")
 	_, reason = lastExitOf(next(t, w))
-	assert.Contains(t, reason, "; the first crash of this crash loop:", "later runs could not note themselves, as the volume was full")
+	assert.Contains(t, reason, "; the first crash of this crash loop:", "the crash is newer than the last recorded run")
 }
 
 func TestLastRun_stillRunning(t *testing.T) {
@@ -141,16 +142,16 @@ func TestLastRun_lostData(t *testing.T) {
 	w.lastRun.recordServing(dataDir)
 
 	w = next(t, w)
-	w = next(t, w) // a run that never served has no data
+	w = next(t, w) // a run that never served must not replace the recorded data directory
 	require.Len(t, w.warnings(config), 1)
 	assert.Contains(t, w.warnings(config)[0], "an earlier run on this volume served data from it")
 	config.ClusterState = embed.ClusterStateFlagExisting
-	assert.Empty(t, w.warnings(config), "it joins the others, which have the data")
+	assert.Empty(t, w.warnings(config), "a member that joins an existing cluster receives the data from the other members")
 
 	config.ClusterState = embed.ClusterStateFlagNew
 	require.NoError(t, os.MkdirAll(filepath.Join(dataDir, "member", "snap"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dataDir, "member", "snap", "db"), []byte("x"), 0o600))
-	assert.Empty(t, w.warnings(config), "there are data")
+	assert.Empty(t, w.warnings(config), "the data directory is not empty")
 
 	config.Dir = "/proc/new.etcd"
 	require.Len(t, w.warnings(config), 1)

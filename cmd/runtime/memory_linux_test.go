@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mapped returns how many KiB of the executable are mapped into memory.
+// mapped returns how many KiB of the executable are resident in this process.
 func mapped(t *testing.T) (total int) {
 	t.Helper()
 	program, err := os.Readlink("/proc/self/exe")

@@ -40,7 +40,7 @@ type Server interface {
 // Parts are the components that a Runtime uses.
 type Parts struct {
 	Server   Server
-	Crash    func(reason error)         // called after etcd has crashed
+	Crash    func(reason error)         // called if etcd crashes; ends the lifecycle
 	Backups  *backup.Backups            // nil without a store
 	Recovery *recovery.Recovery         // nil with a sidecar
 	Leases   *kubernetes.Leases         // nil without --kubernetes=leases
@@ -59,7 +59,7 @@ type Runtime struct {
 	note         *exitcode.CrashNote
 	monitor      *readiness.Monitor
 	certificates *certificates.Files
-	gate         maintenance.Gate // held while the entire database is being read
+	gate         maintenance.Gate // prevents a defragmentation while the entire database is being read
 	parts        Parts            // set before the lifecycle starts
 
 	began          time.Time
@@ -161,12 +161,12 @@ func (r *Runtime) Expose() error {
 	return nil
 }
 
-// Finish removes the files that would only be needed after a crash. Finish must not be called before the lifecycle
-// has ended.
+// Finish records how the run ended, and removes the crash note if the run did not crash or time out. Finish must not be
+// called before the lifecycle has ended.
 func (r *Runtime) Finish(outcome lifecycle.Outcome) {
 	defer r.lastRun.end(outcome)
 	var err error
-	switch outcome.Status { //nolint:exhaustive // all others have left their reason already
+	switch outcome.Status { //nolint:exhaustive // the default covers all others
 	case exitcode.Crashed:
 	case exitcode.OutOfTime:
 		err = leaveDump(r.note, outcome)

@@ -25,17 +25,17 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// server is a Server that records the requested protocols.
+// server is a Server that records how the runtime configures it.
 type server struct {
-	speaks  []string
-	refuses error
+	protocols []string // "plain" for HTTP; for TLS, the paths of the certificate and the key
+	tlsError  error    // returned by UseTLS
 }
 
-func (s *server) UseHTTP() { s.speaks = append(s.speaks, "plain") }
+func (s *server) UseHTTP() { s.protocols = append(s.protocols, "plain") }
 
 func (s *server) UseTLS(cert, key string) error {
-	s.speaks = append(s.speaks, cert, key)
-	return s.refuses
+	s.protocols = append(s.protocols, cert, key)
+	return s.tlsError
 }
 
 func newRuntime(t *testing.T, log *bytes.Buffer) (*Runtime, *server) {
@@ -47,8 +47,8 @@ func newRuntime(t *testing.T, log *bytes.Buffer) (*Runtime, *server) {
 	return w, s
 }
 
-// alone returns the configuration of a single-member cluster that uses free ports.
-func alone(t *testing.T, more string) []byte {
+// singleMember returns the configuration of a single-member cluster that listens on free ports, followed by more lines.
+func singleMember(t *testing.T, more string) []byte {
 	return fmt.Appendf(nil, `name: etcd-0
 data-dir: %s
 listen-client-urls: http://127.0.0.1:0
@@ -63,18 +63,18 @@ func TestRuntime_fromConfigureToClose(t *testing.T) {
 	w, s := newRuntime(t, &bytes.Buffer{})
 	require.NoError(t, w.Lock())
 	assert.Empty(t, w.Progress())
-	require.NoError(t, w.Configure(alone(t, "")))
+	require.NoError(t, w.Configure(singleMember(t, "")))
 	require.NoError(t, w.Expose())
-	assert.Equal(t, []string{"plain"}, s.speaks)
+	assert.Equal(t, []string{"plain"}, s.protocols)
 	assert.Empty(t, w.id())
 
 	require.NoError(t, w.Open(t.Context()))
 	assert.Regexp(t, "^[0-9a-f]+$", w.id())
-	assert.Empty(t, w.Progress(), "it waits for nothing any more")
+	assert.Empty(t, w.Progress(), "the start is complete")
 	document := w.Document().Member
 	assert.Equal(t, "etcd-0", document.Name)
 	assert.Equal(t, w.id(), document.Leader)
-	assert.True(t, document.Peers[0].Active && document.Peers[0].Leader, "it is alone")
+	assert.True(t, document.Peers[0].Active && document.Peers[0].Leader, "the only member is the leader")
 	require.Eventually(t, func() bool { return w.Readiness().Ready(time.Now()) }, 30*time.Second, 10*time.Millisecond)
 
 	opened, err := w.Close()
@@ -103,9 +103,9 @@ func TestConfigure_keepsACopyAndWarns(t *testing.T) {
 	require.Error(t, w.Configure([]byte("name: [")))
 	kept, err := os.ReadFile(w.flags.StoredConfigPath)
 	require.NoError(t, err)
-	assert.Equal(t, "name: [", string(kept), "also one that is wrong")
+	assert.Equal(t, "name: [", string(kept), "an invalid configuration is stored too")
 
-	require.NoError(t, w.Configure(alone(t, "logger: zap\nnonsense: 1\nforce-new-cluster: true\n")))
+	require.NoError(t, w.Configure(singleMember(t, "logger: zap\nnonsense: 1\nforce-new-cluster: true\n")))
 	for _, text := range []string{"ignoring unknown key nonsense", "force-new-cluster is set"} {
 		assert.Contains(t, log.String(), text)
 	}
@@ -116,7 +116,7 @@ func TestConfigure_keepsACopyAndWarns(t *testing.T) {
 }
 
 func TestConfigOddities_membersThatTheLogLacks(t *testing.T) {
-	single := alone(t, "")
+	single := singleMember(t, "")
 	three := bytes.Replace(single, []byte("etcd-0=http://127.0.0.1:1\n"), []byte("etcd-0=http://127.0.0.1:1,etcd-1=http://127.0.0.1:2,etcd-2=http://127.0.0.1:3\n"), 1)
 	for _, yaml := range [][]byte{single, three} {
 		w, _ := newRuntime(t, &bytes.Buffer{})
@@ -132,10 +132,10 @@ func TestConfigOddities_membersThatTheLogLacks(t *testing.T) {
 
 func TestConfigure_portOfTheWrapper(t *testing.T) {
 	w, _ := newRuntime(t, &bytes.Buffer{})
-	err := w.Configure(alone(t, "listen-metrics-urls: http://127.0.0.1:9095\n"))
+	err := w.Configure(singleMember(t, "listen-metrics-urls: http://127.0.0.1:9095\n"))
 	assert.EqualError(t, err, "etcd configuration: listen-metrics-urls: \"http://127.0.0.1:9095\" uses the port of the wrapper's own server; "+
 		"change the URL or --etcd-wrapper-port (default 9095)")
-	assert.NoError(t, w.Configure(alone(t, "listen-metrics-urls: http://127.0.0.1:9096\n")))
+	assert.NoError(t, w.Configure(singleMember(t, "listen-metrics-urls: http://127.0.0.1:9096\n")))
 }
 
 // force-new-cluster must only take effect once: otherwise, each start would remove the members that have joined since
@@ -143,7 +143,7 @@ func TestConfigure_portOfTheWrapper(t *testing.T) {
 func TestConfigure_forceNewClusterOnce(t *testing.T) {
 	var log bytes.Buffer
 	first, _ := newRuntime(t, &log)
-	plain := alone(t, "")
+	plain := singleMember(t, "")
 	forced := append(bytes.Clone(plain), "force-new-cluster: true\n"...)
 	next := func(yaml []byte) *Runtime {
 		w := New(first.flags, metrics.New(), zerolog.New(zerolog.SyncWriter(&log)))
@@ -153,7 +153,7 @@ func TestConfigure_forceNewClusterOnce(t *testing.T) {
 	}
 	assert.True(t, next(forced).config.Etcd.ForceNewCluster)
 	w := next(forced)
-	assert.True(t, w.config.Etcd.ForceNewCluster, "a start that did not come to open etcd does not count")
+	assert.True(t, w.config.Etcd.ForceNewCluster, "the previous start did not open etcd, so force-new-cluster is still pending")
 	require.NoError(t, w.Open(t.Context()))
 	_, err := w.Close()
 	require.NoError(t, err)
@@ -163,7 +163,7 @@ func TestConfigure_forceNewClusterOnce(t *testing.T) {
 	}
 	assert.Contains(t, log.String(), "ignoring force-new-cluster, because an earlier start performed it")
 	next(plain)
-	assert.True(t, next(forced).config.Etcd.ForceNewCluster, "it was taken out, and is meant anew")
+	assert.True(t, next(forced).config.Etcd.ForceNewCluster, "a start without force-new-cluster allows it again")
 }
 
 func TestLastExit(t *testing.T) {
@@ -181,7 +181,7 @@ func TestLastExit(t *testing.T) {
 	assert.Equal(t, "crash", classOf(w))
 	require.NoError(t, w.Lock())
 	w.lastRun.busy.Wait()
-	assert.Equal(t, "crash", classOf(w), "also when its note is put away")
+	assert.Equal(t, "crash", classOf(w), "the class is still crash after Lock has moved the crash note")
 	assert.Contains(t, log.String(), `"reason":"panic: why"`)
 	_, err = w.Record()
 	require.Error(t, err)
@@ -200,9 +200,9 @@ func TestFinish_crashKeepsItsNote(t *testing.T) {
 func TestExpose_unusableCertificate(t *testing.T) {
 	w, s := newRuntime(t, &bytes.Buffer{})
 	pair := certificates.NewAuthority(t, "authority").Issue("server")
-	config := string(alone(t, fmt.Sprintf("client-transport-security: {cert-file: %s, key-file: %s}", pair.Cert, pair.Key)))
+	config := string(singleMember(t, fmt.Sprintf("client-transport-security: {cert-file: %s, key-file: %s}", pair.Cert, pair.Key)))
 	require.NoError(t, w.Configure([]byte(strings.Replace(config, "listen-client-urls: http:", "listen-client-urls: https:", 1))))
-	s.refuses = errors.New("key of another pair")
+	s.tlsError = errors.New("key of another pair")
 	err := w.Expose()
 	require.ErrorIs(t, err, bootstrap.ErrCertificates)
 	require.EqualError(t, err, "key of another pair")
@@ -213,12 +213,12 @@ func classOf(w *Runtime) string {
 	return class
 }
 
-// spoken is a sidecar that returns a sequence of statuses. For an empty status, it returns an error.
-type spoken struct {
+// scriptedSidecar is a sidecar that returns the given statuses one after another. An empty status is a failed request.
+type scriptedSidecar struct {
 	words []bootstrap.InitializationStatus
 }
 
-func (s *spoken) Status(context.Context) (bootstrap.InitializationStatus, error) {
+func (s *scriptedSidecar) Status(context.Context) (bootstrap.InitializationStatus, error) {
 	word := s.words[0]
 	s.words = s.words[1:]
 	if word == "" {
@@ -227,19 +227,19 @@ func (s *spoken) Status(context.Context) (bootstrap.InitializationStatus, error)
 	return word, nil
 }
 
-func (*spoken) Trigger(context.Context, bootstrap.Mode) error { return nil }
+func (*scriptedSidecar) Trigger(context.Context, bootstrap.Mode) error { return nil }
 
-func (*spoken) Config(context.Context) ([]byte, error) { return []byte("name: x"), nil }
+func (*scriptedSidecar) Config(context.Context) ([]byte, error) { return []byte("name: x"), nil }
 
-func (*spoken) WhyFailed() error { return nil }
+func (*scriptedSidecar) WhyFailed() error { return nil }
 
 func TestSidecarMetrics(t *testing.T) {
 	counts := metrics.New()
 	words := []bootstrap.InitializationStatus{"New", "Progress", "Failed", "New", "", "New", "New", "Restore", "Successful", "Successful", "Restore"}
-	sidecar := &sidecarMetrics{Sidecar: &spoken{words}, counts: counts}
+	sidecar := &sidecarMetrics{Sidecar: &scriptedSidecar{words}, counts: counts}
 	for _, word := range words {
-		heard, _ := sidecar.Status(t.Context())
-		require.Equal(t, word, heard)
+		returned, _ := sidecar.Status(t.Context())
+		require.Equal(t, word, returned)
 		if word == bootstrap.New {
 			require.NoError(t, sidecar.Trigger(t.Context(), bootstrap.Full))
 		}
@@ -261,6 +261,6 @@ func TestSidecarMetrics(t *testing.T) {
 	} {
 		require.Contains(t, w.Body.String(), "\netcd_wrapper_"+line)
 	}
-	require.NotContains(t, w.Body.String(), `mode="unrequested",verdict="lost"`, "nothing was requested that could be lost")
-	require.NotContains(t, w.Body.String(), `verdict="restore"`, "a word that is no result is not counted as one")
+	require.NotContains(t, w.Body.String(), `mode="unrequested",verdict="lost"`, "without a request, a New status is not a lost result")
+	require.NotContains(t, w.Body.String(), `verdict="restore"`, "only final statuses are counted as results")
 }
