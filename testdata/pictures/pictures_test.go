@@ -24,7 +24,7 @@ import (
 	"oss.terrastruct.com/util-go/go2"
 )
 
-var update = flag.Bool("update", false, "draw the pictures again")
+var update = flag.Bool("update", false, "redraw the pictures")
 
 const folder = "../../docs/pictures"
 

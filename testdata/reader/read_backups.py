@@ -61,9 +61,9 @@ def statement(line, kind, name):
         raise Unusable(f"the checksum of {name} is wrong")
     stated = json.loads(line)["statement"]
     if stated["format"] > FORMAT:
-        raise Unusable(f"{name} has format {stated['format']}, and this reader knows {FORMAT}")
+        raise Unusable(f"{name} has format {stated['format']}, but this reader supports only formats up to {FORMAT}")
     if stated["kind"] != kind:
-        raise Unusable(f"{name} is a {stated['kind']} and not a {kind}")
+        raise Unusable(f"{name} has the kind {stated['kind']} instead of {kind}")
     return stated
 
 
@@ -86,7 +86,7 @@ class Sealing:
     def open(self, content, encrypted, name):
         if encrypted:
             if not self.identities:
-                raise Unusable(f"{name} is encrypted, and --identities is not given")
+                raise Unusable(f"{name} is encrypted, but --identities is not set")
             content = run(["age", "-d", "-i", self.identities], content, name)
         return run(["zstd", "-d", "-c", "-q"], content, name)
 
@@ -100,7 +100,7 @@ def run(command, content, name):
 
 def check_body(content, stated, name):
     if len(content) != stated["bytes"] or hashlib.sha256(content).hexdigest() != stated["sha256"]:
-        raise Unusable(f"{name} is not what its statement says")
+        raise Unusable(f"the size or checksum of {name} differs from its statement")
 
 
 # The chain
@@ -275,7 +275,7 @@ class Reader:
         return found
 
     def fulls(self, generation, revision):
-        """Return the manifests of a generation's full snapshots up to a revision, the newest first."""
+        """Return the manifests of a generation's full snapshots up to a revision, newest first."""
         prefix = f"gen/{generation['number']:06d}/full"
         manifests = []
         for name in reversed(self.folder.list(prefix)):
@@ -291,7 +291,7 @@ class Reader:
         return manifests
 
     def from_full(self, full, revision):
-        new, changed = self.follow(full, revision)  # before the full snapshot is read, which is large
+        new, changed = self.follow(full, revision)  # first, because it may fail and the full snapshot is large
         name = full["data_name"]
         data = self.folder.read(name)
         check_body(data, full["data"], name)
@@ -307,7 +307,7 @@ class Reader:
     def follow(self, full, revision):
         """Return the rows and buckets of the segments after a full snapshot, up to exactly this revision.
 
-        Segments without rows right after the revision belong to it: they hold later changes of the buckets.
+        Segments without rows that directly follow the revision are included: they contain later changes to the buckets.
         """
         position = (full["next"]["revision"], full["next"]["part"])
         digest, end, rows, buckets = full["chain"], full["revision"], [], {}
@@ -400,7 +400,7 @@ def keys(rows):
     seen = {}
     for row, value in sorted(rows):
         change = key_value(value)
-        if len(row) == 18:  # with a t at the end: it was deleted
+        if len(row) == 18:  # the row key ends with "t", so this revision deleted the key
             seen.pop(change["key"], None)
         else:
             seen[change["key"]] = change

@@ -26,7 +26,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-var rounds = flag.Int("rounds", 1, "how many clusters of each kind are put under traffic and in trouble")
+var rounds = flag.Int("rounds", 1, "number of clusters of each kind to test")
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
@@ -42,8 +42,8 @@ var traffics = []struct {
 	{"slow Kubernetes", traffic.Kubernetes, traffic.LowTraffic},
 }
 
-// leastTraffic is the number of requests per second that must succeed before the failure. The rate is low enough for a
-// shared machine.
+// leastTraffic is the minimum number of requests per second that must succeed before the first failure. It is low
+// enough for a slow machine that runs other tests as well.
 const leastTraffic = 5
 
 func TestLinearizability_standaloneWithBackups(t *testing.T) {
@@ -59,7 +59,7 @@ func TestLinearizability_standaloneWithBackups(t *testing.T) {
 			for _, p := range pods {
 				p.WriteConfigFile()
 			}
-			c.withstand(append(slices.Clone(troubles), trouble{"a lost volume", loseVolume}), round)
+			c.withstand(append(slices.Clone(failures), failure{"a lost volume of one member", loseVolume}), round)
 		})
 	}
 }
@@ -69,13 +69,14 @@ func TestLinearizability_withSidecar(t *testing.T) {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			c := &cluster{T: t, pods: harness.Members(t, 3)}
 			c.link()
-			c.withstand(troubles, round)
+			c.withstand(failures, round)
 		})
 	}
 }
 
-// withstand exposes a cluster to traffic and failures, and validates the result.
-func (c *cluster) withstand(troubles []trouble, round int) {
+// withstand starts a cluster, injects two failures while clients are running, and requires that all responses and watch
+// events are consistent with the members' logs.
+func (c *cluster) withstand(failures []failure, round int) {
 	c.Helper()
 	for _, p := range c.pods {
 		c.runs = append(c.runs, p.Start())
@@ -84,13 +85,13 @@ func (c *cluster) withstand(troubles []trouble, round int) {
 		run.AwaitReady()
 	}
 	with := traffics[round%len(traffics)]
-	first := troubles[round%len(troubles)]
-	second := troubles[rand.IntN(len(troubles))]
-	c.Logf("%s, in trouble by %s, and by %s", with.name, first.name, second.name)
+	first := failures[round%len(failures)]
+	second := failures[rand.IntN(len(failures))]
+	c.Logf("traffic: %s; failures: %s, then %s", with.name, first.name, second.name)
 	with.profile.MinimalQPS = leastTraffic
 	reports := c.simulate(with.traffic, with.profile, func() {
-		first.cause(c)
-		second.cause(c)
+		first.inject(c)
+		second.inject(c)
 	})
 	for _, run := range c.runs {
 		run.Shutdown()
@@ -103,8 +104,8 @@ func (c *cluster) withstand(troubles []trouble, round int) {
 	validate.ValidateAndReturnVisualize(c.T, zap.NewNop(), config, reports, persisted, 5*time.Minute)
 }
 
-// simulate runs clients that write, read and watch, and calls cause while the clients are running.
-func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause func()) []report.ClientReport {
+// simulate runs clients that write, read and watch, calls fail while they are running, and returns what they observed.
+func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, fail func()) []report.ClientReport {
 	c.Helper()
 	c.began = time.Now()
 	began, ids, processes := c.began, identity.NewIDProvider(), &e2e.EtcdProcessCluster{}
@@ -118,7 +119,7 @@ func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause fu
 		defer close(caused)
 		<-time.After(time.Second) // traffic before the failure
 		injection := report.FailpointInjection{Start: time.Since(began), Name: c.Name()}
-		cause()
+		fail()
 		injection.End = time.Since(began)
 		<-time.After(time.Second) // traffic after the failure
 		caused <- injection

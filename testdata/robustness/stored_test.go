@@ -26,7 +26,7 @@ import (
 // volumes. The backups are in a directory, or on an S3 server with a latency of 20 ms. Clients must not notice the
 // restores.
 func TestLinearizability_singleMemberLosesItsVolume(t *testing.T) {
-	traffic.RequestTimeout = 2 * time.Second // each change waits for its upload
+	traffic.RequestTimeout = 2 * time.Second // longer than etcd's default, because each write waits for its upload
 	for name, store := range map[string]func(*testing.T) (address string, env []string){
 		"folder": func(t *testing.T) (string, []string) { return "file://" + t.TempDir(), nil },
 		"S3":     distantBucket,
@@ -37,7 +37,7 @@ func TestLinearizability_singleMemberLosesItsVolume(t *testing.T) {
 				address, env := store(t)
 				p.Flags, p.Env = append(p.Flags, "--backup-store="+address, "--backup-ack=stored"), env
 				c := &cluster{T: t, pods: []*harness.Pod{p}}
-				c.withstand(troublesOfOne, round)
+				c.withstand(singleMemberFailures, round)
 			})
 		}
 	}
@@ -51,14 +51,14 @@ func distantBucket(t *testing.T) (address string, env []string) {
 	return servers.S3URL(proxy.Endpoint.String(), "backups", "main"), servers.S3Env()
 }
 
-var troublesOfOne = []trouble{
+var singleMemberFailures = []failure{
 	{"a kill and a lost volume", func(c *cluster) { c.runs[0].Kill(); c.restore() }},
 	{"an orderly stop and a lost volume", func(c *cluster) { c.runs[0].Shutdown(); c.restore() }},
 	{"a kill", func(c *cluster) { c.kill(0) }},
-	{"defragmentations by ourselves", defragmentOurselves},
+	{"defragmentations by the member", defragmentByMembers},
 }
 
-// A restore describes one restore of a single member.
+// A restore describes one restore of a single-member cluster.
 type restore struct {
 	lost         string // data directory that the restore replaced
 	last, first  int64  // restored revision, and first revision after the restore; revisions in between do not exist
@@ -108,7 +108,7 @@ func (c *cluster) until(revision int64, requests []model.EtcdRequest) []model.Et
 			return requests[:i]
 		}
 	}
-	require.Equal(c, revision, state.Revision, "the log has all restored revisions")
+	require.Equal(c, revision, state.Revision, "the log does not contain all restored revisions")
 	return requests
 }
 
@@ -161,7 +161,7 @@ func (c *cluster) renumberRequest(request model.EtcdRequest) {
 	switch request.Type {
 	case model.Range:
 		request.Range.Revision = c.renumber(request.Range.Revision)
-	case model.Compact: // a client may choose any revision, even one that was skipped
+	case model.Compact: // a client may compact at any revision, even at one that the restore skipped
 		for _, r := range c.restored {
 			if r.last < request.Compact.Revision && request.Compact.Revision < r.first {
 				request.Compact.Revision = r.last

@@ -177,10 +177,10 @@ func TestRules_fireOnlyWhenTheyShould(t *testing.T) {
 			assert.NotEmpty(t, answer(t, test.fires, rule.Expr))
 			assert.NotEmpty(t, answer(t, cmp.Or(test.firesToo, test.fires), rule.Expr))
 			assert.Empty(t, answer(t, test.quiet, rule.Expr))
-			assert.Empty(t, answer(t, "up{namespace=\"a\"} 1", rule.Expr), "no alert fires without series")
+			assert.Empty(t, answer(t, "up{namespace=\"a\"} 1", rule.Expr), "an alert must not fire without its input series")
 			assert.NotEmpty(t, rule.Annotations["summary"])
 			assert.NotEmpty(t, rule.Annotations["description"])
-			assert.Equal(t, "RUNBOOK", rule.Annotations["runbook_url"], "the chart links to the runbook")
+			assert.Equal(t, "RUNBOOK", rule.Annotations["runbook_url"], "the chart must replace RUNBOOK with the runbook's URL")
 			assert.Contains(t, []string{"critical", "warning"}, rule.Labels["severity"])
 		})
 	}

@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-var update = flag.Bool("update", false, "write the renderings of deploy/examples anew")
+var update = flag.Bool("update", false, "update the rendered manifests in deploy/examples")
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -235,14 +235,14 @@ func TestReleases_areIndependent(t *testing.T) {
 	for _, of := range [][]string{{"blue", "one"}, {"green", "one"}, {"blue", "two"}} {
 		config := rendered(t, values, of[0], of[1])["ConfigMap/"+of[0]+"-config"]["data"].(document)["etcd.conf.yaml"].(string)
 		for _, line := range regexp.MustCompile(`(?m)^initial-cluster(?:-token)?: .*$`).FindAllString(config, -1) {
-			assert.False(t, ids[line], "%s is also in another release", line)
+			assert.False(t, ids[line], "%s is used by both releases", line)
 			ids[line] = true
 		}
 	}
 	assert.Len(t, ids, 6)
 }
 
-// block matches an indented code block on a page.
+// block matches an indented code block on a documentation page.
 var block = regexp.MustCompile(`(?m)(?:^    .*\n)+`)
 
 // Changing the number of members must not change the pod template, because that would restart the remaining members.

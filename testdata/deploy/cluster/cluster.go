@@ -32,7 +32,7 @@ const token = "test-deploy"
 type Cluster struct {
 	Config     *rest.Config
 	Client     kubernetes.Interface
-	Kubeconfig string // for kubectl
+	Kubeconfig string // path of the credentials file for kubectl and helm
 
 	dir     string
 	running []*exec.Cmd
@@ -125,7 +125,7 @@ func (c *Cluster) awaitServer(ctx context.Context) (err error) {
 	return fmt.Errorf("the API server did not become ready within %s: %w", Patience, err)
 }
 
-// controllers lists the controllers that the stories need. The node controllers are omitted, because no node sends
+// controllers lists the controllers that the tests need. The node controllers are omitted, because no node sends
 // heartbeats here. The names predate Kubernetes 1.28, but newer versions still accept them.
 const controllers = "statefulset,job,cronjob,disruption,endpointslice,serviceaccount,root-ca-cert-publisher,pvc-protection," +
 	"persistentvolume-binder,garbagecollector,namespace,podgc"

@@ -7,10 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Patience limits how long a test waits.
+// Patience limits how long Eventually retries, and how long tests wait for other conditions.
 const Patience = 5 * time.Minute
 
-// Eventually calls try until it succeeds.
+// Eventually calls try until it returns nil. If it still returns an error after Patience, the test fails. what
+// describes the expected condition.
 func Eventually(t testing.TB, what string, try func() error) {
 	t.Helper()
 	var err error

@@ -97,7 +97,7 @@ func BuildHelm3() error {
 	return run(".", []string{"CGO_ENABLED=0", "GOBIN=" + filepath.Dir(Tool("helm3/helm"))}, "go", "install", "-p", "2", "helm.sh/helm/v3/cmd/helm@v3.21.4")
 }
 
-// Version is the version of the program in the image.
+// Version is the version with which Build stamps the program in the image.
 const Version = "v0.0.0-test"
 
 // build builds programs from one of the project's modules.

@@ -69,7 +69,8 @@ func ownMounts() error {
 	)
 }
 
-// left is the prefix of the names of a run's control group and directory. The process ID follows it.
+// left is the prefix of the names of a run's control group and directory. The run's process ID follows the prefix, so
+// that a later run can remove what a killed run has left behind.
 const left = "test-deploy-"
 
 // group returns the name of this run's control group.

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leaving is the environment variable that makes the test binary call leave with a directory.
+// leaving is the environment variable that makes the test binary call leave. It contains the directory to mount.
 const leaving = "TEST_DEPLOY_LEAVING"
 
 func TestMain(m *testing.M) {
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// leave creates the same kinds of objects as a story, and then waits until it is killed.
+// leave creates the same kinds of objects as the tests in package stories, and then waits until it is killed.
 func leave(folder string) int {
 	started := exec.Command("sleep", "infinity")
 	started.Stdout = os.Stdout
@@ -41,7 +41,7 @@ func leave(folder string) int {
 	select {}
 }
 
-// aController returns the mount point of a cgroup hierarchy.
+// aController returns the mount point of a cgroup hierarchy, which is the memory controller's with cgroup v1.
 func aController() string {
 	found, _ := filepath.Glob("/sys/fs/cgroup/memory*")
 	if len(found) == 0 {
@@ -52,7 +52,7 @@ func aController() string {
 
 func TestKilledRun_isCleanedUp(t *testing.T) {
 	if !Root() {
-		t.Skip("SKIPPED: only root may make namespaces")
+		t.Skip("SKIPPED: only root can create namespaces")
 	}
 	folder := t.TempDir()
 	run := exec.Command("/proc/self/exe")
@@ -68,7 +68,7 @@ func TestKilledRun_isCleanedUp(t *testing.T) {
 
 	require.NoError(t, run.Process.Kill())
 	_, err = io.ReadAll(lines)
-	require.NoError(t, err, "the pipe is closed when the last process that could write to it has ended")
+	require.NoError(t, err, "all processes that could write to the pipe must have exited")
 	_ = run.Wait() // the process was killed
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	require.NoError(t, err)

@@ -122,28 +122,28 @@ func copyTo(path string, content io.Reader) error {
 	return errors.Join(err, file.Close())
 }
 
-// shelf holds a node's images, keyed by repository name.
-type shelf struct {
+// imageStore holds a node's images, keyed by repository name.
+type imageStore struct {
 	mu       sync.Mutex
 	images   map[string]*Image
-	registry string // registry from which to pull, or empty
+	registry string // HOST:PORT of the registry from which missing images are pulled; empty if none
 }
 
 // PullFrom allows the node to pull images from a registry at HOST:PORT on loopback.
 func (n *Node) PullFrom(registry string) {
-	n.shelf.mu.Lock()
-	defer n.shelf.mu.Unlock()
-	n.shelf.registry = registry
+	n.images.mu.Lock()
+	defer n.images.mu.Unlock()
+	n.images.registry = registry
 }
 
 func (n *Node) imageOf(container *corev1.Container) (*Image, error) {
-	n.shelf.mu.Lock()
-	defer n.shelf.mu.Unlock()
+	n.images.mu.Lock()
+	defer n.images.mu.Unlock()
 	name := repository(container.Image)
-	if image, ok := n.shelf.images[name]; ok {
+	if image, ok := n.images.images[name]; ok {
 		return image, nil
 	}
-	if n.shelf.registry == "" || !strings.HasPrefix(name, n.shelf.registry+"/") {
+	if n.images.registry == "" || !strings.HasPrefix(name, n.images.registry+"/") {
 		return nil, fmt.Errorf("image %s not found", container.Image)
 	}
 	folder := strings.NewReplacer("/", "_", ":", "_").Replace(name) // overlayfs separates lower directories with colons
@@ -151,7 +151,7 @@ func (n *Node) imageOf(container *corev1.Container) (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot pull %s: %w", container.Image, err)
 	}
-	n.shelf.images[name] = image
+	n.images.images[name] = image
 	return image, nil
 }
 

@@ -109,10 +109,10 @@ func (n *network) dial(ctx context.Context, protocol, address string) (conn net.
 	return conn, err
 }
 
-// within runs do in the network namespace of the nodes.
+// within calls do in the network namespace of the nodes.
 func (n *network) within(do func() error) error { return inNamespace(n.name, do) }
 
-// inNamespace runs do on a thread that temporarily enters the network namespace.
+// inNamespace calls do on a thread that temporarily enters the network namespace.
 func inNamespace(name string, do func() error) error {
 	there, err := netns.GetFromName(name)
 	if err != nil {
@@ -152,8 +152,8 @@ func inNewNamespace(name string, do func() error) error {
 	})
 }
 
-// onThread runs do on a locked thread. If the thread cannot return to its network namespace, it exits together with
-// the goroutine.
+// onThread calls do on a locked thread. If the thread cannot return to its network namespace, onThread leaves it
+// locked, so that the Go runtime terminates it when the goroutine ends.
 func onThread(do func() error) error {
 	ended := make(chan error)
 	go func() {
@@ -259,8 +259,8 @@ func join(one, other io.ReadWriteCloser) {
 // Gateway is the address at which pods reach a server started by Serve.
 const Gateway = resolver
 
-// patience limits how long a program may take to start on a busy machine.
-const patience = 2 * time.Minute
+// startTimeout limits how long Serve waits until a program is listening. It is long enough for a busy machine.
+const startTimeout = 2 * time.Minute
 
 // Serve starts a program that listens on a port on Gateway, waits until it is listening, and lets it run until the
 // test ends.
@@ -276,5 +276,5 @@ func (n *Node) Serve(t testing.TB, port string, command *exec.Cmd) {
 		if assert.NoError(collect, err) {
 			_ = conn.Close()
 		}
-	}, patience, tick)
+	}, startTimeout, tick)
 }

@@ -31,7 +31,7 @@ const tick = 250 * time.Millisecond
 type Node struct {
 	client    kubernetes.Interface
 	runc      string
-	shelf     shelf
+	images    imageStore
 	dir       string
 	namespace string
 	network   *network
@@ -54,7 +54,7 @@ func SmallDisks(bytes int64) Option { return func(n *Node) { n.disks = bytes } }
 func (m *Machines) Start(t testing.TB, namespace, runc string, images map[string]*Image, options ...Option) *Node {
 	t.Helper()
 	n := &Node{
-		client: m.client, runc: runc, shelf: shelf{images: images}, dir: t.TempDir(), namespace: namespace,
+		client: m.client, runc: runc, images: imageStore{images: images}, dir: t.TempDir(), namespace: namespace,
 		log: t.Logf, pods: map[types.UID]*corev1.Pod{}, lost: map[string]bool{},
 	}
 	for _, option := range options {

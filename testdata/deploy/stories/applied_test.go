@@ -24,7 +24,7 @@ func TestVariants_restrictedNamespace(t *testing.T) {
 	}
 }
 
-// different matches the diff lines that only one side contains.
+// different matches the lines of a diff that only one of the two sides contains.
 var different = regexp.MustCompile(`(?m)^(?:-[^-]|\+[^+]).*$`)
 
 func TestVariants_upgrade(t *testing.T) {
@@ -35,7 +35,7 @@ func TestVariants_upgrade(t *testing.T) {
 		require.NoError(t, err)
 		out, _ := w.Kubectl("diff", "--server-side", "--field-manager=helm", "-n", w.namespace, "-f", w.rendered(values))
 		for _, line := range different.FindAllString(out, -1) {
-			assert.Regexp(t, "annotations:|meta.helm.sh/release", line, "%s is not removed completely:\n%s", values, out)
+			assert.Regexp(t, "annotations:|meta.helm.sh/release", line, "after applying %s, objects still contain settings of the previous variant:\n%s", values, out)
 		}
 		containers := 1
 		if strings.Contains(values, "sidecar") {

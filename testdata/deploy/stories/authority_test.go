@@ -14,10 +14,10 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The story follows docs/operations.md. Like the members, the client trusts both authorities before the new one is
+// The test follows docs/operations.md. Like the members, the client trusts both authorities before the new one is
 // used, and has a new certificate before the old authority is removed.
 func TestCARotation_duringWrites(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	former, latter := w.withCertificates(), newAuthority(t)
 	latter.issued = 1000 // the serial numbers must differ from those of the old authority
 	w.identity.RootCAs.AddCert(latter.certificate)
@@ -37,7 +37,7 @@ func TestCARotation_duringWrites(t *testing.T) {
 	for member := range w.pods() {
 		cluster.Eventually(t, member+" serves a certificate of the new authority", func() error {
 			if now, err := w.serial(member); err != nil || now < 1000 {
-				return errors.Join(err, fmt.Errorf("it is number %d: %w", now, errNotYet))
+				return errors.Join(err, fmt.Errorf("the certificate has serial number %d: %w", now, errNotYet))
 			}
 			return nil
 		})
@@ -50,7 +50,7 @@ func TestCARotation_duringWrites(t *testing.T) {
 	assert.Error(t, tryPut(w.etcd(), "refused", "", 5*time.Second), "the old authority is no longer trusted")
 	shown.Store(&latter.identity().Certificates[0])
 	w.checkBackups("etcd-main-0", writes)
-	assert.Empty(t, writes.failed, "no write failed during the rotation")
+	assert.Empty(t, writes.failed, "no write may fail during the rotation")
 }
 
 // leaves returns the certificates and keys in Secrets, keyed by the file names used in docs/operations.md.

@@ -34,11 +34,11 @@ var credentials = map[string]string{
 
 // offerBucket starts an S3 server for the pods, creates the buckets named in the manifests, and returns the directory
 // that contains my-bucket's objects.
-func (w *world) offerBucket() (folder string) {
+func (w *environment) offerBucket() (folder string) {
 	w.t.Helper()
 	data, attributes := w.t.TempDir(), w.t.TempDir()
 	for _, bucket := range []string{"my-bucket", "another-bucket"} {
-		require.NoError(w.t, os.Mkdir(filepath.Join(data, bucket), 0o700), "to the server, every folder here is a bucket")
+		require.NoError(w.t, os.Mkdir(filepath.Join(data, bucket), 0o700), "the server provides each directory as a bucket")
 	}
 	command := exec.Command(cluster.Tool("versitygw"), "--access", accessKey, "--secret", secretKey, "--quiet",
 		"--port", node.Gateway+":"+bucketPort, "posix", "--sidecar", attributes, data)
@@ -47,10 +47,10 @@ func (w *world) offerBucket() (folder string) {
 	return filepath.Join(data, "my-bucket")
 }
 
-// newWorldWithBucket starts a story with an S3 server and a Secret that contains its credentials.
-func newWorldWithBucket(t *testing.T, options ...node.Option) *world {
+// newEnvironmentWithBucket starts a test with an S3 server and a Secret that contains its credentials.
+func newEnvironmentWithBucket(t *testing.T, options ...node.Option) *environment {
 	t.Helper()
-	w := newWorld(t, options...)
+	w := newEnvironment(t, options...)
 	w.offerBucket()
 	w.secret("etcd-main-backup-credentials", credentials)
 	return w
@@ -67,7 +67,7 @@ type listed struct {
 	}
 }
 
-func (w *world) backups(member string) (list listed, err error) {
+func (w *environment) backups(member string) (list listed, err error) {
 	out, err := w.tryExec(member, "backup", "list", "-o", "json")
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &list)
@@ -76,7 +76,7 @@ func (w *world) backups(member string) (list listed, err error) {
 }
 
 // awaitVerified waits until a backup has passed its restore test.
-func (w *world) awaitVerified(member string) {
+func (w *environment) awaitVerified(member string) {
 	w.t.Helper()
 	cluster.Eventually(w.t, "a backup is verified", func() error {
 		list, err := w.backups(member)
@@ -96,18 +96,18 @@ func (w *world) awaitVerified(member string) {
 }
 
 // checkBackups stops the writer and requires that both the cluster and its backups contain every acknowledged write.
-func (w *world) checkBackups(member string, writes *writer) {
+func (w *environment) checkBackups(member string, writes *writer) {
 	w.t.Helper()
 	w.check(writes)
 	written := w.get("written/", lastWritten()...)
 	require.NotEmpty(w.t, written.Kvs)
 	latest := written.Kvs[0].ModRevision
-	cluster.Eventually(w.t, "the bucket has the last write", func() error { return w.backedUpTo(member, latest) })
+	cluster.Eventually(w.t, "the last write is backed up", func() error { return w.backedUpTo(member, latest) })
 	w.awaitVerified(member)
 	writes.allIn(w.t, w.exported(member))
 }
 
-func (w *world) backedUpTo(member string, revision int64) error {
+func (w *environment) backedUpTo(member string, revision int64) error {
 	list, err := w.backups(member)
 	if err != nil {
 		return err
@@ -119,11 +119,11 @@ func (w *world) backedUpTo(member string, revision int64) error {
 			}
 		}
 	}
-	return fmt.Errorf("not up to revision %d: %w", revision, errNotYet)
+	return fmt.Errorf("the backups do not reach revision %d: %w", revision, errNotYet)
 }
 
 // exported returns the keys in the latest restore point in the store.
-func (w *world) exported(member string) (keys map[string]bool) {
+func (w *environment) exported(member string) (keys map[string]bool) {
 	w.t.Helper()
 	w.exec(member, "backup", "export", "--to=latest", "/var/etcd/data/exported.db")
 	file := filepath.Join(w.node.Disk(w.t, w.pods()[member], w.release+"-"+member), "exported.db")

@@ -21,27 +21,27 @@ const (
 
 // apply installs or upgrades the chart with the given values. Like the helm command, it drops the values from
 // previous calls.
-func (w *world) apply(values ...string) {
+func (w *environment) apply(values ...string) {
 	w.t.Helper()
 	out, err := w.upgrade(values...)
 	require.NoError(w.t, err, out)
 	require.NotContains(w.t, out, "Warning")
 }
 
-func (w *world) upgrade(values ...string) (said string, err error) {
+func (w *environment) upgrade(values ...string) (said string, err error) {
 	w.t.Helper()
 	return w.Helm(append([]string{"upgrade", "--install", "--reset-values", w.release, "deploy/chart", "-n", w.namespace}, w.files(values)...)...)
 }
 
 // rendered writes the rendered objects to a file and returns its path.
-func (w *world) rendered(values ...string) (file string) {
+func (w *environment) rendered(values ...string) (file string) {
 	w.t.Helper()
 	out, err := w.Helm(append([]string{"template", w.release, "deploy/chart", "-n", w.namespace}, w.files(values)...)...)
 	require.NoError(w.t, err, out)
 	return w.file("rendered.yaml", out)
 }
 
-func (w *world) files(values []string) (arguments []string) {
+func (w *environment) files(values []string) (arguments []string) {
 	w.t.Helper()
 	for i, text := range values {
 		arguments = append(arguments, "--values="+w.file(strconv.Itoa(i)+".yaml", text))
@@ -49,7 +49,7 @@ func (w *world) files(values []string) (arguments []string) {
 	return arguments
 }
 
-func (w *world) file(name, content string) string {
+func (w *environment) file(name, content string) string {
 	w.t.Helper()
 	path := filepath.Join(w.t.TempDir(), name)
 	require.NoError(w.t, os.WriteFile(path, []byte(content), 0o600))
@@ -58,7 +58,7 @@ func (w *world) file(name, content string) string {
 
 // strictly applies the rendered objects, and fails the test on unknown fields or violations of the Pod Security
 // Standard.
-func (w *world) strictly(values ...string) {
+func (w *environment) strictly(values ...string) {
 	w.t.Helper()
 	out, err := w.Kubectl("apply", "--server-side", "--validate=strict", "-n", w.namespace, "-f", w.rendered(values...))
 	require.NoError(w.t, err, out)

@@ -11,16 +11,16 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The story copies the store once with a Job and then on a schedule with a CronJob. The members must be able to
+// The test copies the store once with a Job and then on a schedule with a CronJob. The members must be able to
 // continue with the copy when the original bucket is abandoned.
 func TestBackupCopy_clusterContinuesInTheCopy(t *testing.T) {
 	const nightly, each = `copy: {to: "s3://another-bucket/etcd-main", schedule: "0 3 * * *"}`, `copy: {to: "s3://another-bucket/etcd-main", schedule: "* * * * *"}`
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three, nightly)
 	w.awaitReady(3)
 	w.greet()
 	w.awaitVerified("etcd-main-0")
-	assert.Contains(t, w.recipe("docs/operations.md", "create job", given(three)), "verified")
+	assert.Contains(t, w.recipe("docs/operations.md", "create job", valuesFile(three)), "verified")
 
 	w.apply(three, each)
 	cluster.Eventually(t, "the CronJob copies the store", func() error {

@@ -14,20 +14,20 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// disk is the volume size in these stories. Backups leave 256 MB for etcd, which preallocates 64 MB for its log and
+// disk is the volume size in these tests. Backups leave 256 MB for etcd, which preallocates 64 MB for its log and
 // needs more for large values.
 const disk = 768 << 20
 
 // etcd exits when its volume is full. Once space has been freed, the member must return with all acknowledged writes.
 func TestFullDisk_memberReturns(t *testing.T) {
-	w := newWorld(t, node.SmallDisks(disk))
+	w := newEnvironment(t, node.SmallDisks(disk))
 	w.apply(one)
 	w.awaitReady(1)
 	w.greet()
-	makeRoom := w.fillDisk("etcd-main-0")
+	freeSpace := w.fillDisk("etcd-main-0")
 	writes := w.startWriter()
-	w.writeUntilItEnds("etcd-main-0")
-	makeRoom()
+	w.writeUntilExit("etcd-main-0")
+	freeSpace()
 	w.awaitReady(1)
 	assert.True(t, w.greeted())
 	w.check(writes)
@@ -35,32 +35,32 @@ func TestFullDisk_memberReturns(t *testing.T) {
 
 // If the volume of one of three members is full, the other members must not be affected.
 func TestFullDisk_clientsAreNotDelayed(t *testing.T) {
-	w := newWorldWithBucket(t, node.SmallDisks(disk))
+	w := newEnvironmentWithBucket(t, node.SmallDisks(disk))
 	w.apply(three)
 	w.awaitReady(3)
-	makeRoom := w.fillDisk("etcd-main-1")
+	freeSpace := w.fillDisk("etcd-main-1")
 	writes := w.startWriter()
-	w.writeUntilItEnds("etcd-main-1")
+	w.writeUntilExit("etcd-main-1")
 	w.greet()
-	makeRoom()
+	freeSpace()
 	w.awaitReady(3)
 	assert.True(t, w.greeted())
 	w.checkBackups("etcd-main-0", writes)
 }
 
 // fillDisk fills a member's volume and returns a function that frees the space.
-func (w *world) fillDisk(member string) (makeRoom func()) {
+func (w *environment) fillDisk(member string) (freeSpace func()) {
 	w.t.Helper()
 	ballast := filepath.Join(w.node.Disk(w.t, w.pods()[member], "etcd-main-"+member), "ballast")
-	require.Error(w.t, os.WriteFile(ballast, make([]byte, disk), 0o600), "the disk is full")
+	require.Error(w.t, os.WriteFile(ballast, make([]byte, disk), 0o600), "the volume must be full, so the write must fail")
 	return func() { require.NoError(w.t, os.Remove(ballast)) }
 }
 
-// writeUntilItEnds writes the same large key until the member exits, which quickly fills etcd's log.
-func (w *world) writeUntilItEnds(member string) {
+// writeUntilExit writes the same large key until the member exits, which quickly fills etcd's log.
+func (w *environment) writeUntilExit(member string) {
 	w.t.Helper()
 	client, large := w.etcd(), string(make([]byte, 1<<20))
-	cluster.Eventually(w.t, "etcd ends", func() error {
+	cluster.Eventually(w.t, "the member exits", func() error {
 		if w.restarts(member) > 0 {
 			return nil
 		}

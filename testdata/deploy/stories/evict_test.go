@@ -10,13 +10,13 @@ import (
 )
 
 // evict asks the API server to evict a pod, as kubectl drain does.
-func (w *world) evict(pod string) error {
+func (w *environment) evict(pod string) error {
 	return w.Client.PolicyV1().Evictions(w.namespace).Evict(context.Background(), &policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: w.namespace},
 	})
 }
 
-func (w *world) secret(name string, files map[string]string) {
+func (w *environment) secret(name string, files map[string]string) {
 	w.t.Helper()
 	_, err := w.Client.CoreV1().Secrets(w.namespace).Create(w.t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: files,

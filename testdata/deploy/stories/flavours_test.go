@@ -9,7 +9,7 @@ import (
 )
 
 func TestOneMember_withSidecar(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.apply(oneWithSidecar)
 	w.awaitReady(1)
 	w.greet()
@@ -18,7 +18,7 @@ func TestOneMember_withSidecar(t *testing.T) {
 }
 
 func TestThreeMembers_withSidecars(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.apply(threeWithSidecars)
 	w.secret("etcd-main-backup-credentials", map[string]string{"region": "eu-west-1"})
 	w.awaitReady(3)
@@ -30,7 +30,7 @@ func TestThreeMembers_withSidecars(t *testing.T) {
 // says, the sidecar's etcd must still be able to read the data. When the member returns to standalone mode, it must
 // continue its previous backups.
 func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.apply(oneWithSidecar)
 	w.awaitReady(1)
 	w.greet()
@@ -39,7 +39,7 @@ func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 	for _, flavour := range []string{one, oneWithSidecar, one} {
 		w.apply(flavour, readableFor35)
 		w.awaitReady(1)
-		require.True(t, w.greeted(), "after moving to %s", flavour)
+		require.True(t, w.greeted(), "the key is missing after applying %s", flavour)
 	}
 	assert.NoError(t, contains(w.log("etcd-main-0"), "sanity"), "each start followed a clean stop")
 	assert.Equal(t, asFirst, strings.Count(w.log("etcd-main-0"), "full validation"))
@@ -49,9 +49,9 @@ func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 // readableFor35 is the setting that docs/upgrade.md recommends to users who may want to return to etcd 3.5.
 const readableFor35 = `dataVersion: "3.5"`
 
-// The story follows the migration in docs/upgrade.md, in which the sidecar first takes a full snapshot.
+// The test follows the migration in docs/upgrade.md, in which the sidecar first takes a full snapshot.
 func TestThreeMembers_sidecarToStandaloneAndBack(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(threeWithSidecars)
 	w.awaitReady(3)
 	writes := w.startWriter()
@@ -60,7 +60,7 @@ func TestThreeMembers_sidecarToStandaloneAndBack(t *testing.T) {
 	for member := range w.pods() {
 		asked += strings.Count(w.logOf(member, "backup-restore"), "full snapshot requested")
 	}
-	assert.Equal(t, 1, asked, "one sidecar received the request")
+	assert.Equal(t, 1, asked, "exactly one sidecar must receive the request")
 	w.apply(three, readableFor35)
 	w.awaitReady(3)
 	w.awaitVerified("etcd-main-0")

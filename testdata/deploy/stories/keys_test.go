@@ -23,7 +23,7 @@ const (
 // Backups must be encrypted and signed with keys from Secrets, as described in docs/deploy.md, and the copy Job must
 // not be given a decryption key.
 func TestBackups_encryptedAndSigned(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	bucket := w.offerBucket()
 	w.secret("etcd-main-backup-credentials", credentials)
 	w.secret("age-keys", map[string]string{"recipients": recipient, "identities": identity})
@@ -55,7 +55,7 @@ copy: {to: "s3://another-bucket/etcd-main"}
 		}
 		return err
 	}))
-	assert.NotZero(t, sealed, "objects in the bucket are encrypted")
+	assert.NotZero(t, sealed, "the objects in the bucket must be encrypted")
 }
 
 // signing returns a new signing key and the corresponding trusted key.
@@ -73,14 +73,14 @@ func signing(t *testing.T) map[string]string {
 // With the chart values from docs/deploy.md, every member must require the password, and the backups must include the
 // users.
 func TestRootPassword_fromSecret(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.withCertificates()
 	w.secret("etcd-root", map[string]string{"password": "se:cret"})
 	w.apply(three, tlsSecrets, "auth: {rootPassword: {secret: etcd-root}}")
 	w.awaitReady(3)
 	etcdctl := func(pod string, args ...string) string {
 		_, err := w.tryExec(pod, append([]string{"etcdctl"}, args...)...)
-		require.ErrorContains(t, err, "permission denied", "the certificate names no user")
+		require.ErrorContains(t, err, "permission denied", "a client certificate does not replace the password")
 		return w.exec(pod, append([]string{"etcdctl", "--user=root:se:cret"}, args...)...)
 	}
 	etcdctl("etcd-main-2", "put", "key", "value")

@@ -17,7 +17,7 @@ import (
 const leasing = "leases: true\n"
 
 // lease waits until a Lease satisfies a condition, and returns the Lease.
-func (w *world) lease(name string, is func(*coordinationv1.Lease) bool) (found *coordinationv1.Lease) {
+func (w *environment) lease(name string, is func(*coordinationv1.Lease) bool) (found *coordinationv1.Lease) {
 	w.t.Helper()
 	cluster.Eventually(w.t, "the lease "+name+" is renewed", func() (err error) {
 		found, err = w.Client.CoordinationV1().Leases(w.namespace).Get(w.t.Context(), name, metav1.GetOptions{})
@@ -39,7 +39,7 @@ func revisionOf(t *testing.T, lease *coordinationv1.Lease) int {
 }
 
 func TestLeases_memberAndBackups(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.apply(one, leasing)
 	w.awaitReady(1)
 	first := w.lease("etcd-main-0", renewed)
@@ -56,24 +56,25 @@ func TestLeases_memberAndBackups(t *testing.T) {
 
 	w.apply(one, leasing)
 	assert.Equal(t, full.Spec, w.lease("etcd-main-full-snap", renewed).Spec, "applying the chart again changes no lease")
-	w.mayDoNoMore("get lease/etcd-main-0", "patch lease/etcd-main-0", "patch lease/etcd-main-full-snap")
+	w.requirePermissions("get lease/etcd-main-0", "patch lease/etcd-main-0", "patch lease/etcd-main-full-snap")
 }
 
-// The story checks only the sidecar's permissions, because the scripted sidecar does not call the API server.
+// The test checks only the sidecar's permissions, because the scripted sidecar does not call the API server.
 func TestSidecarRole_isMinimal(t *testing.T) {
 	w := newNamespace(t)
 	w.apply(threeWithSidecars)
-	w.mayDoNoMore("get lease/etcd-main-2", "patch lease/etcd-main-2", "patch lease/etcd-main-delta-snap", "get statefulset/etcd-main")
+	w.requirePermissions("get lease/etcd-main-2", "patch lease/etcd-main-2", "patch lease/etcd-main-delta-snap", "get statefulset/etcd-main")
 }
 
-// mayDoNoMore checks that the pods' service account has these permissions and no others.
-func (w *world) mayDoNoMore(than ...string) {
+// requirePermissions checks that the pods' service account has the given permissions and none of the others listed
+// below.
+func (w *environment) requirePermissions(allowed ...string) {
 	w.t.Helper()
 	answers := map[string]string{
 		"update lease/etcd-main-0": "no", "delete lease/etcd-main-0": "no", "patch lease/another": "no", "list leases": "no",
 		"create leases": "no", "get pods": "no", "get events.events.k8s.io": "no", "create pods": "no", "get secrets": "no", "patch statefulset/etcd-main": "no", "get statefulset/another": "no",
 	}
-	for _, question := range than {
+	for _, question := range allowed {
 		answers[question] = "yes"
 	}
 	for question, want := range answers {
@@ -84,7 +85,7 @@ func (w *world) mayDoNoMore(than ...string) {
 }
 
 func TestLeases_forbidden(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three, leasing)
 	w.awaitReady(3)
 	cluster.Eventually(t, "one member is the leader", func() error {

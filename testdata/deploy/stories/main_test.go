@@ -1,4 +1,5 @@
-// Package stories installs the chart in a real control plane and runs the pods.
+// Package stories tests the chart in a real control plane. Each test installs the chart, and runs its pods if the test
+// needs them.
 package stories
 
 import (
@@ -13,7 +14,7 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// All stories share the control plane, the machines and the image, but each has a namespace of its own.
+// All tests share the control plane, the machines and the image, but each has a namespace of its own.
 var (
 	shared   *cluster.Cluster
 	machines *node.Machines
@@ -26,11 +27,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(node.Contain(func() int { return runStories(m) }))
+	os.Exit(node.Contain(func() int { return runTests(m) }))
 }
 
-// runStories runs the stories on a control plane and returns the exit status.
-func runStories(m *testing.M) (status int) {
+// runTests starts the control plane and the machines, runs all tests, and returns the exit status.
+func runTests(m *testing.M) (status int) {
 	files, err := os.MkdirTemp("", "image-")
 	if err == nil {
 		defer os.RemoveAll(files)

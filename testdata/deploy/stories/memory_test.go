@@ -16,10 +16,10 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// A member must return after the kernel has killed its container for exceeding the memory limit. The story sets a
+// A member must return after the kernel has killed its container for exceeding the memory limit. The test sets a
 // limit, because the chart has none by default.
 func TestOOMKill_memberReturns(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three, "resources: {limits: {memory: 512Mi}}")
 	w.awaitReady(3)
 	client := w.etcd()
@@ -44,7 +44,7 @@ func TestOOMKill_memberReturns(t *testing.T) {
 	status := w.pods()[killed].Status.ContainerStatuses[0]
 	require.EqualValues(t, 137, status.LastTerminationState.Terminated.ExitCode)
 	w.awaitReady(3)
-	cluster.Eventually(t, "the status has the reason, unless the member was killed again", func() error {
+	cluster.Eventually(t, "the status reports that the last run was killed", func() error {
 		out, err := w.tryExec(killed, "status", "-v")
 		return errors.Join(err, contains(strings.Join(strings.Fields(out), " "), "last exit killed"))
 	})
@@ -53,7 +53,7 @@ func TestOOMKill_memberReturns(t *testing.T) {
 }
 
 // readEverything starts clients that repeatedly read all keys in a single request until stop is called.
-func (w *world) readEverything(prefix string, clients int) (stop func()) {
+func (w *environment) readEverything(prefix string, clients int) (stop func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

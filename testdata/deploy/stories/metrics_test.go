@@ -24,8 +24,8 @@ var (
 	sample = regexp.MustCompile(`(?m)^[a-z0-9_]+`)
 )
 
-// watched returns the metrics that the alert rules and the dashboard use.
-func watched(t *testing.T) map[string]bool {
+// usedMetrics returns the names of the metrics that the alert rules and the dashboard use.
+func usedMetrics(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
 	for _, file := range []string{"rules.yaml", "dashboard.json"} {
@@ -41,9 +41,9 @@ func watched(t *testing.T) map[string]bool {
 }
 
 // awaitMetrics scrapes all members, as a PodMonitor would, until each of the metrics has been found.
-func (w *world) awaitMetrics() {
+func (w *environment) awaitMetrics() {
 	w.t.Helper()
-	wanted := watched(w.t)
+	wanted := usedMetrics(w.t)
 	cluster.Eventually(w.t, "all metrics are exported", func() error {
 		for _, pod := range w.pods() {
 			for _, port := range []string{"9095", "2379"} {
@@ -57,13 +57,13 @@ func (w *world) awaitMetrics() {
 			}
 		}
 		if len(wanted) > 0 {
-			return fmt.Errorf("nobody has %v: %w", wanted, errNotYet)
+			return fmt.Errorf("no member exports %v: %w", wanted, errNotYet)
 		}
 		return nil
 	})
 }
 
-func (w *world) scrape(pod *corev1.Pod, port string) (string, error) {
+func (w *environment) scrape(pod *corev1.Pod, port string) (string, error) {
 	config := w.identity.Clone()
 	config.ServerName = "etcd-main-client"
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{

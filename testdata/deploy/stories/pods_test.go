@@ -12,7 +12,7 @@ import (
 )
 
 // members returns the pods of the StatefulSet, keyed by name.
-func (w *world) members() (map[string]*corev1.Pod, error) {
+func (w *environment) members() (map[string]*corev1.Pod, error) {
 	list, err := w.Client.CoreV1().Pods(w.namespace).List(context.Background(), metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/component=etcd-statefulset,app.kubernetes.io/part-of=" + w.release,
 	})
@@ -26,7 +26,7 @@ func (w *world) members() (map[string]*corev1.Pod, error) {
 	return found, nil
 }
 
-func (w *world) pods() map[string]*corev1.Pod {
+func (w *environment) pods() map[string]*corev1.Pod {
 	w.t.Helper()
 	found, err := w.members()
 	require.NoError(w.t, err)
@@ -34,23 +34,23 @@ func (w *world) pods() map[string]*corev1.Pod {
 }
 
 // awaitPods waits until the StatefulSet has all of its pods.
-func (w *world) awaitPods() {
+func (w *environment) awaitPods() {
 	w.t.Helper()
-	cluster.Eventually(w.t, "the pods are admitted", func() error {
+	cluster.Eventually(w.t, "the StatefulSet has all of its pods", func() error {
 		set, err := w.Client.AppsV1().StatefulSets(w.namespace).Get(context.Background(), w.release, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		pods, err := w.members()
 		if err == nil && len(pods) != int(*set.Spec.Replicas) {
-			err = fmt.Errorf("there are %d pods, not %d", len(pods), *set.Spec.Replicas)
+			err = fmt.Errorf("%d of %d pods exist", len(pods), *set.Spec.Replicas)
 		}
 		return err
 	})
 }
 
 // restarts returns the restart count of a member's first container, or -1 if the container has no status yet.
-func (w *world) restarts(member string) int {
+func (w *environment) restarts(member string) int {
 	w.t.Helper()
 	pod := w.pods()[member]
 	if pod == nil || len(pod.Status.ContainerStatuses) == 0 {

@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// The story installs two releases with different names, IDs and store prefixes in the same namespace and bucket. The
-// story uses only release files: the nodes load the image from a file, as described in docs/deploy.md, and the
+// The test installs two releases with different names, IDs and store prefixes in the same namespace and bucket. The
+// test uses only release files: the nodes load the image from a file, as described in docs/deploy.md, and the
 // kubectl plugin is the script in the archive.
 func TestReleaseFiles_twoClusters(t *testing.T) {
 	needsRoot(t)
@@ -37,7 +37,7 @@ func TestReleaseFiles_twoClusters(t *testing.T) {
 	chart := only(t, folder, "etcd-*.tgz")
 	other := *w
 	other.release = "other"
-	releases := []*world{w, &other}
+	releases := []*environment{w, &other}
 	for _, r := range releases {
 		w.secret(r.release+"-backup-credentials", credentials)
 		out, err := w.Helm("install", r.release, chart, "--namespace", w.namespace, "--set", "replicas=3,store.url=s3://my-bucket")

@@ -21,8 +21,8 @@ import (
 
 // Placeholder names in the README, except the bucket name.
 const (
-	theirRegistry = "registry.example.org"
-	theirBucket   = "my-bucket"
+	placeholderRegistry = "registry.example.org"
+	placeholderBucket   = "my-bucket"
 )
 
 // deployCommands returns the commands in the README, unchanged.
@@ -33,15 +33,15 @@ func deployCommands(t *testing.T) string {
 	found := regexp.MustCompile(`(?s)\n## Deploy\n.*?\n\n((?:    [^\n]*\n)+)`).FindSubmatch(readme)
 	require.NotNil(t, found)
 	commands := regexp.MustCompile(`(?m)^    `).ReplaceAllString(string(found[1]), "")
-	require.Contains(t, commands, theirRegistry)
-	require.Contains(t, commands, theirBucket)
+	require.Contains(t, commands, placeholderRegistry)
+	require.Contains(t, commands, placeholderBucket)
 	return commands
 }
 
 func TestReadme_threeMembersWithBackups(t *testing.T) {
 	needsRoot(t)
 	t.Parallel()
-	w := &world{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main", image: wrapper} // created by the commands
+	w := &environment{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main", image: wrapper} // the commands in the README create the namespace
 	t.Cleanup(w.end)
 	w.run()
 	w.offerBucket()
@@ -50,7 +50,7 @@ func TestReadme_threeMembersWithBackups(t *testing.T) {
 	mine := strings.TrimPrefix(server.URL, "http://")
 	w.node.PullFrom(mine)
 
-	said := w.follow(strings.ReplaceAll(deployCommands(t), theirRegistry, mine))
+	said := w.follow(strings.ReplaceAll(deployCommands(t), placeholderRegistry, mine))
 	assert.Contains(t, said, "rolling update complete 3 pods")
 	for name, pod := range w.pods() {
 		assert.True(t, strings.HasPrefix(pod.Spec.Containers[0].Image, mine+"/"), "%s runs the pushed image", name)
@@ -62,7 +62,7 @@ func TestReadme_threeMembersWithBackups(t *testing.T) {
 
 // follow runs commands in the project's root directory with a user's credentials file, and removes the file that the
 // commands create.
-func (w *world) follow(commands string) (said string) {
+func (w *environment) follow(commands string) (said string) {
 	w.t.Helper()
 	made := filepath.Join(cluster.Checkout(), "my-etcd.yaml")
 	require.NoFileExists(w.t, made)

@@ -15,7 +15,7 @@ import (
 )
 
 // shell prepares commands that run in a directory, with the environment of a cluster administrator.
-func (w *world) shell(ctx context.Context, folder, commands string) *exec.Cmd {
+func (w *environment) shell(ctx context.Context, folder, commands string) *exec.Cmd {
 	w.t.Helper()
 	command := exec.CommandContext(ctx, "bash", "-euvc", commands)
 	command.Dir, command.WaitDelay = folder, time.Second // a child process of kubectl may keep the output open
@@ -23,16 +23,16 @@ func (w *world) shell(ctx context.Context, folder, commands string) *exec.Cmd {
 	return command
 }
 
-// given returns the chart values as a file with the name used on the pages.
-func given(values string) map[string]string { return map[string]string{"my-etcd.yaml": values} }
+// valuesFile returns the chart values as a file with the name that is used on the documentation pages.
+func valuesFile(values string) map[string]string { return map[string]string{"my-etcd.yaml": values} }
 
 // recipes matches the code blocks on a page.
 var recipes = regexp.MustCompile(`(?m)(?:^ {4}.*\n)+`)
 
-// recipe runs the code block on a page that contains a text, in a directory with the given files and the project's
-// deploy directory. Before that, recipe replaces the namespace, and replaces the first string of each pair in own
-// with the second.
-func (w *world) recipe(page, with string, files map[string]string, own ...string) (said string) {
+// recipe runs the only code block on a documentation page that contains the text with. The block runs in a directory
+// with the given files and the project's deploy directory. recipe first replaces the namespace in the block and, for
+// each pair of strings in own, the first string with the second.
+func (w *environment) recipe(page, with string, files map[string]string, own ...string) (said string) {
 	w.t.Helper()
 	content, err := os.ReadFile(checkout(page))
 	require.NoError(w.t, err)

@@ -12,7 +12,7 @@ import (
 
 // `helm rollback` must revert a broken upgrade completely.
 func TestStuckUpgrade_isRolledBack(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
 	w.apply(three, "quota: 4Gi")
@@ -36,13 +36,13 @@ func TestStuckUpgrade_isRolledBack(t *testing.T) {
 	w.checkBackups("etcd-main-2", writes)
 	maps, err := w.Client.CoreV1().ConfigMaps(w.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=etcd-main"})
 	require.NoError(t, err)
-	assert.Len(t, maps.Items, 1, "old configurations are deleted")
+	assert.Len(t, maps.Items, 1, "the ConfigMaps of previous configurations are deleted")
 }
 
 // Members of a cluster that was created before the chart existed must stay in their cluster when the chart changes the
 // cluster token and the peer URLs.
 func TestMemberNames_shortToLong(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three, `etcdConfig:
   initial-cluster-token: etcd-main
   initial-cluster: etcd-main-0=http://etcd-main-0.etcd-main-peer:2380,etcd-main-1=http://etcd-main-1.etcd-main-peer:2380,etcd-main-2=http://etcd-main-2.etcd-main-peer:2380
@@ -58,17 +58,17 @@ func TestMemberNames_shortToLong(t *testing.T) {
 	assert.Equal(t, before, w.clusterID())
 	assert.Len(t, w.voters(), 3)
 	w.checkBackups("etcd-main-1", writes)
-	w.comesBack("etcd-main-1", func() { w.loseVolume("etcd-main-1") })
+	w.awaitRejoin("etcd-main-1", func() { w.loseVolume("etcd-main-1") })
 }
 
 func TestHibernation(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
 	w.greet()
 	before := w.clusterID()
 	w.apply(three, "hibernated: true")
-	cluster.Eventually(t, "all pods have ended", func() error {
+	cluster.Eventually(t, "all pods are deleted", func() error {
 		if len(w.pods()) > 0 {
 			return errNotYet
 		}
@@ -80,16 +80,16 @@ func TestHibernation(t *testing.T) {
 	assert.Equal(t, before, w.clusterID())
 }
 
-// A StatefulSet's volume size is immutable, so the story recreates the StatefulSet while its pods keep running.
+// A StatefulSet's volume size is immutable, so the test recreates the StatefulSet while its pods keep running.
 func TestVolumeSize_changesWithoutRestart(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.apply(one)
 	w.awaitReady(1)
 	before := w.pods()["etcd-main-0"].UID
 	said, err := w.upgrade("volume: {size: 64Gi}")
 	require.Error(t, err)
 	require.Contains(t, said, "updates to statefulset spec for fields other than")
-	w.recipe("docs/operations.md", "patch pvc", given("volume: {size: 64Gi}"))
+	w.recipe("docs/operations.md", "patch pvc", valuesFile("volume: {size: 64Gi}"))
 	claim, err := w.Client.CoreV1().PersistentVolumeClaims(w.namespace).Get(t.Context(), "etcd-main-etcd-main-0", metav1.GetOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, "64Gi", claim.Spec.Resources.Requests.Storage().String())
@@ -100,7 +100,7 @@ func TestVolumeSize_changesWithoutRestart(t *testing.T) {
 
 // Uninstalling a release must keep its volumes and Secrets, and a new release with the same name must reuse them.
 func TestUninstall_keepsDataAndBackups(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.apply(one)
 	w.awaitReady(1)
 	w.greet()
@@ -109,7 +109,7 @@ func TestUninstall_keepsDataAndBackups(t *testing.T) {
 	claims, err := w.Client.CoreV1().PersistentVolumeClaims(w.namespace).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	assert.Len(t, claims.Items, 2)
-	cluster.Eventually(t, "the pod has ended", func() error {
+	cluster.Eventually(t, "the pod is deleted", func() error {
 		if len(w.pods()) > 0 {
 			return errNotYet
 		}

@@ -13,7 +13,7 @@ import (
 // After a configuration change, the pods must restart one at a time in reverse order, each only when the previous one
 // is ready.
 func TestConfigurationChange_duringWrites(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
 	before := w.pods()
@@ -23,17 +23,17 @@ func TestConfigurationChange_duringWrites(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 	after := w.pods()
 	for name := range before {
-		require.NotEqual(t, before[name].UID, after[name].UID, "%s is a new pod", name)
+		require.NotEqual(t, before[name].UID, after[name].UID, "%s must be a new pod", name)
 		require.Zero(t, after[name].Status.ContainerStatuses[0].RestartCount)
 		require.NoError(t, contains(w.log(name), `"snapshot-count":12345`, "sanity validation"), name)
 	}
 	first, last := after["etcd-main-2"].CreationTimestamp, after["etcd-main-0"].CreationTimestamp
-	require.True(t, first.Before(&last), "the last member is restarted first")
+	require.True(t, first.Before(&last), "the member with the highest number must be restarted first")
 }
 
 // Until it is reverted, an invalid configuration must stop only one member, while the others keep serving.
 func TestStuckRollout_isReverted(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
 	before := w.pods()
@@ -60,9 +60,9 @@ func TestStuckRollout_isReverted(t *testing.T) {
 }
 
 // log returns a member's log, including the logs of earlier pods with the same name.
-func (w *world) log(member string) string { return w.logOf(member, "etcd") }
+func (w *environment) log(member string) string { return w.logOf(member, "etcd") }
 
-func (w *world) logOf(member, container string) string {
+func (w *environment) logOf(member, container string) string {
 	w.t.Helper()
 	content, err := os.ReadFile(w.node.LogFile(w.namespace, member, container))
 	require.NoError(w.t, err)
@@ -71,7 +71,7 @@ func (w *world) logOf(member, container string) string {
 
 // The PodDisruptionBudget must allow the eviction of only one member at a time.
 func TestEviction_oneOfThree(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
 	cluster.Eventually(t, "the PodDisruptionBudget allows one eviction", func() error { return w.allowed(1) })
@@ -94,7 +94,7 @@ func TestEviction_oneOfThree(t *testing.T) {
 }
 
 func TestEviction_singleMember(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.apply(one)
 	w.awaitReady(1)
 	w.greet()
@@ -114,7 +114,7 @@ func TestEviction_singleMember(t *testing.T) {
 // After a container has been killed, for example by the OOM killer, the next start must run a full validation, because
 // there is no clean exit record.
 func TestKilledContainer_validatesInFull(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.apply(one)
 	w.awaitReady(1)
 	w.greet()
@@ -133,12 +133,12 @@ func TestKilledContainer_validatesInFull(t *testing.T) {
 
 // kubectl describe must show users why a container terminated.
 func TestRefusal_inKubectlDescribe(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.apply(one, `etcdConfig:
   advertise-client-urls: {etcd-other-0: ["http://a:2379"]}
   initial-advertise-peer-urls: {etcd-other-0: ["http://a:2380"]}
 `)
-	cluster.Eventually(t, "the container has ended with its reason", func() error {
+	cluster.Eventually(t, "the container's termination message contains the reason", func() error {
 		pod := w.pods()["etcd-main-0"]
 		if pod == nil || len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].LastTerminationState.Terminated == nil {
 			return errNotYet
@@ -149,7 +149,7 @@ func TestRefusal_inKubectlDescribe(t *testing.T) {
 	})
 }
 
-func (w *world) allowed(want int32) error {
+func (w *environment) allowed(want int32) error {
 	budget, err := w.Client.PolicyV1().PodDisruptionBudgets(w.namespace).Get(w.t.Context(), "etcd-main", metav1.GetOptions{})
 	if err == nil && budget.Status.DisruptionsAllowed != want {
 		err = errNotYet

@@ -11,7 +11,7 @@ import (
 )
 
 func TestOneMember(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.apply(one)
 	w.awaitReady(1)
 	w.greet()
@@ -24,14 +24,14 @@ func TestOneMember(t *testing.T) {
 	t.Log(listed)
 	backups, err := os.ReadDir(w.node.Disk(t, w.pods()["etcd-main-0"], "etcd-main-backups"))
 	require.NoError(t, err)
-	assert.NotEmpty(t, backups, "the backups are on the second volume")
+	assert.NotEmpty(t, backups, "the backups must be on their own volume")
 	snapshot := "/var/etcd/backups/before"
 	w.exec("etcd-main-0", "backup", "export", snapshot)
 	assert.Contains(t, w.exec("etcd-main-0", "etcdutl", "snapshot", "status", snapshot), ",")
 }
 
 func TestThreeMembers_bucket(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
 	writes := w.startWriter()
@@ -41,16 +41,16 @@ func TestThreeMembers_bucket(t *testing.T) {
 		nodes[pod.Spec.NodeName] = true
 		assert.Contains(t, w.exec(name, "status"), name+": Serving, ready")
 	}
-	assert.Len(t, nodes, 3, "each member has its own node")
+	assert.Len(t, nodes, 3, "each member must run on a different node")
 	w.checkBackups("etcd-main-0", writes)
 	result := w.exec("etcd-main-1", "backup", "verify")
-	assert.Contains(t, result, "could be restored", "any member can request a backup")
+	assert.Contains(t, result, "restored revision", "any member can test a backup")
 }
 
-// The story corrects a wrong bucket name as described in the README. Correcting the values is not enough: the rolling
+// The test corrects a wrong bucket name as described in the README. Correcting the values is not enough: the rolling
 // update would wait forever for the first pod, because members without data become ready only together.
 func TestWrongBucketName_isCorrected(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three, "store: {url: s3://mistaken-bucket/etcd-main}")
 	cluster.Eventually(t, "the status names the wrong bucket", func() error {
 		out, _ := w.tryExec("etcd-main-0", "status") // the status command fails while the member is not ready

@@ -19,7 +19,7 @@ import (
 const tlsSecrets = "tls: {source: secrets}"
 
 // secrets returns the contents of the three Secrets, keyed by the names that the chart uses with cert-manager.
-func (w *world) secrets(a *authority) map[string]map[string]string {
+func (w *environment) secrets(a *authority) map[string]map[string]string {
 	domain := "etcd-main-peer." + w.namespace + ".svc"
 	return map[string]map[string]string{
 		"etcd-main-server-tls": a.issue("etcd-main-server", "localhost", "etcd-main-local", "etcd-main-client", "*.etcd-main-peer", "*."+domain),
@@ -29,7 +29,7 @@ func (w *world) secrets(a *authority) map[string]map[string]string {
 }
 
 func TestThreeMembers_TLS(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	ca := w.withCertificates()
 	w.apply(three, tlsSecrets)
 	w.awaitReady(3)
@@ -42,7 +42,7 @@ func TestThreeMembers_TLS(t *testing.T) {
 
 // The sidecars must work with TLS, with a server certificate and an etcd client certificate each.
 func TestThreeMembers_sidecarsAndTLS(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.secret("etcd-main-backup-credentials", map[string]string{"region": "eu-west-1"})
 	ca := w.withCertificates()
 	w.apply(threeWithSidecars, tlsSecrets)
@@ -55,7 +55,7 @@ func TestThreeMembers_sidecarsAndTLS(t *testing.T) {
 }
 
 func TestOneMember_sidecarAndTLS(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.withCertificates()
 	w.apply(oneWithSidecar, tlsSecrets)
 	w.awaitReady(1)
@@ -65,7 +65,7 @@ func TestOneMember_sidecarAndTLS(t *testing.T) {
 }
 
 // awaitSidecarsReachEtcd waits until every sidecar has connected to etcd using the real sidecar's flags.
-func (w *world) awaitSidecarsReachEtcd() {
+func (w *environment) awaitSidecarsReachEtcd() {
 	w.t.Helper()
 	for member := range w.pods() {
 		cluster.Eventually(w.t, "the sidecar of "+member+" reaches etcd", func() error {
@@ -75,7 +75,7 @@ func (w *world) awaitSidecarsReachEtcd() {
 }
 
 // withCertificates creates the certificate Secrets without cert-manager.
-func (w *world) withCertificates() *authority {
+func (w *environment) withCertificates() *authority {
 	w.t.Helper()
 	ca := newAuthority(w.t)
 	w.identity = ca.identity()
@@ -86,7 +86,7 @@ func (w *world) withCertificates() *authority {
 }
 
 // renewAll replaces the certificates in the Secrets and waits until the members use the new certificates.
-func (w *world) renewAll(ca *authority) {
+func (w *environment) renewAll(ca *authority) {
 	w.t.Helper()
 	before := ca.issued + 1
 	for name, files := range w.secrets(ca) {
@@ -95,26 +95,26 @@ func (w *world) renewAll(ca *authority) {
 	for member := range w.pods() {
 		cluster.Eventually(w.t, member+" serves the new certificate", func() error {
 			if now, err := w.serial(member); err != nil || now <= before {
-				return errors.Join(err, fmt.Errorf("it is still number %d: %w", now, errNotYet))
+				return errors.Join(err, fmt.Errorf("the certificate still has serial number %d: %w", now, errNotYet))
 			}
 			return nil
 		})
 	}
 }
 
-// unharmed requires that no container has been restarted and that all members are ready.
-func (w *world) unharmed() {
+// unharmed checks that no container has been restarted and that all members are ready.
+func (w *environment) unharmed() {
 	w.t.Helper()
 	for name, pod := range w.pods() {
 		for _, container := range pod.Status.ContainerStatuses {
-			assert.Zero(w.t, container.RestartCount, "%s of %s was not restarted", container.Name, name)
+			assert.Zero(w.t, container.RestartCount, "container %s of %s was restarted", container.Name, name)
 		}
 		assert.Contains(w.t, w.exec(name, "status"), "Serving, ready")
 	}
 }
 
 // serial returns the serial number of a member's server certificate.
-func (w *world) serial(member string) (int64, error) {
+func (w *environment) serial(member string) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	conn, err := w.node.Dial(ctx, w.namespace, member+".etcd-main-peer:2379")
@@ -131,7 +131,7 @@ func (w *world) serial(member string) (int64, error) {
 	return secured.ConnectionState().PeerCertificates[0].SerialNumber.Int64(), nil
 }
 
-func (w *world) renew(name string, files map[string]string) {
+func (w *environment) renew(name string, files map[string]string) {
 	w.t.Helper()
 	found, err := w.Client.CoreV1().Secrets(w.namespace).Get(w.t.Context(), name, metav1.GetOptions{})
 	require.NoError(w.t, err)

@@ -10,12 +10,12 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// While a client writes, the story installs an earlier version's published chart, upgrades to the current chart with
+// While a client writes, the test installs an earlier version's published chart, upgrades to the current chart with
 // a new image tag, rolls back, and upgrades again.
 func TestEarlierCharts_upgradeAndRollback(t *testing.T) {
 	for _, chart := range cluster.Released() {
 		t.Run(filepath.Base(chart), func(t *testing.T) {
-			w := newWorldWithBucket(t)
+			w := newEnvironmentWithBucket(t)
 			out, err := w.Helm("install", w.release, chart, "-n", w.namespace, "--values="+w.file("former.yaml", three))
 			require.NoError(t, err, out)
 			w.awaitReady(3)
@@ -34,7 +34,7 @@ func TestEarlierCharts_upgradeAndRollback(t *testing.T) {
 }
 
 // awaitImage waits until three members with the given image are ready.
-func (w *world) awaitImage(image string) {
+func (w *environment) awaitImage(image string) {
 	w.t.Helper()
 	w.awaitReady(3)
 	for name, pod := range w.pods() {
@@ -42,15 +42,15 @@ func (w *world) awaitImage(image string) {
 	}
 }
 
-// The story creates the objects with kubectl apply and then lets Helm adopt them with the command from
+// The test creates the objects with kubectl apply and then lets Helm adopt them with the command from
 // docs/upgrade.md.
 func TestAppliedManifests_areAdoptedByHelm(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.strictly(three)
 	w.awaitReady(3)
 	before, writes := w.clusterID(), w.startWriter()
 	const configured = three + "\netcdConfig: {snapshot-count: 12345}"
-	w.recipe("docs/upgrade.md", "--take-ownership", given(configured))
+	w.recipe("docs/upgrade.md", "--take-ownership", valuesFile(configured))
 	w.awaitReady(3)
 	assert.Contains(t, w.log("etcd-main-0"), `"snapshot-count":12345`)
 	assert.Equal(t, before, w.clusterID())
@@ -58,10 +58,10 @@ func TestAppliedManifests_areAdoptedByHelm(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 }
 
-// The story corrects a Secret and then deletes the pods that are still waiting, because a running process does not
+// The test corrects a Secret and then deletes the pods that are still waiting, because a running process does not
 // see changes to its environment.
 func TestWrongSecret_isCorrected(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.offerBucket()
 	w.secret("etcd-main-backup-credentials", map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": "mistaken", "AWS_ENDPOINT_URL": credentials["AWS_ENDPOINT_URL"]})
 	w.apply(three)
@@ -70,7 +70,7 @@ func TestWrongSecret_isCorrected(t *testing.T) {
 		return contains(out, "SignatureDoesNotMatch")
 	})
 	w.renew("etcd-main-backup-credentials", credentials)
-	w.recipe("docs/operations.md", "-n etcd delete pod -l", given(three))
+	w.recipe("docs/operations.md", "-n etcd delete pod -l", valuesFile(three))
 	w.awaitReady(3)
 	w.checkBackups("etcd-main-0", w.startWriter())
 }

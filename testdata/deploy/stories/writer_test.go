@@ -26,10 +26,10 @@ type writer struct {
 
 const enoughWrites = 20
 
-// writers counts the writers. Numbers the writers so that no two of them write the same key.
+// writers counts the writers. Each writer uses its number in its keys, so that no two of them write the same key.
 var writers atomic.Int32
 
-func (w *world) startWriter() *writer {
+func (w *environment) startWriter() *writer {
 	ctx, stop := context.WithCancel(context.Background())
 	writes := &writer{stop: stop, ended: make(chan struct{}), enough: make(chan struct{})}
 	client, number := w.etcd(), writers.Add(1)
@@ -54,7 +54,7 @@ func (w *world) startWriter() *writer {
 	return writes
 }
 
-// allIn requires that the keys include all acknowledged writes.
+// allIn requires that keys contains the keys of all acknowledged writes.
 func (w *writer) allIn(t *testing.T, keys map[string]bool) {
 	t.Helper()
 	require.NotEmpty(t, w.written)
@@ -64,22 +64,22 @@ func (w *writer) allIn(t *testing.T, keys map[string]bool) {
 }
 
 // check stops the writer and requires that all acknowledged writes are in the cluster.
-func (w *world) check(writes *writer) {
+func (w *environment) check(writes *writer) {
 	w.t.Helper()
 	select {
 	case <-writes.enough:
 	case <-time.After(cluster.Patience):
-		w.t.Errorf("no %d writes were acknowledged within %s", enoughWrites, cluster.Patience)
+		w.t.Errorf("fewer than %d writes were acknowledged within %s", enoughWrites, cluster.Patience)
 	}
 	writes.stop()
 	<-writes.ended
-	there := map[string]bool{}
+	keys := map[string]bool{}
 	for _, kv := range w.get("written/", clientv3.WithPrefix(), clientv3.WithKeysOnly()).Kvs {
-		there[string(kv.Key)] = true
+		keys[string(kv.Key)] = true
 	}
-	writes.allIn(w.t, there)
+	writes.allIn(w.t, keys)
 	w.t.Logf("%d writes failed:\n%s", len(writes.failed), strings.Join(writes.failed[:min(len(writes.failed), 10)], "\n"))
-	w.t.Logf("%d writes were acknowledged, all are there; the longest time between two was %s", len(writes.written), writes.longest.Round(time.Millisecond))
+	w.t.Logf("%d writes were acknowledged, and none was lost; the longest gap between two was %s", len(writes.written), writes.longest.Round(time.Millisecond))
 }
 
 // lastWritten returns options for reading only the most recently written key.

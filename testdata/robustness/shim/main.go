@@ -113,7 +113,7 @@ func configuration(given *flag.FlagSet) map[string]any {
 		}
 		put(config, strings.Split(place, "/"), value(given, f))
 	})
-	if discovery, ok := config["discovery-config"]; ok { // the flags do not support TLS either
+	if discovery, ok := config["discovery-config"]; ok { // the flags do not support TLS for discovery either
 		put(discovery.(map[string]any), []string{"client", "secure", "insecure-transport"}, given.Lookup("discovery-insecure-transport").Value.String() == "true")
 	}
 	for _, ofCommandLine := range []string{"config-file", "discovery-fallback", "v2-deprecation", "version"} {
@@ -153,7 +153,8 @@ func put(into map[string]any, path []string, value any) {
 	put(section, path[1:], value)
 }
 
-// port returns the port of the wrapper's own server, which is the test's client port, if any, minus below.
+// port returns the port of the wrapper's own server. It is derived from the test's client port, if there is one, by
+// subtracting below.
 func port(given *flag.FlagSet) int {
 	first, _, _ := strings.Cut(given.Lookup("listen-client-urls").Value.String(), ",")
 	u, err := url.Parse(first)

@@ -17,36 +17,36 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-var only = flag.String("tests", ".", "a regular expression of those of etcd's tests that are run")
+var only = flag.String("tests", ".", "run only those of etcd's tests that match this regular expression")
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
 // module is the import path of etcd's tests.
 const module = "go.etcd.io/etcd/tests/v3/"
 
-const founding = "one of its three members is reached by nobody: a cluster is founded only when every member has told that it has no data"
+const founding = "one of the three members is unreachable, and etcd-wrapper creates a cluster only after every member has reported that it has no data"
 
-// different lists the tests that cannot pass with etcd-wrapper, each with the reason. A test that starts to pass must
-// be removed.
+// different maps the names of tests that cannot pass with etcd-wrapper to the reasons. If one of them passes, the
+// comparison fails, so that it is removed from the map.
 var different = map[string]string{
-	"TestAuthority": "it reads the lines that Go's HTTP/2 writes to standard error, and every line of ours is JSON",
-	"TestBreakConsistentIndexNewerThanSnapshot":         "it damages the database and waits for etcd's panic: the validation finds the damage before etcd is started",
-	"TestCtlV3GetRevokedCRL":                            "etcd's configuration file has no key for a list of revoked certificates",
-	"TestCtlV3GetRevokedCRLGRPCOnly":                    "etcd's configuration file has no key for a list of revoked certificates",
+	"TestAuthority": "the test parses lines that Go's HTTP/2 package writes to standard error, but etcd-wrapper writes only JSON lines",
+	"TestBreakConsistentIndexNewerThanSnapshot":         "the test damages the database and waits for etcd to panic, but the validation detects the damage before etcd is started",
+	"TestCtlV3GetRevokedCRL":                            "etcd's configuration file has no setting for a certificate revocation list",
+	"TestCtlV3GetRevokedCRLGRPCOnly":                    "etcd's configuration file has no setting for a certificate revocation list",
 	"TestEtcdPeerCNAuth":                                founding,
 	"TestEtcdPeerMultiCNAuth":                           founding,
 	"TestEtcdPeerNameAuth":                              founding,
 	"TestEtcdPeerLocalAddr":                             founding,
-	"TestEtcdDeprecatedFlags":                           "it waits for a warning about etcd's command line, which the program does not read",
-	"TestServerJsonLogging":                             "it wants zap's names of a log line's fields, ts and caller, and ours are zerolog's",
-	"TestNoMetricsMissing":                              "it wants the metrics of etcd's gRPC proxy, which is no part of the program",
-	"TestEtcdListenMetricsURLsWithMissingClientTLSInfo": "its data directory has certificates in it: what is no etcd's is not taken for a new member's",
+	"TestEtcdDeprecatedFlags":                           "the test waits for a warning about etcd's command line, but etcd-wrapper reads only a configuration file",
+	"TestServerJsonLogging":                             "the test expects zap's log fields ts and caller, but etcd-wrapper logs with zerolog, which names them differently",
+	"TestNoMetricsMissing":                              "the test expects the metrics of etcd's gRPC proxy, which etcd-wrapper does not contain",
+	"TestEtcdListenMetricsURLsWithMissingClientTLSInfo": "the data directory contains certificates, so etcd-wrapper does not accept it as the data directory of a new member",
 }
 
 // TestEtcdSuites_passAsWithPlainEtcd runs etcd's own tests with plain etcd and with etcd-wrapper.
 func TestEtcdSuites_passAsWithPlainEtcd(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("skipped: only root makes networks and processes of a test's own")
+		t.Skip("SKIPPED: only root can create network and PID namespaces")
 	}
 	plain, ours := binaries(t)
 	for _, name := range []string{"common", "e2e"} {
@@ -56,15 +56,16 @@ func TestEtcdSuites_passAsWithPlainEtcd(t *testing.T) {
 			for _, test := range s.tests(t) {
 				withPlain, withOurs := s.compare(t, test, plain, ours)
 				count["plain etcd "+string(withPlain)]++
-				count["the program "+string(withOurs)]++
-				t.Logf("%s: %s with plain etcd, %s with the program", test, withPlain, withOurs)
+				count["etcd-wrapper "+string(withOurs)]++
+				t.Logf("%s: %s with plain etcd, %s with etcd-wrapper", test, withPlain, withOurs)
 			}
 			t.Logf("%v", count)
 		})
 	}
 }
 
-// compare fails if a test passes with plain etcd but not with etcd-wrapper.
+// compare runs a test with both programs. It fails if the test does not fail with plain etcd and has a different result
+// with etcd-wrapper, or if a test in different does not fail with etcd-wrapper.
 func (s suite) compare(t *testing.T, test, plain, ours string) (withPlain, withOurs outcome) {
 	t.Helper()
 	var output string
@@ -74,7 +75,7 @@ func (s suite) compare(t *testing.T, test, plain, ours string) (withPlain, withO
 	both.Wait()
 	switch why, differs := different[test]; {
 	case differs:
-		assert.Equal(t, failed, withOurs, "%s passes: remove it from different: %s", test, why)
+		assert.Equal(t, failed, withOurs, "%s now passes with etcd-wrapper; remove it from different (reason given there: %s)", test, why)
 	case withPlain != failed:
 		assert.Equal(t, withPlain, withOurs, "%s\n%s", test, output)
 	}
@@ -125,11 +126,11 @@ func (s suite) tests(t *testing.T) []string {
 	out, err := command.Output()
 	require.NoError(t, err)
 	names := strings.Fields(string(out))
-	require.True(t, len(names) > 0 || *only != ".", "etcd has tests")
+	require.True(t, len(names) > 0 || *only != ".", "the binary lists no tests")
 	return names
 }
 
-// An outcome is the result of a test.
+// An outcome is the result of one of etcd's tests.
 type outcome string
 
 const (
@@ -151,9 +152,9 @@ func (s suite) attempt(test, binaries string) (ended outcome, output string) {
 	return ended, output
 }
 
-// patience returns the timeout of a test. etcd's longest test takes two minutes on an idle machine. Tests with a
+// timeoutOf returns the timeout of a test. etcd's longest test takes two minutes on an idle machine. Tests with a
 // known difference get a shorter timeout, because they may hang.
-func patience(test string) string {
+func timeoutOf(test string) string {
 	if different[test] != "" {
 		return "1m"
 	}
@@ -164,7 +165,7 @@ func patience(test string) string {
 // that etcd's tests use are free, and all processes are killed when it finishes.
 func (s suite) run(test, binaries string) (ended outcome, output string) {
 	command := exec.Command("sh", "-c", `ip link set lo up && exec "$0" "$@"`,
-		s.program, "-test.run", "^"+test+"$", "-test.v", "-test.timeout", patience(test), "-bin-dir="+binaries)
+		s.program, "-test.run", "^"+test+"$", "-test.v", "-test.timeout", timeoutOf(test), "-bin-dir="+binaries)
 	command.Dir = s.directory
 	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID}
 	out, err := command.CombinedOutput()

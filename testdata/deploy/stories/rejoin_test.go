@@ -16,7 +16,7 @@ import (
 
 // When a cluster grows to three members, its backups must move from the single member's volume to a bucket.
 func TestOneMember_growsToThree(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(one)
 	w.awaitReady(1)
 	writes := w.startWriter()
@@ -30,7 +30,7 @@ func TestOneMember_growsToThree(t *testing.T) {
 
 // New members must not create a second cluster if they cannot reach the first member.
 func TestNewMembersWaitForTheFirst(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(one, "store: {url: s3://my-bucket/etcd-main}")
 	w.awaitReady(1)
 	w.greet()
@@ -52,22 +52,22 @@ func TestNewMembersWaitForTheFirst(t *testing.T) {
 }
 
 func TestLostVolume_memberRejoins(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
-	w.comesBack("etcd-main-1", func() { w.recipe("docs/operations.md", "-n etcd delete pod etcd-main-1", nil) })
+	w.awaitRejoin("etcd-main-1", func() { w.recipe("docs/operations.md", "-n etcd delete pod etcd-main-1", nil) })
 }
 
 // A member must return after its machine and volume have been lost. The pod object remains until the node is deleted,
-// because no kubelet reports that the pod has terminated. The story needs its own machines, because other stories are
+// because no kubelet reports that the pod has terminated. The test needs its own machines, because other tests are
 // using the shared ones.
 func TestLostNode_memberMoves(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	require.NoError(t, machines.Offer(t.Context(), w.namespace, 4, corev1.Taint{Key: "kind", Value: w.namespace, Effect: corev1.TaintEffectNoSchedule}))
 	w.apply(three, fmt.Sprintf("nodeSelector: {kind: %[1]s}\ntolerations: [{key: kind, value: %[1]s}]", w.namespace))
 	w.awaitReady(3)
 	lost := w.pods()["etcd-main-1"]
-	w.comesBack("etcd-main-1", func() {
+	w.awaitRejoin("etcd-main-1", func() {
 		require.NoError(t, w.node.Lose(t.Context(), lost.Spec.NodeName))
 		w.recipe("docs/operations.md", "delete node NODE", nil, "NODE", lost.Spec.NodeName)
 	})
@@ -77,20 +77,20 @@ func TestLostNode_memberMoves(t *testing.T) {
 }
 
 func TestLostVolume_TLS(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.withCertificates()
 	w.apply(three, tlsSecrets)
 	w.awaitReady(3)
-	w.comesBack("etcd-main-0", func() { w.loseVolume("etcd-main-0") })
+	w.awaitRejoin("etcd-main-0", func() { w.loseVolume("etcd-main-0") })
 }
 
-// comesBack deletes the pod and the volume of a member while clients are writing, and waits until the replacement is
-// a voter.
-func (w *world) comesBack(member string, loses func()) {
+// awaitRejoin calls lose, which must delete the pod and the volume of a member, while clients are writing. awaitRejoin
+// then waits until the member's replacement is a voter, and checks the data and the backups.
+func (w *environment) awaitRejoin(member string, lose func()) {
 	w.t.Helper()
 	writes := w.startWriter()
 	before, gone := w.clusterID(), w.pods()[member].UID
-	loses()
+	lose()
 	w.awaitAnother(member, gone)
 	w.awaitReady(3)
 	assert.Equal(w.t, before, w.clusterID())
@@ -101,14 +101,14 @@ func (w *world) comesBack(member string, loses func()) {
 // A cluster that loses all three volumes must be restored using the chart's settings for the bucket, the keys and the
 // volumes.
 func TestLostVolumes_clusterIsRestored(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
 	writes := w.startWriter()
 	w.checkBackups("etcd-main-0", writes)
 	before := w.clusterID()
 	w.loseAll()
-	assert.NotEqual(t, before, w.clusterID(), "members of the old cluster cannot connect to it")
+	assert.NotEqual(t, before, w.clusterID(), "the restored cluster has a new ID, so that members of the old cluster cannot connect to it")
 	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
 	further := w.startWriter()
 	w.checkBackups("etcd-main-2", further)
@@ -116,13 +116,13 @@ func TestLostVolumes_clusterIsRestored(t *testing.T) {
 }
 
 // loseAll deletes the volumes of all three members and waits until the members are ready again.
-func (w *world) loseAll() {
+func (w *environment) loseAll() {
 	w.t.Helper()
 	names := []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}
 	for _, name := range names {
 		pod := w.pods()[name]
-		require.NoError(w.t, w.node.Cut(pod), "no member copies data from one that loses its volume later")
-		require.NoError(w.t, w.node.Kill(pod, "etcd"), "members are killed, not stopped")
+		require.NoError(w.t, w.node.Cut(pod), "a member must not copy data from a member that loses its volume later")
+		require.NoError(w.t, w.node.Kill(pod, "etcd"), "members must be killed before they can stop cleanly")
 	}
 	for _, name := range names {
 		w.loseVolume(name)
@@ -130,14 +130,14 @@ func (w *world) loseAll() {
 	w.awaitReady(3)
 }
 
-// The story restores all members as described in docs/operations.md. A rolling update would never finish, because the
+// The test restores all members as described in docs/operations.md. A rolling update would never finish, because the
 // first member becomes ready only together with the others.
 func TestThreeMembers_restoreToATime(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
 	before := w.mistake()
-	w.recipe("docs/operations.md", "--set hibernated=true", given(three))
+	w.recipe("docs/operations.md", "--set hibernated=true", valuesFile(three))
 	assert.Empty(t, w.pods())
 	w.apply(three, before)
 	w.awaitReady(3)
@@ -147,7 +147,7 @@ func TestThreeMembers_restoreToATime(t *testing.T) {
 }
 
 func TestOneMember_restoreToATime(t *testing.T) {
-	w := newWorld(t)
+	w := newEnvironment(t)
 	w.apply(one)
 	w.awaitReady(1)
 	before := w.mistake()
@@ -157,25 +157,25 @@ func TestOneMember_restoreToATime(t *testing.T) {
 	w.checkBackups("etcd-main-0", w.startWriter())
 }
 
-// mistake overwrites the key that greeted reads, waits until both values have been backed up, and returns the chart
-// values that restore the first one.
-func (w *world) mistake() (values string) {
+// mistake overwrites the key "greeting", waits until both values have been backed up, and returns the chart values that
+// restore the first one.
+func (w *environment) mistake() (values string) {
 	w.t.Helper()
 	w.greet()
 	good := w.get("greeting").Kvs[0].ModRevision
 	client := w.etcd()
 	cluster.Eventually(w.t, "the key is overwritten", func() error { return tryPut(client, "greeting", "oops", 10*time.Second) })
-	cluster.Eventually(w.t, "the backups have the wrong value", func() error { return w.backedUpTo("etcd-main-0", good+1) })
+	cluster.Eventually(w.t, "the wrong value is backed up", func() error { return w.backedUpTo("etcd-main-0", good+1) })
 	return fmt.Sprintf("restore: {to: 'revision:%d', id: before-the-mistake}", good)
 }
 
 // Changing only replicas must not restart the remaining members.
 func TestReplicas_changeDuringWrites(t *testing.T) {
-	w := newWorldWithBucket(t)
+	w := newEnvironmentWithBucket(t)
 	const values = three + "\nspread: {nodes: preferred}" // there are fewer machines than members
 	members := func(count int) {
 		if count == 5 {
-			w.recipe("docs/operations.md", "--set replicas=5", given(values))
+			w.recipe("docs/operations.md", "--set replicas=5", valuesFile(values))
 		} else {
 			w.apply(values, fmt.Sprintf("replicas: %d", count))
 		}
@@ -197,19 +197,19 @@ func TestReplicas_changeDuringWrites(t *testing.T) {
 			names = append(names, fmt.Sprintf("etcd-main-%d", i))
 		}
 		assert.ElementsMatch(t, names, w.voters())
-		assert.Equal(t, first, w.pods()["etcd-main-0"].UID, "the first one was not restarted")
+		assert.Equal(t, first, w.pods()["etcd-main-0"].UID, "etcd-main-0 must not be restarted")
 	}
 	assert.Equal(t, before, w.clusterID())
 	w.checkBackups("etcd-main-0", writes)
 }
 
-func (w *world) clusterID() uint64 {
+func (w *environment) clusterID() uint64 {
 	w.t.Helper()
 	return w.get("greeting").Header.ClusterId
 }
 
 // loseVolume deletes a pod and its claim, as an administrator would after permanently losing a node.
-func (w *world) loseVolume(name string) {
+func (w *environment) loseVolume(name string) {
 	w.t.Helper()
 	gone := w.pods()[name].UID
 	claims := w.Client.CoreV1().PersistentVolumeClaims(w.namespace)
@@ -218,7 +218,7 @@ func (w *world) loseVolume(name string) {
 	w.awaitAnother(name, gone)
 }
 
-func (w *world) awaitAnother(name string, gone types.UID) {
+func (w *environment) awaitAnother(name string, gone types.UID) {
 	w.t.Helper()
 	cluster.Eventually(w.t, "there is a new pod", func() error {
 		if pod := w.pods()[name]; pod == nil || pod.UID == gone {

@@ -23,31 +23,32 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// A world is a namespace in the cluster, together with a node that runs its pods.
-type world struct {
+// An environment is a namespace in the cluster, together with the node that runs the namespace's pods.
+type environment struct {
 	*cluster.Cluster
 	t         *testing.T
 	node      *node.Node
 	namespace string
 	release   string      // name of the Helm release
-	image     *node.Image // the members' image, which some stories replace
+	image     *node.Image // the members' image, which some tests replace
 
 	identity *tls.Config // TLS configuration for clients; nil without TLS
 }
 
-var stories atomic.Int32
+// namespaces counts the namespaces that have been created. The number is part of a namespace's name.
+var namespaces atomic.Int32
 
-// newNamespace starts a story without pods that runs in parallel with other stories.
-func newNamespace(t *testing.T) *world {
+// newNamespace creates a namespace whose pods are not run. The test runs in parallel with the other tests.
+func newNamespace(t *testing.T) *environment {
 	t.Helper()
 	t.Parallel()
-	w := &world{Cluster: shared, t: t, namespace: fmt.Sprintf("story-%d", stories.Add(1)), release: "etcd-main", image: wrapper}
+	w := &environment{Cluster: shared, t: t, namespace: fmt.Sprintf("test-%d", namespaces.Add(1)), release: "etcd-main", image: wrapper}
 	w.restricted()
 	return w
 }
 
-// newWorld starts a story with pods.
-func newWorld(t *testing.T, options ...node.Option) *world {
+// newEnvironment creates a namespace and runs its pods, which requires root.
+func newEnvironment(t *testing.T, options ...node.Option) *environment {
 	t.Helper()
 	needsRoot(t)
 	w := newNamespace(t)
@@ -58,12 +59,12 @@ func newWorld(t *testing.T, options ...node.Option) *world {
 func needsRoot(t *testing.T) {
 	t.Helper()
 	if !node.Root() {
-		t.Skip("SKIPPED: pods are run in network namespaces, which only root may make")
+		t.Skip("SKIPPED: pods run in network namespaces, which only root can create")
 	}
 }
 
 // run starts the node that runs the pods.
-func (w *world) run(options ...node.Option) {
+func (w *environment) run(options ...node.Option) {
 	w.t.Helper()
 	images := map[string]*node.Image{"etcd-wrapper": w.image, sidecarImage: scriptedSidecar(w.t)}
 	w.node = machines.Start(w.t, w.namespace, cluster.Tool("runc"), images, options...)
@@ -71,7 +72,7 @@ func (w *world) run(options ...node.Option) {
 }
 
 // restricted creates the namespace with the "restricted" Pod Security Standard.
-func (w *world) restricted() {
+func (w *environment) restricted() {
 	w.t.Helper()
 	_, err := w.Client.CoreV1().Namespaces().Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: w.namespace, Labels: map[string]string{
@@ -84,7 +85,7 @@ func (w *world) restricted() {
 }
 
 // end deletes the namespace without waiting.
-func (w *world) end() {
+func (w *environment) end() {
 	err := w.Client.CoreV1().Namespaces().Delete(context.Background(), w.namespace, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		w.t.Errorf("namespace %s stays: %v", w.namespace, err)
@@ -92,7 +93,7 @@ func (w *world) end() {
 }
 
 // awaitReady waits until the StatefulSet reports that all pods of its latest revision are ready.
-func (w *world) awaitReady(count int) {
+func (w *environment) awaitReady(count int) {
 	w.t.Helper()
 	cluster.Eventually(w.t, fmt.Sprintf("%d members are ready", count), func() error {
 		set, err := w.Client.AppsV1().StatefulSets(w.namespace).Get(context.Background(), w.release, metav1.GetOptions{})
@@ -101,14 +102,14 @@ func (w *world) awaitReady(count int) {
 		}
 		s := set.Status
 		if s.ObservedGeneration != set.Generation || int(s.ReadyReplicas) != count || int(s.UpdatedReplicas) != count || int(s.Replicas) != count {
-			return fmt.Errorf("of %d pods %d are ready and %d updated", s.Replicas, s.ReadyReplicas, s.UpdatedReplicas)
+			return fmt.Errorf("%d pods: %d ready, %d updated", s.Replicas, s.ReadyReplicas, s.UpdatedReplicas)
 		}
 		return nil
 	})
 }
 
 // etcd returns a client that connects to the client Service as a client in another pod would.
-func (w *world) etcd() *clientv3.Client {
+func (w *environment) etcd() *clientv3.Client {
 	w.t.Helper()
 	scheme := "http"
 	if w.identity != nil {
@@ -125,8 +126,8 @@ func (w *world) etcd() *clientv3.Client {
 	return client
 }
 
-// greet writes the key that greeted reads.
-func (w *world) greet() {
+// greet writes the key "greeting", so that greeted can check later whether it has been preserved.
+func (w *environment) greet() {
 	w.t.Helper()
 	client := w.etcd()
 	cluster.Eventually(w.t, "a write is acknowledged", func() error { return tryPut(client, "greeting", "hello", 10*time.Second) })
@@ -139,14 +140,14 @@ func tryPut(client *clientv3.Client, key, value string, within time.Duration) er
 	return err
 }
 
-func (w *world) greeted() bool {
+func (w *environment) greeted() bool {
 	w.t.Helper()
 	reply := w.get("greeting")
 	return len(reply.Kvs) == 1 && string(reply.Kvs[0].Value) == "hello"
 }
 
-// get retries a linearizable read until there is a quorum.
-func (w *world) get(key string, options ...clientv3.OpOption) (reply *clientv3.GetResponse) {
+// get performs a linearizable read, and retries it until it succeeds, for example until there is a quorum.
+func (w *environment) get(key string, options ...clientv3.OpOption) (reply *clientv3.GetResponse) {
 	w.t.Helper()
 	client := w.etcd()
 	cluster.Eventually(w.t, key+" is read", func() (err error) {
@@ -159,7 +160,7 @@ func (w *world) get(key string, options ...clientv3.OpOption) (reply *clientv3.G
 }
 
 // exec runs a command of etcd-wrapper in a pod, as kubectl exec does, and returns its output.
-func (w *world) exec(pod string, args ...string) string {
+func (w *environment) exec(pod string, args ...string) string {
 	w.t.Helper()
 	out, err := w.tryExec(pod, args...)
 	require.NoError(w.t, err)
@@ -167,7 +168,7 @@ func (w *world) exec(pod string, args ...string) string {
 }
 
 // tryExec is like exec, but for commands that may fail.
-func (w *world) tryExec(pod string, args ...string) (string, error) {
+func (w *environment) tryExec(pod string, args ...string) (string, error) {
 	found := w.pods()[pod]
 	if found == nil {
 		return "", fmt.Errorf("pod %s not found: %w", pod, errNotYet)
@@ -176,7 +177,7 @@ func (w *world) tryExec(pod string, args ...string) (string, error) {
 }
 
 // voters returns the names of the voting members.
-func (w *world) voters() (names []string) {
+func (w *environment) voters() (names []string) {
 	w.t.Helper()
 	client := w.etcd()
 	var reply *clientv3.MemberListResponse
@@ -196,11 +197,11 @@ func (w *world) voters() (names []string) {
 
 var errNotYet = errors.New("not yet")
 
-// contains returns an error that names the first part missing from the text.
+// contains returns nil if the text contains all parts, and otherwise an error with the first missing part.
 func contains(text string, parts ...string) error {
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
-			return fmt.Errorf("%q: %w", part, errNotYet)
+			return fmt.Errorf("the text does not contain %q: %w", part, errNotYet)
 		}
 	}
 	return nil

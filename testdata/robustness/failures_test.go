@@ -27,28 +27,29 @@ type cluster struct {
 	pods  []*harness.Pod
 	runs  []*harness.Run
 	links []proxy.Server // proxies to each member's peer URL
-	lost  []int          // members that have lost their volume, and with it the beginning of their log
+	lost  []int          // members that have lost their volume, whose logs therefore do not start with the cluster
 
 	began    time.Time // start of the traffic
-	restored []restore // restores of a single member
+	restored []restore // restores of a single-member cluster, oldest first
 }
 
-// A trouble is a failure that a cluster must withstand. cause returns once all members are ready again.
-type trouble struct {
-	name  string
-	cause func(*cluster)
+// A failure is a fault or an operation that a cluster must withstand. inject causes it and returns once all members
+// are ready again.
+type failure struct {
+	name   string
+	inject func(*cluster)
 }
 
-var troubles = []trouble{
+var failures = []failure{
 	{"a kill", func(c *cluster) { c.kill(rand.IntN(len(c.pods))) }},
-	{"kills of all", func(c *cluster) { c.kill(0, 1, 2) }},
+	{"a kill of all members", func(c *cluster) { c.kill(0, 1, 2) }},
 	{"an orderly stop", func(c *cluster) { c.stop(rand.IntN(len(c.pods))) }},
 	{"an orderly stop of the leader", func(c *cluster) { c.stop(c.leader()) }},
 	{"a pause", pause},
 	{"defragmentations by a client", defragmentByClient},
-	{"defragmentations by ourselves", defragmentOurselves},
-	{"a moved leader", moveLeader},
-	{"a cut link", cutLink},
+	{"defragmentations by the members", defragmentByMembers},
+	{"a leadership transfer", moveLeader},
+	{"a network partition", cutLink},
 }
 
 func (c *cluster) kill(members ...int) {
@@ -79,12 +80,12 @@ func pause(c *cluster) {
 	c.Helper()
 	i := rand.IntN(len(c.pods))
 	c.runs[i].Signal(syscall.SIGSTOP)
-	<-time.After(3 * time.Second) // longer than an election
+	<-time.After(3 * time.Second) // long enough for the other members to elect a new leader
 	c.runs[i].Signal(syscall.SIGCONT)
 	c.runs[i].AwaitReady()
 }
 
-// link puts a proxy that can block connections in front of each member's peer URL.
+// link starts a proxy for each member's peer URL, so that cutLink can block the connections between members.
 func (c *cluster) link() {
 	c.Helper()
 	for _, p := range c.pods {
@@ -140,17 +141,17 @@ func loseVolume(c *cluster) {
 func defragmentByClient(c *cluster) {
 	c.Helper()
 	for _, p := range c.pods {
-		harness.Eventually(c.T, "no other member has its turn", func() bool {
+		harness.Eventually(c.T, "the member is defragmented", func() bool {
 			_, err := p.Etcd().Defragment(c.Context(), p.Endpoint())
 			return err == nil
 		})
 	}
 }
 
-func defragmentOurselves(c *cluster) {
+func defragmentByMembers(c *cluster) {
 	c.Helper()
 	for i, p := range c.pods {
-		harness.Eventually(c.T, "no other member has its turn", func() bool {
+		harness.Eventually(c.T, "the member is defragmented", func() bool {
 			_, _, status := p.Begin("defrag").Wait()
 			return status == 0
 		})
@@ -175,7 +176,7 @@ func moveLeader(c *cluster) {
 // leader returns the index of the leader.
 func (c *cluster) leader() (leads int) {
 	c.Helper()
-	harness.Eventually(c.T, "somebody leads", func() bool {
+	harness.Eventually(c.T, "the cluster has a leader", func() bool {
 		leads = slices.IndexFunc(c.pods, func(p *harness.Pod) bool {
 			ctx, cancel := context.WithTimeout(c.Context(), time.Second)
 			defer cancel()
