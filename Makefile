@@ -1,7 +1,7 @@
 # etcd-wrapper: `make help` lists the targets. run, build and test need only Go; docs/contributing.md explains when to use which.
 
 GO ?= go
-# A fixed number of digits: git uses more in a clone with more objects.
+# The commit has a fixed number of digits, because git would use more of them in a larger clone.
 VERSION ?= $(shell git describe --tags --always --dirty --abbrev=12 2>/dev/null || echo unknown)
 GOLANGCI_LINT_VERSION := v2.15.0
 # Building the linter takes a minute or two, so each version is kept outside the checkout.
@@ -18,10 +18,10 @@ BENCH ?=
 PUSH ?=
 TAG ?= latest
 DEPLOY ?=
-# The Kubernetes of make test-deploy: the newest or the oldest of testdata/kubernetes.
+# The Kubernetes version for make test-deploy: newest or oldest (see testdata/kubernetes).
 KUBERNETES ?= newest
 ETCD ?=
-# The repository of a release, whose releases have its files, and the image that its chart uses.
+# The URL of the repository that publishes a release, and the image that the released chart uses.
 REPOSITORY ?= https://example.org/etcd-wrapper
 IMAGE ?= etcd-wrapper
 KEY ?=
@@ -51,13 +51,13 @@ cross: ## Check that the program builds for arm64 on macOS and Linux
 		CGO_ENABLED=0 GOOS=$$system GOARCH=arm64 $(GO) build -trimpath -o /dev/null ./cmd/etcd-wrapper || exit 1; \
 	done
 
-# The binaries of image and release. Everything that could differ between machines is set: the same commit and the same Go give
-# the same bytes.
+# The binaries for the targets image and release. Everything that could differ between machines is set, so that the same commit
+# and the same version of Go always produce the same bytes.
 bin/%/etcd-wrapper: always
 	@GOFLAGS= GOEXPERIMENT= GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 GOOS=$(firstword $(subst -, ,$*)) GOARCH=$(lastword $(subst -, ,$*)) \
 	$(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)$(if $(REPOSITORY), -X etcd-wrapper/readiness/page.docs=$(REPOSITORY)/blob/$(VERSION)/)' -o $@ ./cmd/etcd-wrapper
 
-# What image.sh and release.sh in deploy/release take from the environment.
+# Environment variables of image.sh and release.sh in deploy/release.
 COMMIT = VERSION='$(VERSION)' REVISION="$$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
 	CREATED="$$(git log -1 --format=%ct 2>/dev/null || echo 0)"
 
@@ -71,12 +71,12 @@ release: releasable bin/darwin-amd64/etcd-wrapper bin/darwin-arm64/etcd-wrapper 
 
 releasable:
 	@echo '$(VERSION)' | grep -Eqx 'v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?' || \
-		{ echo 'a release needs a version such as VERSION=v1.0.0, and not $(VERSION)' >&2; exit 1; }
+		{ echo 'invalid version of a release: $(VERSION) (set a version such as VERSION=v1.0.0)' >&2; exit 1; }
 	@grep -m1 '^## v' docs/changelog.md | grep -Fqx '## $(firstword $(subst -, ,$(VERSION)))' || \
-		{ echo 'the newest version in docs/changelog.md is not $(VERSION): write what changed' >&2; exit 1; }
-	@test -z "$$(git status --porcelain)" || { echo 'a release is made of a commit: commit or remove what git status shows' >&2; exit 1; }
+		{ echo 'the newest version in docs/changelog.md is not $(VERSION): describe the changes there' >&2; exit 1; }
+	@test -z "$$(git status --porcelain)" || { echo 'there are uncommitted changes: commit or remove them, because a release is built from a commit' >&2; exit 1; }
 
-# The second release uses nothing of the first: its Go cache starts empty.
+# The second release starts with an empty Go cache, so that it cannot reuse anything from the first one.
 release-check: SIGNED = KEY='$(abspath $(KEY))'
 release-check: releasable ## Make the release of VERSION=v1.0.0 twice, from scratch in two folders, and compare the bytes
 	cd deploy/release && $(GO) test -count=1 -timeout 20m ./...
@@ -85,8 +85,8 @@ release-check: releasable ## Make the release of VERSION=v1.0.0 twice, from scra
 	$(MAKE) -C "$$dir/one" release $(SIGNED) && (umask 077 && GOCACHE="$$dir/cache" TZ=Asia/Tokyo $(MAKE) -C "$$dir/elsewhere/two" release $(SIGNED)) && \
 	diff -rq "$$dir/one/dist" "$$dir/elsewhere/two/dist" && echo 'both releases have the same bytes' && cat "$$dir/one/dist/SHA256SUMS"
 
-# The suites wait more than they compute, so four packages at a time are quicker on two cores. make lint runs more of vet than
-# go test does.
+# The suites mostly wait, so four packages at a time are faster even on two cores. vet is off, because make lint runs more of its
+# checks than go test would.
 test: ## Run every test, with the race detector
 	@$(if $(RACE),,echo 'WARNING: no C compiler found, the tests run without the race detector')
 	$(GO) test $(RACE) -vet=off -p 4 -timeout 20m ./...
@@ -109,10 +109,10 @@ test-faults: ## Run the whole fault suite with the real program, and with strace
 test-robustness: ## Run etcd's robustness suite against our clusters, ROUNDS (10) of each kind: three members standalone or with sidecars, and one with --backup-ack=stored on a folder or a slow S3 server; with kills, stops, pauses, lost volumes and maintenance
 	cd testdata/robustness && $(GO) test -count=1 -timeout 600m -v . -args -servers -rounds $(ROUNDS)
 
-test-etcd: ## Run etcd's end-to-end tests as root, with plain etcd and with this program instead, and compare
+test-etcd: ## Run etcd's end-to-end tests as root, with plain etcd and with this program, and compare the results
 	cd testdata/robustness && $(GO) test -count=1 -timeout 600m -v ./suites $(ETCD)
 
-test-downgrade: fetch ## Check with real processes that etcd 3.5 can read the data that is kept for it, alone and in clusters
+test-downgrade: fetch ## Check with real processes that etcd 3.5 can read data that was kept readable for it, in single members and in clusters
 	$(GO) test ./member/dataversion -count=1 -timeout 20m -downgrade -v
 	$(GO) test ./cmd/suites/endtoend -count=1 -timeout 20m -run Downgrade -downgrade -v
 
@@ -127,13 +127,13 @@ test-deploy: test-chart ## Install the chart in a real Kubernetes and run its po
 	cd testdata/deploy && KUBERNETES=$(KUBERNETES) $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 60m -run Stored_kubernetes -v -args -servers -kube-apiserver $(CURDIR)/bin/test-deploy/$(KUBERNETES)/kube-apiserver
 
-test-maintenance: ## Run a day of maintenance in fast motion, with defragmentations, slow snapshots, kills and an exceeded quota under load; as root, a cluster that grows and shrinks
+test-maintenance: ## Simulate a day of maintenance within minutes, with defragmentations, slow snapshots, kills and an exceeded quota under load; as root, also grow and shrink a cluster
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 30m -run Maintenance -maintenance -v
 
-test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
+test-crash: ## Kill the program CYCLES (50) times while clients write, and check that no acknowledged write is lost
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
 
-test-recovery: ## Run ROUNDS (10) disasters under writers, with a real S3 server, and interrupt recovery at every step
+test-recovery: ## Cause ROUNDS (10) disasters while clients write, with a real S3 server, and interrupt recovery at every step
 	$(GO) test ./recovery -count=1 -timeout 30m -args -everywhere
 	$(GO) test ./cmd/suites/recovery -count=1 -timeout 600m -v -args -whole -servers -seed 0 -rounds $(ROUNDS)
 	$(GO) test ./cmd/suites/endtoend -run 'Member' -count=1 -timeout 30m -args -members
@@ -156,8 +156,8 @@ picture: ## Retake docs/page.png, the page of a healthy member; needs Chromium
 screenshots: ## Take pictures of the page in ten states, on a desk and a phone, light and dark, into bin/screenshots; needs Chromium
 	@mkdir -p bin/screenshots && $(GO) test ./readiness/page -count=1 -run thePageInEveryState -screenshots $(CURDIR)/bin/screenshots
 
-# Go's fuzzer sometimes fails with nothing but "context deadline exceeded" when its time is up. A second run can't hide a
-# find: the input that failed is then in testdata/fuzz, and is tried first.
+# Go's fuzzer sometimes fails with nothing but "context deadline exceeded" when its time is up. A second run
+# cannot hide a bug, because the input that failed is then in testdata/fuzz and is tried first.
 fuzz: ## Run every fuzz target for FUZZTIME (10s)
 	@$(GO) list ./... | while read -r package; do \
 		for target in $$($(GO) test -list '^Fuzz' "$$package" | grep '^Fuzz'); do \

@@ -1,4 +1,4 @@
-# What image.sh and release.sh share.
+# Functions that image.sh and release.sh share.
 set -euo pipefail
 shopt -s inherit_errexit
 export LC_ALL=C
@@ -21,8 +21,8 @@ static() {
   [ "$cgo" = 0 ] || { echo "$1 is built with CGO_ENABLED=$cgo: it would need a C library" >&2; exit 1; }
 }
 
-# bill_of_materials prints the CycloneDX document of a binary, without the checksum of the tool that wrote it: that
-# differs from machine to machine.
+# bill_of_materials prints the CycloneDX document of a binary. It removes the entry for the tool that wrote the document,
+# whose checksum differs between machines.
 bill_of_materials() {
   "$tools/cyclonedx-gomod" bin -json -noserial -notimestamp -std -version "$VERSION" "$1" | sed '/^    "tools": \[$/,/^    \],$/d'
 }
@@ -45,7 +45,7 @@ notices() {
   done
 }
 
-# pack prints a tar archive of files in a folder with nothing of this machine in it: pack FOLDER TIME FILE...
+# pack prints a tar archive of files in a folder that does not depend on the machine: pack FOLDER TIME FILE...
 pack() {
   tar --format=ustar --sort=name --mtime="@$2" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX -C "$1" -cf - "${@:3}"
 }

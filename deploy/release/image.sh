@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Packs static binaries of etcd-wrapper into an OCI image for their platforms, without a daemon and without a base image.
 # `make image` calls it: image.sh BINARY..., with these variables:
-#   OUT                 folder of the OCI layout; OUT.tar has the image alone
-#   TAG                 tag of the image in both
-#   PUSH                REGISTRY/REPOSITORY:TAG that it is pushed to; empty pushes nothing
+#   OUT                 directory for the OCI layout; OUT.tar contains only the image
+#   TAG                 tag of the image in OUT and OUT.tar
+#   PUSH                REGISTRY/REPOSITORY:TAG to which the image is pushed; empty to push nothing
 #   VERSION, REVISION   version and commit of the program
 #   CREATED             time of the commit, in seconds since 1970
 source "$(dirname "$0")/common.sh"

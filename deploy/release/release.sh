@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Writes what is published of a version of etcd-wrapper: an archive and a bill of materials for each platform, the
+# Writes the release files of a version of etcd-wrapper: an archive and a bill of materials for each platform, the
 # image, the chart, a formula, a krew manifest, the provenance, checksums, and their signature. `make release` builds the
 # binaries and the image and calls it: release.sh BINARY..., with these variables:
-#   OUT                 folder that is written; what is there is replaced
+#   OUT                 directory for the release files; existing files in it are deleted
 #   LAYOUT              OCI layout of the image; LAYOUT.tar is the image as one file
-#   REPOSITORY          URL of the source, below which releases can be downloaded
-#   IMAGE               registry and repository that the chart takes the image from
-#   KEY                 SSH private key that signs the checksums; empty signs nothing
+#   REPOSITORY          URL of the source repository, which also provides the release downloads
+#   IMAGE               registry and repository of the image that the chart uses
+#   KEY                 SSH private key that signs the checksums; empty for no signature
 #   VERSION, REVISION   version, as in v1.0.0, and commit of the source
 #   CREATED             time of the commit, in seconds since 1970
 source "$(dirname "$0")/common.sh"
 build_tools
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-number=${VERSION#v} # as charts and formulas have it
+number=${VERSION#v} # the version as charts and formulas use it
 downloads=$REPOSITORY/releases/download/$VERSION
 rm -rf "$OUT"
 mkdir "$OUT"
@@ -22,14 +22,14 @@ cd "$OUT"
 sum() { sha256sum "$1" | cut -d ' ' -f 1; }
 name() { echo "etcd-wrapper_${VERSION}_$(setting "$1" GOOS)_$(setting "$1" GOARCH)"; }
 
-# The files that go with each binary. The program for this machine prints its manual page and its completions, in an
-# environment without settings.
+# The files that every archive contains. The binary for this machine prints the manual page and the shell completions, in
+# an environment without settings.
 own=
 for binary in "$@"; do
   static "$binary"
   [ "$(setting "$binary" GOOS)_$(setting "$binary" GOARCH)" != "$(go env GOHOSTOS)_$(go env GOHOSTARCH)" ] || own=$binary
 done
-[ -n "$own" ] || { echo 'no binary is for this machine, to print its manual page' >&2; exit 1; }
+[ -n "$own" ] || { echo 'none of the binaries runs on this machine, which is necessary to print the manual page' >&2; exit 1; }
 mkdir -p "$work/archive/completion"
 cp -R "$root/LICENSE" "$root/deploy/kubectl-etcd" "$root/deploy/systemd" "$work/archive/"
 own() { env -i 'HOME=$HOME' "$own" "$@"; }
@@ -49,7 +49,7 @@ cp "$LAYOUT.tar" "etcd-wrapper_${VERSION}_image.tar"
 
 # replace replaces the one line of a file that equals a pattern: replace FILE PATTERN LINE.
 replace() {
-  [ "$(grep -cx -- "$2" "$1")" = 1 ] || { echo "in $1 there is not exactly one line like \"$2\" to replace" >&2; exit 1; }
+  [ "$(grep -cx -- "$2" "$1")" = 1 ] || { echo "$1: there is not exactly one line like \"$2\" to replace" >&2; exit 1; }
   sed -i "s|^$2\$|$3|" "$1"
 }
 cp -r "$root/deploy/chart" "$work/etcd"
@@ -105,7 +105,7 @@ $(platforms linux "$@")
 end
 RUBY
 
-# krew wants the manifest to be named after the plugin, which is kubectl etcd.
+# krew requires that the manifest has the name of the plugin, which is etcd.
 {
   cat <<YAML
 apiVersion: krew.googlecontainertools.github.com/v1alpha2
@@ -135,8 +135,8 @@ YAML
   done
 } > etcd.yaml
 
-# The provenance is an in-toto statement with a predicate of SLSA. It names no time and no machine; trust in it is trust
-# in the key that signs the checksums.
+# The provenance is an in-toto statement with an SLSA predicate. It contains neither the time nor the machine, so that it is
+# reproducible. It is only as trustworthy as the key that signs the checksums.
 image=$("$tools/oras" resolve --oci-layout "$LAYOUT:$VERSION")
 toolchain=$(go version -m "$own" | sed -n '1s/.*: //p')
 subjects=$(printf '%s\n' * | while read -r file; do
@@ -166,6 +166,6 @@ JSON
 
 sha256sum -- * > "$work/SHA256SUMS"
 mv "$work/SHA256SUMS" .
-# A signature by an Ed25519 or an RSA key has the same bytes each time.
+# Signatures by Ed25519 and RSA keys are reproducible.
 [ -z "$KEY" ] || ssh-keygen -q -Y sign -n file -f "$KEY" SHA256SUMS
 echo "$OUT holds etcd-wrapper $VERSION"

@@ -34,12 +34,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end }}
 
-{{/* The suffix of the members' names. It has the namespace, because other namespaces may have members of the same name. */}}
+{{/* The suffix of the members' names. It contains the namespace, because members in other namespaces may have the same name. */}}
 {{- define "etcd.domain" -}}
 {{ include "etcd.name" . }}-peer.{{ .Release.Namespace }}.svc
 {{- end }}
 
-{{/* Whether the backups are on their own volume: without store.url. */}}
+{{/* Not empty if the backups are on their own volume, because store.url is not set. */}}
 {{- define "etcd.onVolume" -}}
 {{- if not .Values.store.url }}yes{{ end -}}
 {{- end }}
@@ -117,12 +117,12 @@ file:///var/etcd/backups
 {{- if or .Values.leases .Values.sidecar.enabled }}yes{{ end -}}
 {{- end }}
 
-{{/* Whether members leave the cluster when they are stopped by a scale-down. */}}
+{{/* Not empty if members leave the cluster when they are stopped by a scale-down. */}}
 {{- define "etcd.follows" -}}
 {{- if not (or .Values.sidecar.enabled (include "etcd.onVolume" .)) }}yes{{ end -}}
 {{- end }}
 
-{{/* Whether the members need a token for the API server. */}}
+{{/* Not empty if the members need a token for the API server. */}}
 {{- define "etcd.asks" -}}
 {{- if or .Values.events (include "etcd.hasLeases" .) (include "etcd.follows" .) }}yes{{ end -}}
 {{- end }}
@@ -136,8 +136,8 @@ file:///var/etcd/backups
 {{- .Values.store.secret | default (printf "%s-backup-credentials" (include "etcd.name" .)) -}}
 {{- end }}
 
-{{/* A checksum that restarts the pods when it changes. It does not depend on the number of members, which scale without a restart. A
-sidecar reads the list of members, so with one it does. */}}
+{{/* A checksum of the configuration. The pods restart when it changes. Scaling must not restart them, so the checksum does not
+depend on the number of members, except with sidecars, which read the list of members from the configuration. */}}
 {{- define "etcd.checksum" -}}
 {{- $of := . -}}
 {{- if not .Values.sidecar.enabled -}}
@@ -230,8 +230,8 @@ the name of its pod. etcdConfig overrides all keys. */}}
   value: {{ . | quote }}
 {{- end }}
 {{- if not $v.sidecar.enabled }}
-# Where `backup verify` restores to, which takes as much room as the database. The root is read-only, and what is left here
-# by one that was killed is found and removed.
+# `backup verify` restores to this directory, which needs as much space as the database. The root is read-only.
+# Files that a killed command leaves here are removed later.
 - name: TMPDIR
   value: /var/etcd/data
 - name: ETCD_WRAPPER_BACKUP_STORE
