@@ -87,7 +87,8 @@ func (c *copier) untilEqual(ctx context.Context) error {
 // before its manifest, and segments are copied in sequence.
 func (c *copier) pass(ctx context.Context) (copied int, err error) {
 	c.stale = false
-	// The copy is listed first, so that the listing of the store contains what another process copies in between.
+	// The copy is listed first: otherwise, an object stored and copied between the two listings would seem to be only
+	// in the copy.
 	copies, err := list(ctx, c.to)
 	if err != nil {
 		return 0, err
@@ -114,11 +115,11 @@ func (c *copier) pass(ctx context.Context) (copied int, err error) {
 			}
 			continue
 		}
-		is, err := c.copy(ctx, name)
+		found, err := c.copy(ctx, name)
 		if err != nil {
 			return copied, err
 		}
-		if is {
+		if found {
 			copied++
 		}
 	}

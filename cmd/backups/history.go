@@ -146,8 +146,8 @@ func (c *copier) compare(ctx context.Context, original, copied history) error {
 		newest = max(newest, number)
 	}
 	for _, number := range slices.Sorted(maps.Keys(copied.generations)) {
-		its := original.generations[number]
-		if its == nil {
+		stored := original.generations[number]
+		if stored == nil {
 			if number < newest {
 				continue // the generation was pruned
 			}
@@ -156,7 +156,7 @@ func (c *copier) compare(ctx context.Context, original, copied history) error {
 		if err := c.compareObject(ctx, original, copied, archive.GenerationPrefix(number)+"generation.json"); err != nil {
 			return err
 		}
-		if err := c.compareGeneration(ctx, original, its, copied.generations[number]); err != nil {
+		if err := c.compareGeneration(ctx, original, stored, copied.generations[number]); err != nil {
 			return err
 		}
 	}
@@ -182,7 +182,7 @@ func (c *copier) compareObject(ctx context.Context, original, copied history, na
 	if c.checked[name] {
 		return nil
 	}
-	here, err := digest(ctx, c.from, name)
+	inStore, err := digest(ctx, c.from, name)
 	if errors.Is(err, store.ErrNotFound) {
 		c.stale = true // the object was pruned or merged after the store was listed
 		return nil
@@ -190,8 +190,8 @@ func (c *copier) compareObject(ctx context.Context, original, copied history, na
 	if err != nil {
 		return err
 	}
-	there, err := digest(ctx, c.to, name)
-	if err == nil && here != there {
+	inCopy, err := digest(ctx, c.to, name)
+	if err == nil && inStore != inCopy {
 		err = c.contentError(name)
 	}
 	c.checked[name] = err == nil
@@ -200,7 +200,7 @@ func (c *copier) compareObject(ctx context.Context, original, copied history, na
 
 // compareGeneration compares the last segment of the copy with the store. Comparing one segment is enough, because it
 // contains a digest of all earlier segments.
-func (c *copier) compareGeneration(ctx context.Context, original history, its, copied *sequence) error {
+func (c *copier) compareGeneration(ctx context.Context, original history, stored, copied *sequence) error {
 	if len(copied.objects) == 0 {
 		return nil
 	}
@@ -219,8 +219,8 @@ func (c *copier) compareGeneration(ctx context.Context, original history, its, c
 		return fmt.Errorf("cannot compare %s with %s: %w", c.to, c.from, err)
 	}
 	newest := segments[len(segments)-1]
-	pruned := newest.Position.Revision <= its.full
-	for _, object := range its.objects {
+	pruned := newest.Position.Revision <= stored.full
+	for _, object := range stored.objects {
 		if object.Level != archive.Segment && object.Start.Compare(newest.Position) <= 0 && newest.Position.Compare(object.Next) < 0 {
 			merged, err := archive.New(c.from, &format.Keys{}).VerifyObject(ctx, object)
 			if errors.Is(err, store.ErrNotFound) {

@@ -90,13 +90,13 @@ const (
 // archive.ErrNotKept if the target is not available. Get rebuilds the database in scratch, a directory that no other
 // process may use.
 func Get(ctx context.Context, settings Settings, target archive.Target, selected Selection, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
-	past, err := openDatabase(ctx, settings, target, scratch, meter)
-	defer func() { err = errors.Join(err, past.Close(), os.RemoveAll(scratch)) }()
+	db, err := openDatabase(ctx, settings, target, scratch, meter)
+	defer func() { err = errors.Join(err, db.Close(), os.RemoveAll(scratch)) }()
 	if err != nil {
 		return err
 	}
 	found := false
-	for kv, err := range past.keys(ctx, selected) {
+	for kv, err := range db.keys(ctx, selected) {
 		if err == nil && form == AsScript && !found {
 			_, err = io.WriteString(to, "set -e\n") // the script must stop at the first failed put
 		}
@@ -109,7 +109,7 @@ func Get(ctx context.Context, settings Settings, target archive.Target, selected
 		found = true
 	}
 	if !found {
-		return fmt.Errorf("%s %w at revision %d", selected, ErrNoKey, past.revision)
+		return fmt.Errorf("%s %w at revision %d", selected, ErrNoKey, db.revision)
 	}
 	return nil
 }
@@ -200,16 +200,16 @@ type Range struct{ From, To archive.Target }
 // Diff prints how the keys with a prefix differ between two targets, sorted by key. Diff returns the same errors as
 // Get, except for ErrNoKey.
 func Diff(ctx context.Context, settings Settings, between Range, prefix string, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
-	var moments [2]database
+	var databases [2]database
 	for i, target := range []archive.Target{between.From, between.To} {
-		moments[i], err = openDatabase(ctx, settings, target, filepath.Join(scratch, fmt.Sprint(i)), meter)
-		defer func() { err = errors.Join(err, moments[i].Close(), os.RemoveAll(scratch)) }()
+		databases[i], err = openDatabase(ctx, settings, target, filepath.Join(scratch, fmt.Sprint(i)), meter)
+		defer func() { err = errors.Join(err, databases[i].Close(), os.RemoveAll(scratch)) }()
 		if err != nil {
 			return err
 		}
 	}
 	selected, count := Selection{Key: prefix, Prefix: true}, map[string]int{}
-	for change, err := range changes(moments[0].keys(ctx, selected), moments[1].keys(ctx, selected)) {
+	for change, err := range changes(databases[0].keys(ctx, selected), databases[1].keys(ctx, selected)) {
 		if err == nil && form == AsJSON {
 			err = json.NewEncoder(to).Encode(change)
 		} else if err == nil {
@@ -222,7 +222,7 @@ func Diff(ctx context.Context, settings Settings, between Range, prefix string, 
 	}
 	if form != AsJSON {
 		_, err = fmt.Fprintf(to, "%d created, %d changed, %d deleted between revisions %d and %d\n",
-			count["created"], count["changed"], count["deleted"], moments[0].revision, moments[1].revision)
+			count["created"], count["changed"], count["deleted"], databases[0].revision, databases[1].revision)
 	}
 	return err
 }
@@ -234,22 +234,22 @@ func changes(from, to iter.Seq2[*mvccpb.KeyValue, error]) iter.Seq2[Change, erro
 		defer stopBefore()
 		after, stopAfter := iter.Pull2(to)
 		defer stopAfter()
-		was, err, more := before()
-		is, failed, further := after()
-		for more || further {
+		older, err, hasOlder := before()
+		newer, failed, hasNewer := after()
+		for hasOlder || hasNewer {
 			if err = errors.Join(err, failed); err != nil {
 				yield(Change{}, err)
 				return
 			}
-			order := compare(was, is, more, further)
-			if change, differs := changeOf(was, is, order); differs && !yield(change, nil) {
+			order := compare(older, newer, hasOlder, hasNewer)
+			if change, differs := changeOf(older, newer, order); differs && !yield(change, nil) {
 				return
 			}
 			if order <= 0 {
-				was, err, more = before()
+				older, err, hasOlder = before()
 			}
 			if order >= 0 {
-				is, failed, further = after()
+				newer, failed, hasNewer = after()
 			}
 		}
 	}
@@ -257,28 +257,28 @@ func changes(from, to iter.Seq2[*mvccpb.KeyValue, error]) iter.Seq2[Change, erro
 
 // compare compares the current keys of both sequences and returns -1, 0 or 1, like strings.Compare. The end of a
 // sequence sorts after every key.
-func compare(was, is *mvccpb.KeyValue, more, further bool) int {
+func compare(older, newer *mvccpb.KeyValue, hasOlder, hasNewer bool) int {
 	switch {
-	case !more:
+	case !hasOlder:
 		return 1
-	case !further:
+	case !hasNewer:
 		return -1
 	default:
-		return strings.Compare(string(was.Key), string(is.Key))
+		return strings.Compare(string(older.Key), string(newer.Key))
 	}
 }
 
-func changeOf(was, is *mvccpb.KeyValue, order int) (change Change, differs bool) {
+func changeOf(older, newer *mvccpb.KeyValue, order int) (change Change, differs bool) {
 	switch {
 	case order < 0:
-		from := keyOf(was)
+		from := keyOf(older)
 		return Change{Change: "deleted", From: &from}, true
 	case order > 0:
-		to := keyOf(is)
+		to := keyOf(newer)
 		return Change{Change: "created", To: &to}, true
 	}
-	from, to := keyOf(was), keyOf(is)
-	return Change{Change: "changed", From: &from, To: &to}, was.ModRevision != is.ModRevision
+	from, to := keyOf(older), keyOf(newer)
+	return Change{Change: "changed", From: &from, To: &to}, older.ModRevision != newer.ModRevision
 }
 
 // A database contains the keys of etcd at a revision. The zero value is a closed database.
