@@ -41,7 +41,7 @@ func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 		w.awaitReady(1)
 		require.True(t, w.greeted(), "the key is missing after applying %s", flavour)
 	}
-	assert.NoError(t, contains(w.log("etcd-main-0"), "sanity"), "each start followed a clean stop")
+	assert.NoError(t, contains(w.log("etcd-main-0"), "sanity"), "each start must follow a clean stop")
 	assert.Equal(t, asFirst, strings.Count(w.log("etcd-main-0"), "full validation"))
 	w.checkBackups("etcd-main-0", writes)
 }

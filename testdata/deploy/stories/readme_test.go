@@ -53,7 +53,7 @@ func TestReadme_threeMembersWithBackups(t *testing.T) {
 	said := w.follow(strings.ReplaceAll(deployCommands(t), placeholderRegistry, mine))
 	assert.Contains(t, said, "rolling update complete 3 pods")
 	for name, pod := range w.pods() {
-		assert.True(t, strings.HasPrefix(pod.Spec.Containers[0].Image, mine+"/"), "%s runs the pushed image", name)
+		assert.True(t, strings.HasPrefix(pod.Spec.Containers[0].Image, mine+"/"), "%s does not run the pushed image", name)
 	}
 	writes := w.startWriter()
 	w.checkBackups("etcd-main-0", writes)

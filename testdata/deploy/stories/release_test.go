@@ -31,7 +31,7 @@ func TestStuckUpgrade_isRolledBack(t *testing.T) {
 	require.NoError(t, err, out)
 	w.awaitReady(3)
 	for _, name := range []string{"etcd-main-0", "etcd-main-1"} {
-		assert.Equal(t, before[name].UID, w.pods()[name].UID, "%s was not restarted", name)
+		assert.Equal(t, before[name].UID, w.pods()[name].UID, "%s was restarted", name)
 	}
 	w.checkBackups("etcd-main-2", writes)
 	maps, err := w.Client.CoreV1().ConfigMaps(w.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=etcd-main"})

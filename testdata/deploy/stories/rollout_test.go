@@ -55,7 +55,7 @@ func TestStuckRollout_isReverted(t *testing.T) {
 	w.awaitReady(3)
 	w.checkBackups("etcd-main-2", writes)
 	for _, name := range []string{"etcd-main-0", "etcd-main-1"} {
-		require.Equal(t, before[name].UID, w.pods()[name].UID, "%s was not restarted", name)
+		require.Equal(t, before[name].UID, w.pods()[name].UID, "%s was restarted", name)
 	}
 }
 
