@@ -50,10 +50,10 @@ var errScheduleUsage = errors.New("must be five cron fields (minute, hour, day o
 	"@weekly or @every with a duration, such as @every 6h")
 
 func parseSchedule(text string) (interface{ Next(time.Time) time.Time }, error) {
-	if period, is := strings.CutPrefix(text, "@every "); is {
+	if period, ok := strings.CutPrefix(text, "@every "); ok {
 		return parseInterval(strings.TrimSpace(period))
 	}
-	if known, is := shorthands[text]; is {
+	if known, ok := shorthands[text]; ok {
 		text = known
 	}
 	if len(strings.Fields(text)) != 5 || strings.HasPrefix(text, "@") {

@@ -173,7 +173,7 @@ func TestFailedValidation_nextIsFull(t *testing.T) {
 		runFor(t, s, time.Minute)
 		var modes []string
 		for _, what := range s.did() {
-			if mode, is := strings.CutPrefix(what, "trigger "); is {
+			if mode, ok := strings.CutPrefix(what, "trigger "); ok {
 				modes = append(modes, mode)
 			}
 		}

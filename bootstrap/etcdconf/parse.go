@@ -298,10 +298,10 @@ func KeyOfFlag(flag string) string {
 	current, isOld := strings.CutPrefix(flag, "experimental-")
 	option, isSocket := strings.CutPrefix(flag, "socket-")
 	secure, section := flag, clientSection
-	if peer, is := strings.CutPrefix(flag, "peer-"); is {
+	if peer, ok := strings.CutPrefix(flag, "peer-"); ok {
 		secure, section = peer, peerSection
 	}
-	if _, allowed, is := strings.Cut(secure, "cert-allowed-"); is {
+	if _, allowed, ok := strings.Cut(secure, "cert-allowed-"); ok {
 		secure = "allowed-" + allowed
 	}
 	switch {

@@ -94,7 +94,7 @@ func newHistory(sizes map[string]int64) history {
 	h := history{sizes: sizes, generations: map[int]*sequence{}}
 	for name := range sizes {
 		parts := strings.Split(name, "/")
-		if revision, is := strings.CutPrefix(name, "reservation/"); is {
+		if revision, ok := strings.CutPrefix(name, "reservation/"); ok {
 			number, _ := strconv.ParseInt(revision, 10, 64) // invalid names are ignored
 			h.reserved = max(h.reserved, number)
 		}

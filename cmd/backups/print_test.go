@@ -31,7 +31,7 @@ func printed(t *testing.T, document interface{ Print(to io.Writer) error }) stri
 	var out bytes.Buffer
 	require.NoError(t, document.Print(&out))
 	var lines []string
-	if _, is := document.(Listing); is {
+	if _, ok := document.(Listing); ok {
 		for line := range strings.Lines(out.String()) {
 			assert.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, line)
 		}

@@ -154,8 +154,8 @@ func (m *Meter) TrackRestore(file string, restore RestoreFunc) RestoreFunc {
 					m.Clear()
 					return
 				case <-ticker.C:
-					if is, err := os.Stat(file); err == nil {
-						m.Show("restored", min(is.Size(), path.Full.Database.Bytes), path.Full.Database.Bytes)
+					if info, err := os.Stat(file); err == nil {
+						m.Show("restored", min(info.Size(), path.Full.Database.Bytes), path.Full.Database.Bytes)
 					}
 				}
 			}

@@ -11,8 +11,8 @@ const helpWidth = 80
 
 // manualOf returns the manual of a command, or an empty string if it has none.
 func manualOf(app *kong.Application, command *kong.Node) string {
-	documented, is := app.Target.Addr().Interface().(Documented)
-	if !is {
+	documented, ok := app.Target.Addr().Interface().(Documented)
+	if !ok {
 		return ""
 	}
 	return documented.Manual(command.Path())

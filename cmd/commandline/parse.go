@@ -124,8 +124,8 @@ func asGoReadsFlags(args, passing []string) (read []string) {
 
 // booleanValue converts the boolean values that Go's flag package accepts to "true" or "false".
 func booleanValue(name, value string) string {
-	if is, err := strconv.ParseBool(strings.TrimPrefix(value, "=")); err == nil && name == "backup-restore-tls-enabled" {
-		return fmt.Sprintf("=%t", is)
+	if enabled, err := strconv.ParseBool(strings.TrimPrefix(value, "=")); err == nil && name == "backup-restore-tls-enabled" {
+		return fmt.Sprintf("=%t", enabled)
 	}
 	return value
 }

@@ -69,9 +69,9 @@ func Table(t testing.TB, header ...string) (rows []Row) {
 	t.Helper()
 	inside, found := false, 0
 	for line := range strings.Lines(Text(t)) {
-		row, is := cells(line)
+		row, ok := cells(line)
 		switch {
-		case !is:
+		case !ok:
 			inside = false
 		case slices.Equal(row, header):
 			inside = true
@@ -104,9 +104,9 @@ func Blocks(t testing.TB) (blocks []Block) {
 			fence = ""
 		}
 		for line := range strings.Lines(page) {
-			language, is := strings.CutPrefix(strings.TrimSpace(line), "```")
+			language, ok := strings.CutPrefix(strings.TrimSpace(line), "```")
 			switch {
-			case is:
+			case ok:
 				end()
 				if inside = !inside; inside {
 					fence = language

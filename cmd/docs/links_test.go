@@ -93,7 +93,7 @@ func TestPages_areLinkedFromTheReadme(t *testing.T) {
 	for next := []string{"README.md"}; len(next) > 0; next = next[1:] {
 		files, _ := linksOf(next[0], all[next[0]])
 		for _, file := range files {
-			if _, is := all[file]; is && !reached[file] {
+			if _, ok := all[file]; ok && !reached[file] {
 				reached[file] = true
 				next = append(next, file)
 			}

@@ -60,9 +60,9 @@ func TestTables_haveNoDuplicateRows(t *testing.T) {
 	for name, content := range pages(t) {
 		seen := map[string]bool{}
 		for line := range strings.Lines(content) {
-			row, is := cells(line)
+			row, ok := cells(line)
 			switch {
-			case !is:
+			case !ok:
 				clear(seen)
 			case strings.HasPrefix(row[0], "`"):
 				assert.False(t, seen[row[0]], "a table in %s has two rows for %s: merge them", name, row[0])

@@ -237,7 +237,7 @@ func TestReadmeFigures_matchTheBenchmarks(t *testing.T) {
 func measured(t *testing.T) (rows []Row) {
 	t.Helper()
 	for line := range strings.Lines(pages(t)["docs/benchmarks.md"]) {
-		if row, is := cells(line); is && len(row) == 6 {
+		if row, ok := cells(line); ok && len(row) == 6 {
 			rows = append(rows, row)
 		}
 	}

@@ -108,8 +108,8 @@ func proseOf(t *testing.T, path string) (texts []string) {
 		texts = append(texts, group.Text())
 	}
 	ast.Inspect(file, func(node ast.Node) bool {
-		literal, is := node.(*ast.BasicLit)
-		if is && literal.Kind == token.STRING && strings.Count(literal.Value, " ") >= 3 && !strings.HasSuffix(path, "_test.go") {
+		literal, ok := node.(*ast.BasicLit)
+		if ok && literal.Kind == token.STRING && strings.Count(literal.Value, " ") >= 3 && !strings.HasSuffix(path, "_test.go") {
 			texts = append(texts, literal.Value)
 		}
 		return true

@@ -58,8 +58,8 @@ func TestReplacement_isAKeyThatEtcdKnows(t *testing.T) {
 	embed.NewConfig().AddFlags(flags)
 	keys := 0
 	flags.VisitAll(func(f *flag.Flag) {
-		instead, is := strings.CutSuffix(replacement("ETCD_"+strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))), " in etcd's configuration")
-		if !is {
+		instead, ok := strings.CutSuffix(replacement("ETCD_"+strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))), " in etcd's configuration")
+		if !ok {
 			assert.Contains(t, []string{"config-file", "client-crl-file", "peer-crl-file", "raft-read-timeout", "raft-write-timeout"}, f.Name)
 			return
 		}

@@ -33,14 +33,14 @@ func Console(to io.Writer, look ConsoleOptions) io.Writer {
 // prepareLine escapes control characters and formats durations.
 func prepareLine(line map[string]any) error {
 	for name, value := range line {
-		if number, is := value.(json.Number); is && strings.HasSuffix(name, inMilliseconds) {
+		if number, ok := value.(json.Number); ok && strings.HasSuffix(name, inMilliseconds) {
 			delete(line, name)
 			name, value = strings.TrimSuffix(name, inMilliseconds), formatDuration(number)
 		}
 		line[name] = printableValue(value)
 	}
-	said, _ := line[zerolog.MessageFieldName].(string)
-	if cause, is := line[zerolog.ErrorFieldName].(string); is && strings.Contains(said, cause) {
+	message, _ := line[zerolog.MessageFieldName].(string)
+	if cause, ok := line[zerolog.ErrorFieldName].(string); ok && strings.Contains(message, cause) {
 		delete(line, zerolog.ErrorFieldName) // the message already contains the error
 	}
 	return prepareTransition(line)

@@ -139,12 +139,12 @@ func TestWatch_logsAndRepeatsDegraded(t *testing.T) {
 	w := &watcher{Report: New(newFakeLifecycle(run), &fakeRuntime{}, "v1", "etcd-main-0"), log: zerolog.New(&log), pause: firstReminder}
 	logged := func(line string, after time.Duration) string {
 		log.Reset()
-		is, now := status.Document{Ready: true, Headline: status.Headline{Health: status.HealthOK, Summary: line}}, time.Unix(1.7e9, 0).Add(after)
+		document, now := status.Document{Ready: true, Headline: status.Headline{Health: status.HealthOK, Summary: line}}, time.Unix(1.7e9, 0).Add(after)
 		if strings.Contains(line, "degraded") {
-			is.Headline.Health = status.HealthDegraded
+			document.Headline.Health = status.HealthDegraded
 		}
-		w.noteHealth(is.Headline, now)
-		w.logCondition(run, is, now)
+		w.noteHealth(document.Headline, now)
+		w.logCondition(run, document, now)
 		return log.String()
 	}
 	assert.Empty(t, logged("Serving, ready", 0))

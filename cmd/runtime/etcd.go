@@ -289,11 +289,11 @@ func (r target) Unconfirmed() string {
 	return r.backups.Unconfirmed()
 }
 
-func describeLowSpace(is maintenance.Volume) string {
-	if need := max(min(is.Size/10, largest), is.Copy+logSegments); is.Size == 0 || is.Free >= need {
+func describeLowSpace(volume maintenance.Volume) string {
+	if need := max(min(volume.Size/10, largest), volume.Copy+logSegments); volume.Size == 0 || volume.Free >= need {
 		return ""
 	}
-	return fmt.Sprintf("%s of %s free: enlarge the volume, or delete files that etcd does not need", terminal.Size(is.Free), terminal.Size(is.Size))
+	return fmt.Sprintf("%s of %s free: enlarge the volume, or delete files that etcd does not need", terminal.Size(volume.Free), terminal.Size(volume.Size))
 }
 
 // Usage returns the member's client URL and the URL of the status page. Usage must not be called until etcd is ready.

@@ -117,22 +117,22 @@ func (r *Runtime) LeaseOfMember() (kubernetes.MemberLease, bool) {
 	if !ok {
 		return kubernetes.MemberLease{}, false
 	}
-	is := kubernetes.MemberLease{Name: view.Name, ID: r.id(), Cluster: view.ClusterID, Leads: view.Leader == r.id()}
-	own := slices.IndexFunc(view.Peers, func(p state.Peer) bool { return p.ID == is.ID })
-	is.PeerTLS = own >= 0 && slices.ContainsFunc(view.Peers[own].URLs, func(url string) bool { return strings.HasPrefix(url, "https://") })
-	return is, view.Leader != ""
+	lease := kubernetes.MemberLease{Name: view.Name, ID: r.id(), Cluster: view.ClusterID, Leads: view.Leader == r.id()}
+	own := slices.IndexFunc(view.Peers, func(p state.Peer) bool { return p.ID == lease.ID })
+	lease.PeerTLS = own >= 0 && slices.ContainsFunc(view.Peers[own].URLs, func(url string) bool { return strings.HasPrefix(url, "https://") })
+	return lease, view.Leader != ""
 }
 
 // LeaseOfBackups returns the content of the Leases for full and delta snapshots, or false if this member is not the
 // backup writer.
 func (r *Runtime) LeaseOfBackups() (lease kubernetes.BackupLeases, ok bool) {
-	is := r.parts.Backups.Published()
-	if is.Role != facts.Writer {
+	backups := r.parts.Backups.Published()
+	if backups.Role != facts.Writer {
 		return lease, false
 	}
-	behind := time.Duration(is.LagSeconds * float64(time.Second))
-	lease = kubernetes.BackupLeases{Stored: is.Revision, UpTo: time.Now().Add(-behind)}
-	if full := is.LastFullSnapshot; full != nil {
+	behind := time.Duration(backups.LagSeconds * float64(time.Second))
+	lease = kubernetes.BackupLeases{Stored: backups.Revision, UpTo: time.Now().Add(-behind)}
+	if full := backups.LastFullSnapshot; full != nil {
 		lease.Full, lease.FullTime = full.Revision, full.At
 	}
 	return lease, true

@@ -77,22 +77,22 @@ func (l *lastRun) read() lastExit {
 	noted, orderly := err == nil, !last.Ended.IsZero()
 	word, unclean := l.record.Read()
 	crash := l.crash.PreviousReason()
-	is := func(class, reason string) lastExit { return lastExit{class, reason, !last.Served} }
+	newExit := func(class, reason string) lastExit { return lastExit{class, reason, !last.Served} }
 	switch {
 	case orderly && last.Status == exitcode.Crashed, !orderly && crash != "":
-		return is(status.ExitCrash, cmp.Or(crash, last.Reason))
+		return newExit(status.ExitCrash, cmp.Or(crash, last.Reason))
 	case orderly && last.Status != exitcode.Clean:
-		return is(status.ExitFailed, fmt.Sprintf("status %d, %s", int(last.Status), last.Reason))
+		return newExit(status.ExitFailed, fmt.Sprintf("status %d, %s", int(last.Status), last.Reason))
 	case noted && !orderly:
-		return is(status.ExitKilled, "the run did not record its end: SIGKILL, out of memory, a node or power failure, or a full volume"+l.firstOf(last))
+		return newExit(status.ExitKilled, "the run did not record its end: SIGKILL, out of memory, a node or power failure, or a full volume"+l.firstOf(last))
 	case unclean == nil:
-		return is(string(word), "")
+		return newExit(string(word), "")
 	case noted && !last.Served: // the last run stopped before starting etcd, so the exit record is from a run before it
-		return is(string(exitcode.Terminated), last.Reason)
+		return newExit(string(exitcode.Terminated), last.Reason)
 	case nothingOn(l.flags.VolumeDir):
-		return is(status.ExitNone, "")
+		return newExit(status.ExitNone, "")
 	default:
-		return is(status.ExitUnknown, "the volume has no record of the last run")
+		return newExit(status.ExitUnknown, "the volume has no record of the last run")
 	}
 }
 

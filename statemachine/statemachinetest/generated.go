@@ -28,22 +28,22 @@ func AssertGenerated(t *testing.T, path, want string) {
 	if *update {
 		require.NoError(t, os.WriteFile(filepath.Clean(path), []byte(want), 0o644))
 	}
-	is, err := os.ReadFile(path)
+	got, err := os.ReadFile(path)
 	require.NoError(t, err)
-	if want != string(is) {
-		assert.Fail(t, path+` is outdated; run "make dot"`, firstDifference(string(is), want))
+	if want != string(got) {
+		assert.Fail(t, path+` is outdated; run "make dot"`, firstDifference(string(got), want))
 	}
 }
 
 // firstDifference describes the first line that differs, or the numbers of lines.
-func firstDifference(is, want string) string {
-	old, now := strings.Split(is, "\n"), strings.Split(want, "\n")
-	for i := range min(len(old), len(now)) {
-		if old[i] != now[i] {
-			return fmt.Sprintf("line %d:\ngot  %.300s\nwant %.300s", i+1, old[i], now[i])
+func firstDifference(got, want string) string {
+	gotLines, wantLines := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range min(len(gotLines), len(wantLines)) {
+		if gotLines[i] != wantLines[i] {
+			return fmt.Sprintf("line %d:\ngot  %.300s\nwant %.300s", i+1, gotLines[i], wantLines[i])
 		}
 	}
-	return fmt.Sprintf("got %d lines, want %d", len(old), len(now))
+	return fmt.Sprintf("got %d lines, want %d", len(gotLines), len(wantLines))
 }
 
 // headerFor returns the first line of the picture of a graph, which contains the graph's SHA-256.

@@ -91,7 +91,7 @@ func TestLeases_forbidden(t *testing.T) {
 	cluster.Eventually(t, "one member is the leader", func() error {
 		leaders := 0
 		for i := range 3 {
-			if is := w.lease(fmt.Sprintf("etcd-main-%d", i), renewed); strings.HasSuffix(*is.Spec.HolderIdentity, ":Leader") {
+			if lease := w.lease(fmt.Sprintf("etcd-main-%d", i), renewed); strings.HasSuffix(*lease.Spec.HolderIdentity, ":Leader") {
 				leaders++
 			}
 		}
