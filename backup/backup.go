@@ -57,8 +57,8 @@ type Backups struct {
 	archive      *archive.Archive
 	running      atomic.Pointer[running]
 	listed       atomic.Pointer[StoreContents]
-	startProblem atomic.Pointer[facts.Problem] // see Facts
-	taskProblem  atomic.Pointer[facts.Problem] // see Facts
+	startProblem atomic.Pointer[facts.Problem] // see Facts.StartProblem
+	taskProblem  atomic.Pointer[facts.Problem] // see Facts.TaskProblem
 
 	session    string
 	superseded chan error

@@ -308,7 +308,8 @@ func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 	}
 	c.listing, c.due["list"] = nil, time.Time{} // the last listing does not include this result
 	if err := c.list(ctx); err != nil && ctx.Err() == nil {
-		c.recordResult("list", err, pollInterval) // a problem of the list task, so that the test is not repeated
+		// The error is recorded for the list task, because an error of this task would repeat the test.
+		c.recordResult("list", err, pollInterval)
 	}
 	if result.Outcome == archive.Verified {
 		return nil

@@ -265,7 +265,7 @@ func statusError(response *http.Response) error {
 // checkRedirect rejects redirects because the client trusts only the sidecar itself.
 func checkRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// withoutURL unwraps the layer of an error that repeats the method and the URL.
+// withoutURL returns the cause of a *url.Error, whose own message repeats the method and the URL.
 func withoutURL(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err

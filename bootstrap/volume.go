@@ -156,7 +156,8 @@ func isLocked(database string, lock int) bool {
 func (v *Volume) Probe() error {
 	for directory := range v.dataDirs() {
 		database := filepath.Join(directory, "member", "snap", "db")
-		if isLocked(database, unix.LOCK_SH) { // a shared lock does not block readers
+		// Only a process that has the database open for writing prevents a shared lock.
+		if isLocked(database, unix.LOCK_SH) {
 			return fmt.Errorf("%s: %w", database, ErrDataInUse)
 		}
 	}

@@ -84,7 +84,7 @@ func (r *Record) Remove() error {
 	if readErr == nil && (noteErr == nil || errors.Is(noteErr, fs.ErrNotExist)) {
 		r.removed, r.removedNote = word, note
 	}
-	_ = os.Remove(r.notePath()) // ignored without a record
+	_ = os.Remove(r.notePath()) // if the removal fails: without a record, the note is ignored
 	return nil
 }
 

@@ -277,7 +277,8 @@ func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}
 		<-before
 		done := w.run(ctx, actions)
 		close(spawned.ended)
-		if done.event != Crashed { // without a task number, a crash is never late
+		// A crash must never be discarded as late, so it has no task number.
+		if done.event != Crashed {
 			done.task = spawned.number
 		}
 		d.post(d.mailbox, done)

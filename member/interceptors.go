@@ -254,7 +254,7 @@ func (c confirmed) await(ctx context.Context, reply any, failed error) (err erro
 	case *etcdserverpb.TxnResponse:
 		header = reply.GetHeader()
 	case *etcdserverpb.WatchResponse:
-		if !reply.Canceled { // a compaction may have canceled the watch
+		if !reply.Canceled { // a cancellation may be due to a compaction, which has no revision to wait for
 			header = reply.GetHeader()
 		}
 	case *etcdserverpb.LeaseKeepAliveResponse:

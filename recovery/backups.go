@@ -180,7 +180,7 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 	b.last = seen
 	state := seen.state()
 	answer := Facts{StoreFacts: StoreFacts{Answer: state, Behind: seen.judgment.Lacks, RestoreDone: b.requested && b.isDone(seen)}}
-	if answer.RestoreDone { // so that the next start does not have to query the store
+	if answer.RestoreDone { // record it, so that the next start does not have to query the store
 		if err := b.updateRecord(func(r *journal) { r.addDone(b.options.Request.ID) }); err != nil {
 			return "", Facts{}, err
 		}
@@ -293,7 +293,7 @@ func (b *remoteStore) findMissingKey(seen contents) error {
 	switch {
 	case needed && errors.Is(seen.notKept, format.ErrUntrusted):
 		return seen.notKept
-	case needed && seen.path.Revision > 0: // restoring the backup would lead to a new cluster that writes to the store
+	case needed && seen.path.Revision > 0: // the restored cluster must be able to write to the store
 		return b.options.Archive.MayAdd(seen.Newest())
 	case !needed && errors.Is(seen.path.PastEnd, format.ErrUntrusted):
 		return b.compareRevision(seen.path.Reported, seen.path.PastEnd)
@@ -443,7 +443,8 @@ func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	position := b.volume.position
 	if err := b.options.Flush(ctx, b.member.DataDir, position); err != nil {
 		head, failed := b.options.Archive.Head(ctx, b.last.Newest().Number)
-		if failed == nil && head.Revision() >= position.Revision { // a clean stop uploads every revision
+		// After a clean stop, the store has every revision even if this upload fails.
+		if failed == nil && head.Revision() >= position.Revision {
 			b.options.Log.Info().Err(err).Msg("recovery: the store has every revision on the volume; later changes to leases and users are only in the preserved copy")
 		} else {
 			b.options.Log.Warn().Err(err).Msg("recovery: some revisions on the volume could not be uploaded; the preserved copy still has them")

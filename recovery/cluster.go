@@ -97,7 +97,7 @@ func (c *peerGroup) compare(s *peers.Survey) {
 		}
 	case s.Cluster != "" && s.Cluster != id:
 		c.compareCluster(s, id)
-	case c.isValid(): // any other volume waits for the other members anyway
+	case c.isValid(): // with any other volume, the member waits for the other members anyway
 		s.Outdated = c.compareStore(s)
 	}
 	if s.Outdated == nil && (s.Membership == peers.Started || s.Membership == peers.Claimed) && v.position.MemberID != 0 {

@@ -225,7 +225,8 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 			break
 		}
 		f.Heard, f.Behind = false, payload.Behind
-		f.Uploaded = f.Uploaded || !f.Asked || f.Volume != VolumeValid // queued segments are uploaded before the store is queried
+		// Without a requested restore or valid data, only the queued segments are uploaded, which precedes the query.
+		f.Uploaded = f.Uploaded || !f.Asked || f.Volume != VolumeValid
 	}
 	return f
 }

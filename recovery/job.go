@@ -53,7 +53,7 @@ func (j *job) resume() (Event, Facts, error) {
 	case err == nil && identity.Cluster == j.claim.Generation.Cluster && identity.Generation == j.claim.Generation.Number:
 		return InstallFound, Facts{}, nil
 	}
-	return NothingBegun, Facts{}, err // the user deleted the built data
+	return NothingBegun, Facts{}, err // the built data is gone, because the user has deleted it
 }
 
 // recordClaim records the claim before the generation is created. recordClaim notifies the peers first. Otherwise,
@@ -140,7 +140,8 @@ func (j *job) newClaim(result seed.Result) restoreClaim {
 		Generation: archive.Generation{
 			Number: last.Next, Cluster: last.Cluster.Cluster, Owner: j.owner(), Etcd: hex(result.ClusterID),
 			Parent: last.path.Generation.Number, ParentRevision: last.path.Revision, Created: now.UTC().Truncate(time.Second),
-			Session: archive.NewID(), Restored: archive.Restores(last.Generations), // retention may delete older generations
+			// Each generation repeats the earlier IDs, because retention may delete older generations.
+			Session: archive.NewID(), Restored: archive.Restores(last.Generations),
 			Adopted: j.backups.adoptOwners(last),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
@@ -216,7 +217,8 @@ func (j *job) verify() (Event, Facts, error) {
 		return "", Facts{}, cmp.Or(j.ctx.Err(), err)
 	case err != nil:
 		return Unproved, Facts{Err: err}, nil
-	case j.requested || !j.isValid() || j.volume.position.Revision == 0: // nothing to compare, or no need to
+	case j.requested || !j.isValid() || j.volume.position.Revision == 0:
+		// A requested restore may differ from the data; otherwise, there is no data to compare.
 		return Proved, Facts{}, nil
 	}
 	revision, err := datadir.Divergence(j.member.DataDir, j.volume.restoredDir())
@@ -370,7 +372,7 @@ func (j *job) reportLost() (Event, Facts, error) {
 	switch why := j.backups.last.path.PastEnd; {
 	case errors.Is(why, format.ErrUntrusted):
 		return storeAnswer(StoreLocked, why)
-	case why != nil && j.shouldRetry(why): // damage is permanent and is reported
+	case why != nil && j.shouldRetry(why): // unlike damage, a missing object may only be delayed
 		return Missing, Facts{Err: why}, nil
 	}
 	j.logLost()
@@ -452,7 +454,7 @@ func (j *job) describeLost(lost int64) (text string) {
 	end := last.Head.Ending()
 	switch {
 	case j.requested && last.path.Generation.Number != last.Newest().Number:
-		return text + "; everything after it is undone" // skips the revisions in between
+		return text + "; everything after it is undone" // no number, because each restore skips revisions
 	case j.requested && lost > 0:
 		return text + fmt.Sprintf("; %d revisions are undone", lost)
 	case j.requested:

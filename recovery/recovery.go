@@ -168,7 +168,7 @@ func (r *Recovery) initializeMember(ctx context.Context, config etcdconf.Documen
 	checked, err := etcdconf.Parse(yaml)
 	switch {
 	case errors.Is(err, bootstrap.ErrCertificates):
-		return yaml, err // a certificate rotation may be in progress
+		return yaml, err // temporary: a certificate rotation may be in progress
 	case err != nil:
 		return yaml, examine(ctx)
 	}

@@ -299,7 +299,7 @@ func (v *localVolume) prepareStart() {
 	if err == nil {
 		err = v.freeSpace(restore.Source{DatabaseBytes: info.Size()}, roomTimeout)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a member without a database gets one from its peers
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a missing database is normal, because the peers provide one
 		v.options.Log.Warn().Err(err).Msg("recovery: the volume is nearly full")
 	}
 	if v.options.Never {

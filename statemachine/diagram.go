@@ -35,7 +35,7 @@ type StateInfo struct {
 // Bound specifies what limits the time in a state.
 type Bound string
 
-// Values of Bound.
+// Time limits of a state.
 const (
 	ByTimer Bound = "timer" // the timer of the state is always set
 	ByCalls Bound = "calls" // each call has its own deadline, and the timer is set between calls

@@ -27,7 +27,7 @@ type Action string
 // Answer classifies how a machine responds to an event.
 type Answer string
 
-// Values of Answer.
+// Answers to an event. Move and Stay require a row of the table; Ignore and Reject are defaults.
 const (
 	Move   Answer = "move"   // go to another state and perform the actions of the row
 	Stay   Answer = "stay"   // stay in the state and perform the actions of the row

@@ -170,7 +170,8 @@ func (h *History) path(ctx context.Context, generation GenerationContents, chain
 	switch {
 	case target.Latest():
 		if path.PastEnd, path.Reported = chain.PastEnd, chain.To; errors.Is(generation.Ignored, format.ErrUntrusted) {
-			path.PastEnd = cmp.Or(path.PastEnd, generation.Ignored) // the object may be valid but signed with an untrusted key
+			// The ignored object may be a valid backup with another signing key.
+			path.PastEnd = cmp.Or(path.PastEnd, generation.Ignored)
 		}
 		if path.PastEnd != nil {
 			path.Reported = maxNamed(generation.Fulls, generation.Objects)

@@ -64,7 +64,7 @@ func (w *walk) steps(ctx context.Context) iter.Seq2[step, error] {
 			case object.Level == Segment:
 				w.Err = err
 				return
-			default: // the unmerged segments may still exist
+			default: // the segments that were merged into the object may still exist
 				w.index.merged = slices.DeleteFunc(w.index.merged, func(o Object) bool { return o == object })
 				if !w.index.reader.isOnlyName(ctx, object) {
 					w.Err = err
@@ -349,7 +349,7 @@ func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 			head.moveTo(*last)
 			break
 		}
-		if i -= step; i < 0 && i > -step { // always includes the first candidate
+		if i -= step; i < 0 && i > -step { // the first candidate is always tried
 			i = 0
 		}
 	}
@@ -369,7 +369,7 @@ func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) 
 	if walk.Err != nil && !NotVerified(walk.Err) {
 		return Head{}, walk.Err
 	}
-	if walk.Err != nil { // the name alone does not prove where the object ends
+	if walk.Err != nil { // the object is unusable, and its name alone does not prove where it ends
 		head.Damaged, head.PastEnd = walk.Err, format.Position{Revision: head.Position.Revision, Part: head.Position.Part + 1}
 	}
 	return head, nil

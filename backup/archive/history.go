@@ -107,7 +107,8 @@ func (h *History) readGeneration(ctx context.Context, generation Generation, kno
 		switch {
 		case err == nil:
 			return kept, kept.checkAfterEnd(ctx, x)
-		case !errors.As(err, &fault) || !NotVerified(err): // a missing object may have been merged: list again
+		case !errors.As(err, &fault) || !NotVerified(err):
+			// If an object is missing, retryList lists again, because the object may have been merged.
 			return kept, err
 		}
 		known = append(slices.Clone(known), fault)

@@ -564,7 +564,7 @@ func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	if err != nil || last > 0 || newest < 2 {
 		return last, err
 	}
-	reserved, err := r.listReserved(ctx) // the restore reserved Margin revisions for the new cluster
+	reserved, err := r.listReserved(ctx) // the highest one is Margin above the revision at which the cluster started
 	if err != nil || len(reserved) == 0 {
 		return 0, err
 	}

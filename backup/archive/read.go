@@ -72,7 +72,8 @@ func (w *readingWalk) run() error {
 		switch {
 		case opened && err == nil:
 			listed = false
-		case errors.Is(err, ErrHole) && w.position == w.path.Full.Next: // the segments continue past the full snapshot
+		case errors.Is(err, ErrHole) && w.position == w.path.Full.Next:
+			// The full snapshot is at fault, because the segments do not continue from it.
 			return asFault(err, DataName(w.path.Full.Generation, w.path.Full.Name()), w.position)
 		case opened || !errors.Is(err, store.ErrNotFound):
 			return asFault(err, object.Name(), w.position)
@@ -133,8 +134,10 @@ func (w *readingWalk) readSegment(object Object, reader *format.SegmentReader, m
 	if manifest.Next().Compare(w.position) <= 0 {
 		return nil // part of a merged object that starts before the full snapshot
 	}
-	later := !w.path.target.Time.IsZero() && manifest.From.After(w.path.target.Time)          // may contain newer buckets
-	if w.isComplete() && (manifest.Rows > 0 || later || manifest.Before != w.reading.Chain) { // another chain may start there
+	// later reports whether the buckets of the segment may be newer than the target.
+	later := !w.path.target.Time.IsZero() && manifest.From.After(w.path.target.Time)
+	// After the last row, reading stops at new rows, at newer buckets, and at the start of another chain.
+	if w.isComplete() && (manifest.Rows > 0 || later || manifest.Before != w.reading.Chain) {
 		w.done = true
 		return nil
 	}
@@ -194,7 +197,7 @@ const maxLookahead = 600
 // the bucket. If the next segments do not contain the bucket or cannot be read, Recorded returns nil.
 func (r *Reader) Recorded(ctx context.Context, path Path, name string) (*format.Bucket, error) {
 	target := Target{Generation: path.Generation.Number, Revision: path.Revision}
-	current, err := r.find(ctx, target, path.faults) // the objects of the path may have been merged
+	current, err := r.find(ctx, target, path.faults) // find the path again, because its objects may have been merged
 	if errors.Is(err, ErrNotKept) {
 		return nil, nil
 	}
@@ -333,7 +336,7 @@ func (a *Archive) checkOverlaps(ctx context.Context, merged Merged, sources []Ob
 		return o.hasNameOf(merged.Object) || slices.ContainsFunc(sources, o.hasNameOf)
 	}
 	others = slices.DeleteFunc(others, own)
-	for _, other := range others { // the segments of an hour were checked when the minutes were merged
+	for _, other := range others { // for a merged hour, the segments were checked when its minutes were merged
 		if other.Level == Segment && merged.Level == Minute && merged.contains(other.Start) && len(merged.SegmentsIn(other)) == 0 {
 			return differenceError(merged, other)
 		}
@@ -378,7 +381,7 @@ func (a *Archive) copySegments(ctx context.Context, into io.Writer, merged Objec
 		content, err := Fetch(ctx, a.store, source.Name())
 		if err == nil {
 			all, err = a.appendManifests(all, io.TeeReader(content, into), source, generation)
-			_ = content.Close() // the object was only read
+			_ = content.Close() // the object was only read, so a close error is harmless
 		}
 		if err != nil {
 			return nil, asSequenceError(err)

@@ -8,7 +8,7 @@ import "time"
 // Role is the role of a member in backing up its cluster.
 type Role string
 
-// Roles of a member in making backups.
+// Backup roles.
 const (
 	Writer  Role = "writer"  // this member makes the backups
 	Standby Role = "standby" // another member makes the backups

@@ -48,7 +48,7 @@ type rowWriter struct {
 	firstNew    []byte // greater than the key of every row in the full snapshot
 	last        []byte // key of the newest row
 	rows, bytes int64  // size of the current transaction
-	unflushed   int64  // bytes
+	unflushed   int64  // bytes inserted since the file was last flushed
 }
 
 // writeAll inserts all rows. After an error, the database may contain some of the rows and must be discarded.

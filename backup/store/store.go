@@ -312,7 +312,7 @@ func resolve(ctx context.Context, s Store, name string, want Digest, put error) 
 	case errors.Is(err, ErrNotFound):
 		return put
 	case errors.Is(err, ErrUnavailable) && errors.Is(put, ErrUnavailable):
-		return put // to avoid reporting the same cause twice
+		return put // both errors have the same cause, so one is enough
 	default:
 		return fmt.Errorf("cannot determine who created %s in %s (%s): %w", name, s, put.Error(), err)
 	}

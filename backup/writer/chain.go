@@ -156,7 +156,8 @@ func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err 
 		return false, err
 	}
 	changed := c.changedBuckets(draft.small)
-	empty = empty || c.options.Ack != nil && draft.compacted != c.compacted // a client is waiting for its compaction to be stored
+	// Even an empty segment is needed: a client waits for its compaction.
+	empty = empty || c.options.Ack != nil && draft.compacted != c.compacted
 	c.examined = time.Now()
 	if draft.Rows() > 0 || len(changed) > 0 {
 		c.last = c.tail.Position

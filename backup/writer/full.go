@@ -390,7 +390,8 @@ func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousE
 	switch {
 	case archive.NotVerified(err), err == nil && head.Damaged != nil: // no member can extend the previous chain
 		return nil
-	case err != nil || head.Empty() || head.Full.Name() == made.Name(): // it may already be stored
+	case err != nil || head.Empty() || head.Full.Name() == made.Name():
+		// If the full snapshot itself is the head, an earlier attempt has stored it.
 		return err
 	case head.Position.Compare(previousEnd) > 0:
 		return fmt.Errorf("%w: the backups now end at revision %d", errOvertaken, head.Revision())

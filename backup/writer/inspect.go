@@ -386,7 +386,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 	if err == nil && i.canCreate && i.head.Unlinked != nil { // the process that stored the full snapshot exited before storing the link
 		err = i.Archive.Open(ctx, i.generation, *i.head.Full, i.Session)
 		if errors.Is(err, archive.ErrMoved) || errors.Is(err, archive.ErrEnded) {
-			err = &store.Unavailable{Cause: err} // inspect the store again
+			err = &store.Unavailable{Cause: err} // retryable: the caller inspects the store again
 		}
 	}
 	return err

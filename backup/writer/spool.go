@@ -103,7 +103,7 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	if err == nil && synced {
 		err = s.sync(filepath.Join(s.dir, segmentsDir))
 	}
-	if err != nil { // the rows will be captured again, and the segment may end at another revision
+	if err != nil { // the rows are captured again, perhaps in a segment with another end, so remove this one
 		_, _ = os.Remove(file.Name()), os.Remove(s.path(object.Position))
 		return fmt.Errorf("cannot spool segment %s: %w", name, err)
 	}

@@ -379,7 +379,7 @@ func (w *Writer) behindFor() (age time.Duration) {
 		unstored.add(w.chain.revision, time.Now()) // if stored revisions were lost, no time is recorded for them
 		age = time.Since((*unstored)[0].at)
 	}
-	if queued := w.spool.Entries(); len(queued) > 0 { // changes to leases and users have no revision
+	if queued := w.spool.Entries(); len(queued) > 0 { // includes changes to leases and users, which have no revision
 		age = max(age, time.Since(queued[0].since))
 	}
 	if since := w.snapshots.brokenSince; !since.IsZero() {

@@ -184,7 +184,7 @@ func (h *history) skim(s *segment) {
 			h.note(r.data)
 			h.last = entryIndex(r.data)
 		case wal.SnapshotType:
-			_ = h.addSnapshot(r.data) // errors are ignored, as for entries
+			_ = h.addSnapshot(r.data) // a snapshot record that cannot be decoded is skipped
 		}
 	}
 }

@@ -279,7 +279,7 @@ func checkComplete(m *member) (initialized bool, err error) {
 	case file != nil && file.Size() > 0:
 		return true, nil
 	case !m.hadSnapshot() && m.segments()[0] == firstSegment && !m.namesNoVoter():
-		return true, nil // checkRestore handles restored databases
+		return true, nil // etcd fills the database from the log; checkRestore rejects the log of a restored database
 	case file == nil:
 		return false, missingDatabase.errorf(m.database)
 	default:

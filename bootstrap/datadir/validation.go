@@ -96,7 +96,8 @@ func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, std
 	debug.SetMaxStack(maxChildStack)
 	warnings, err := Verify(ctx, dataDir, mode)
 	outcome := childResult{Valid: err == nil, Unable: IsTransient(err)}
-	for _, warning := range warnings[:min(len(warnings), maxWarnings)] { // child.Run limits the output
+	// child.Run truncates long output, so the number and the length of the warnings are limited.
+	for _, warning := range warnings[:min(len(warnings), maxWarnings)] {
 		outcome.Warnings = append(outcome.Warnings, fmt.Sprintf("%.*s", maxReason/4, warning))
 	}
 	if err != nil {

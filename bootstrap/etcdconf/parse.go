@@ -209,7 +209,8 @@ func etcdConfig(document map[string]any, s *settings) (*embed.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster) // as in checkMembership
+	// If initial-cluster is not set, build it; see checkMembership.
+	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster)
 	cfg.LogLevel = s.LogLevel
 	cfg.ZapLoggerBuilder = nil // the validation sets a quiet logger, which etcd would keep
 	if s.ExperimentalPeerSkipClientSanVerification {

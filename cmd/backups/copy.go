@@ -66,7 +66,7 @@ func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Du
 type copier struct {
 	from, to store.Store
 	meter    *Meter
-	resumed  bool            // the first pass is complete, which counts the objects copied by earlier runs
+	resumed  bool            // the first pass, which counts the objects that are already in the copy, is complete
 	checked  map[string]bool // names of the objects in the copy that have been compared with the store
 	stale    bool            // another pass is needed: an object was deleted from the store before it could be compared
 	result   CopyResult

@@ -124,7 +124,7 @@ type Meter struct {
 // NewMeter returns a meter that writes to the terminal to. If to is nil, the meter shows nothing.
 func NewMeter(to io.Writer) *Meter { return &Meter{to: to, now: time.Now} }
 
-// Show displays that done of total bytes have been processed. A total of 0 means that it is unknown.
+// Show reports that done of total bytes have been processed. total is 0 if it is unknown.
 func (m *Meter) Show(what string, done, total int64) {
 	if m.to == nil {
 		return

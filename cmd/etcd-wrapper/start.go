@@ -174,7 +174,7 @@ func (p *parts) forward(signals <-chan os.Signal, stopped <-chan struct{}, cance
 // container's limit, the kernel kills it without leaving a message.
 func limitMemory(log zerolog.Logger) {
 	switch limit, err := memlimit.Set(); {
-	case err != nil: // macOS has no containers
+	case err != nil: // for example on macOS, which has no containers
 		log.Warn().Err(err).Msg("cannot read the container's memory limit")
 	case limit < math.MaxInt64:
 		log.Info().Int64("bytes", limit).Msg("set the memory limit of the Go runtime")

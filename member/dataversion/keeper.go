@@ -50,7 +50,8 @@ func New(wanted Version, server *etcdserver.EtcdServer, log zerolog.Logger) *Kee
 func newKeeper(wanted Version, server server, log zerolog.Logger) *Keeper {
 	k := &Keeper{wanted: wanted, server: server, log: log}
 	k.state.Store(&state.DataVersion{})
-	first := k.describe(server.facts(), decision{phase: Waiting, reason: notChecked}) // reports at once if the data is readable
+	// The initial status already reports whether the data is readable.
+	first := k.describe(server.facts(), decision{phase: Waiting, reason: notChecked})
 	k.state.Store(&first)
 	return k
 }

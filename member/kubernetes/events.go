@@ -201,7 +201,7 @@ func truncate(note string) string {
 	return note
 }
 
-// Kinds of leases.
+// Lease kinds, as in the status document.
 const (
 	OfMember = "member"
 	OfFull   = "full_snapshot"

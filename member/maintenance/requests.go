@@ -80,7 +80,7 @@ func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any
 	if s == nil || !s.cluster.isAdmin(ctx) {
 		return handle() // before Run, there is nothing to coordinate; without permission, etcd rejects the request
 	}
-	if k.busy() { // facts would block
+	if k.busy() { // during a defragmentation, reading the facts would block
 		return nil, waitError(errUnderWay)
 	}
 	f := s.cluster.facts()

@@ -41,7 +41,7 @@ func (h *History) recordTrends(d status.Document, now time.Time, requests func()
 	}
 	taken := h.read(d, now, requests)
 	defer func() { h.taken = taken }()
-	if h.due.IsZero() { // a point is the difference between two readings
+	if h.due.IsZero() { // the first reading yields no point, because a point is the difference between two readings
 		h.due = now.Add(shortest)
 		return
 	}

@@ -183,7 +183,7 @@ func (c *Client) Send(ctx context.Context, method, path string) (*http.Response,
 			ErrNoAnswer, c.name, c.timeout)
 	default:
 		return nil, fmt.Errorf("%w from %s: %w; check its log and termination message to see if it has stopped or uses another port",
-			ErrNoAnswer, c.name, wrapped.Err) // the name already contains the address
+			ErrNoAnswer, c.name, wrapped.Err) // not wrapped itself, which would repeat the address in the name
 	}
 }
 

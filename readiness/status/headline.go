@@ -29,7 +29,7 @@ type Condition struct {
 	Command string `json:"command"` // command to run first
 }
 
-// Values of Health. A member that is not ready counts as failed, even if it is only waiting.
+// Health values, from best to worst. A member that is not ready counts as failed, even if it is only waiting.
 const (
 	HealthOK       = "ok"
 	HealthDegraded = "degraded"
@@ -173,7 +173,7 @@ func conditions(d Document) (all []Condition) {
 			add(newCondition("database", HealthDegraded, quotaUsed(d.Member)))
 		}
 	}
-	if d.State == "StartEtcd" { // while etcd is serving, a readiness check reports them
+	if d.State == "StartEtcd" { // while etcd is serving, a readiness check reports invalid certificates
 		add(invalidCertificates(d.Certificates, time.Now())...)
 	}
 	for _, warning := range d.ConfigWarnings {

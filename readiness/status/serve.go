@@ -22,8 +22,8 @@ const (
 	pollInterval = 250 * time.Millisecond
 	// minPause is the minimum time between events, so that changes in quick succession are combined.
 	minPause = 50 * time.Millisecond
-	// heartbeat is the maximum time between events, so that both sides can detect a broken connection. The page's
-	// timeout is a little more than twice as long.
+	// heartbeat is the maximum time between events, so that the server and the client can detect a broken
+	// connection. The page's timeout is a little more than twice as long.
 	heartbeat = 5 * time.Second
 	// writeTimeout limits how long writing one event may take.
 	writeTimeout = 10 * time.Second

@@ -70,10 +70,10 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 			err = grantLease(ctx, client, maintenance.PromoteLease(p.config.Name), maintenance.PromoteLeaseTTL)
 		}
 		switch {
-		case (errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrCorrupt)) && len(members)%2 == 0: // all members are voters
-			// A cluster with one of these alarms does not grant leases. Adding a voter to an even number of voters
-			// does not increase the quorum size, and a voter without data delays no writes because clients cannot
-			// write.
+		case (errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrCorrupt)) && len(members)%2 == 0:
+			// A cluster with one of these alarms does not grant leases. All members are voters here. Adding a voter
+			// to an even number of voters does not increase the quorum size, and a voter without data delays no
+			// writes because clients cannot write.
 			_, err = client.MemberAdd(ctx, p.urls)
 		case err == nil:
 			_, err = client.MemberAddAsLearner(ctx, p.urls)
@@ -120,12 +120,13 @@ func (p *Peers) change(ctx context.Context, s *Survey, apply func(context.Contex
 	if err != nil {
 		return p.withHint(fmt.Errorf("cannot connect to the other members: %w", err), config.Username)
 	}
-	defer client.Close() // the result does not matter
+	defer client.Close() // all requests are complete, so a close error is harmless
 	list, err := client.MemberList(ctx)
 	if err == nil && fmt.Sprintf("%x", list.Header.ClusterId) != s.Cluster {
 		err = fmt.Errorf("the response is from cluster %x instead of %s", list.Header.ClusterId, s.Cluster)
 	}
-	for i := 0; err == nil && i < len(list.Members); i++ { // repeat the checks of checkReplacement
+	// The URLs may have changed since checkReplacement checked them.
+	for i := 0; err == nil && i < len(list.Members); i++ {
 		err = p.checkURLs(list.Members[i].Name, list.Members[i].PeerURLs)
 	}
 	if err == nil {
@@ -229,7 +230,7 @@ var ErrTooFew = errors.New("the other members do not form a quorum, so this memb
 
 // checkReplacement returns the reason why this member cannot be replaced or added at the moment, or nil if it can.
 func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*response, waiting []Status) error {
-	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // the others have no quorum
+	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner {
 		return fmt.Errorf("the cluster has %d voting members: %w", n, ErrTooFew)
 	}
 	if err := checkPending(s); err != nil {
@@ -413,7 +414,8 @@ func (p *Peers) AwaitVersion(ctx context.Context, bound time.Duration, report fu
 				"to cancel the downgrade, run \"etcdctl downgrade cancel\" on one of the members", context.Cause(wait))
 		}
 	}
-	var highest, oldest dataversion.Version // a peer that was down may not know the cluster version
+	// The highest reported cluster version applies, because a peer that was down may not know it yet.
+	var highest, oldest dataversion.Version
 	for _, url := range p.otherURLs() {
 		var reported version.Versions
 		if _, err := fetch(ctx, p.peer, url+"/version", &reported); err != nil {

@@ -146,7 +146,7 @@ func (c *connections) readCAs() (contents string) {
 func (p *Peers) reloadCAs() {
 	if current := p.readCAs(); current != p.loadedCAs && p.dial() == nil {
 		p.loadedCAs = current
-		p.Close() // the listener uses the same files
+		p.Close() // the listener has loaded the old CAs, too; the next Publish opens a new one
 	}
 }
 
@@ -234,7 +234,7 @@ func (s *statusServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Publish makes the state of this member available to the other members, as Query does.
-func (p *Peers) Publish(self Self) { _ = p.publish(self) } // without a listener, the other members cannot read it
+func (p *Peers) Publish(self Self) { _ = p.publish(self) } // the next Query reports the error
 
 // publish sets the status that other members receive from this member. If the server is not running yet and cannot be
 // started, publish returns an error.
@@ -286,7 +286,7 @@ func (c *connections) listen(address url.URL) (net.Listener, error) {
 }
 
 func (s *statusServer) close() {
-	_ = s.Close() // no response is lost
+	_ = s.Close() // a member whose request is cut off repeats it
 	s.serving.Wait()
 }
 
@@ -317,7 +317,8 @@ func (p *Peers) Query(ctx context.Context, self Self) Survey {
 		notListening = []string{err.Error()}
 	}
 	responses, waiting, missing := p.queryAll(ctx, p.others)
-	others, _, _ := p.queryAll(ctx, p.onlyListed(responses)) // a quorum of the configured members may be enough
+	// Members that are not in the configuration need not respond, because a quorum is enough.
+	others, _, _ := p.queryAll(ctx, p.onlyListed(responses))
 	responses = append(responses, others...)
 	s := p.evaluate(responses)
 	if s.Membership == Unknown {

@@ -137,7 +137,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 // clear deletes the sources of merged objects, oldest first. Sources are kept until the merged object has been known
 // for archive.Grace, because readers and writers may still use them.
 func (r *round) clear(ctx context.Context, step step) error {
-	r.refused = 0 // the segments may be locked even if the older minutes are not
+	r.refused = 0 // count each step separately: segments may be locked even if the older minutes are not
 	for _, merged := range r.mergedObjects(step.from) {
 		to := r.lookup(merged)
 		if to.since.IsZero() {

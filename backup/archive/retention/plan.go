@@ -75,7 +75,7 @@ type Plan struct {
 // A Kind is the kind of an item.
 type Kind string
 
-// Kinds of items.
+// Item kinds.
 const (
 	Full       Kind = "full"
 	Segments   Kind = "segments"   // consecutive objects of any level
@@ -163,7 +163,7 @@ func endOf(g archive.GenerationContents) time.Time {
 // A timestamp is a time at which an object was current or was written.
 type timestamp struct {
 	time.Time
-	of string // description for messages
+	of string // object that the time belongs to, for messages
 }
 
 func byTime(a, b timestamp) int { return a.Compare(b.Time) }
@@ -171,7 +171,7 @@ func byTime(a, b timestamp) int { return a.Compare(b.Time) }
 // timestamps returns all known times of a generation.
 func timestamps(g archive.GenerationContents) (all []timestamp) {
 	for _, full := range g.Fulls {
-		if full.Err == nil { // anyone may have created an object with this time in its name
+		if full.Err == nil { // without a verified manifest, the time in the name may be forged
 			all = append(all, timestamp{full.Time, "full snapshot " + full.Name()})
 		}
 		all = append(all, timestamp{full.Stored, "full snapshot " + full.Name()})
@@ -231,7 +231,8 @@ func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *
 	switch {
 	case base.Next.IsZero():
 		item.Why = notCovered
-	case full.Err != nil && !full.Stored.Before(p.requiredFrom()): // anyone may have created an object with this name
+	case full.Err != nil && !full.Stored.Before(p.requiredFrom()):
+		// The time in the name may be forged, so the creation time decides how long the snapshot is kept.
 		item.Why = "manifest cannot be verified; kept for the policy's longest retention period"
 	case full.Name() == base.Name():
 		item.proof, item.Why = verified(full), "start of the point-in-time window"

@@ -205,7 +205,7 @@ type Fault struct {
 
 	Hides func(name string) bool // List: reports whether to omit an object
 	First func()                 // called before the call takes effect
-	Then  func()                 // called once the result of Get or List is known, or the call is prevented
+	Then  func()                 // called when Get or List ends, or when another call fails
 }
 
 // Inject adds faults.

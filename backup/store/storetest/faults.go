@@ -29,10 +29,10 @@ type Protocol struct {
 	Created func(w http.ResponseWriter, r *http.Request)
 	// Deleted is the response status for a successful deletion.
 	Deleted int
-	// WriteError responds with an error.
+	// WriteError writes r in the error format of the protocol.
 	WriteError func(w http.ResponseWriter, r ErrorResponse)
-	// Responses to creating an existing object, to a denied request, to deleting a locked object, and to a request
-	// for a missing bucket.
+	// Exists, Denied, Locked and NoBucket are the responses to creating an existing object, to a denied request, to
+	// deleting a locked object, and to a request for a missing bucket.
 	Exists, Denied, Locked, NoBucket ErrorResponse
 	// Others contains additional error responses.
 	Others []ErrorResponse

@@ -79,7 +79,7 @@ func suspend(run *Run) {
 	Eventually(run.T, "the process is suspended", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", run.Cmd.Process.Pid))
 		return err != nil || strings.Contains(string(stat), ") T ") || strings.Contains(string(stat), ") Z ") ||
-			strings.Contains(string(stat), ") t ") // the process is traced
+			strings.Contains(string(stat), ") t ") // stopped by a tracer
 	})
 }
 

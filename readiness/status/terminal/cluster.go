@@ -63,7 +63,7 @@ func ifKnown(value int64, text string) string {
 	return text
 }
 
-// backups returns the member's role in making backups, or how far the store lags behind.
+// backups returns the member's backup role, or how far the store lags behind.
 func backups(d status.Document) string {
 	switch b := d.Backup; {
 	case b == nil && d.Standalone:

@@ -120,7 +120,8 @@ func (p *Printer) Print(d status.Document) error {
 		b.WriteString("\ntimeline\n")
 	}
 	for _, event := range d.Timeline[max(0, len(d.Timeline)-events):] {
-		if p.Verbose || event.Kind != "restore" { // the line about the recovery already contains it
+		// Without Verbose, the line about the recovery already describes the restore.
+		if p.Verbose || event.Kind != "restore" {
 			b.WriteString(p.event("  ", event))
 		}
 	}
