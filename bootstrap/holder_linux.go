@@ -12,14 +12,14 @@ import (
 )
 
 // holder describes the process that has locked a directory, or returns "" if the kernel does not list that process,
-// for example because it runs in another container.
+// for example if it runs in another container.
 func holder(path string) string {
 	var directory unix.Stat_t
 	locks, err := os.Open("/proc/locks")
 	if err != nil || unix.Stat(path, &directory) != nil {
 		return ""
 	}
-	defer locks.Close() // opened read-only
+	defer locks.Close() // opened read-only, so a close error is harmless
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(directory.Dev), unix.Minor(directory.Dev), directory.Ino)
 	for lines := bufio.NewScanner(locks); lines.Scan(); {
 		// 1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF

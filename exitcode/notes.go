@@ -54,7 +54,7 @@ func firstLineOf(path string) string {
 	if err != nil {
 		return ""
 	}
-	defer file.Close() // opened read-only
+	defer file.Close() // opened read-only, so a close error is harmless
 	content, err := io.ReadAll(io.LimitReader(file, maxMessage))
 	if err != nil {
 		return ""

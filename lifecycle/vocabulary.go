@@ -79,11 +79,11 @@ const (
 	ProbeData       Action = "probe data" // check that no process has the data open; if one has, invalidate the exit record
 	AskInit         Action = "ask initialization"
 	AskFullInit     Action = "ask full initialization" // request a full validation, regardless of the exit record
-	PrefetchConfig  Action = "prefetch config"         // runs concurrently with all other actions
+	PrefetchConfig  Action = "prefetch config"         // fetch the configuration during the validation, concurrently with all other actions
 	FetchEtcdConfig Action = "fetch config"
 	CheckEtcdConfig Action = "check config"
 	ServeReadyz     Action = "serve readyz"
-	LockData        Action = "lock data" // invalidate the exit record if another process holds the lock
+	LockData        Action = "lock data" // lock the data directory; if another process holds the lock, invalidate the exit record
 	RemoveRecord    Action = "remove record"
 	OpenEtcd        Action = "open etcd"
 	WatchEtcd       Action = "watch etcd"

@@ -178,7 +178,7 @@ func (v *localVolume) lock() (err error) {
 }
 
 func (v *localVolume) release() {
-	_ = v.held.Close() // nothing was written to the file
+	_ = v.held.Close() // nothing was written, so a close error is harmless
 	v.held = nil
 }
 

@@ -235,7 +235,7 @@ func (s *Spool) recover() (torn []error, err error) {
 		file, entry, err := s.open(name.Name())
 		if err == nil {
 			s.add(entry)
-			_ = file.Close() // the file was only read
+			_ = file.Close() // the file was only read, so a close error is harmless
 		}
 		if err != nil {
 			useless = append(useless, name.Name())

@@ -81,7 +81,7 @@ func readDB(path string, look func(tx *bolt.Tx) error) error {
 		if err != nil {
 			return err
 		}
-		defer database.Close() // opened read-only
+		defer database.Close() // opened read-only, so a close error is harmless
 		return database.View(func(tx *bolt.Tx) error {
 			if file.Size() < tx.Size() {
 				return fmt.Errorf("%w to %d of %d bytes", errCutOff, file.Size(), tx.Size())
@@ -241,7 +241,7 @@ func corruptMetaPages(tx *bolt.Tx) (damaged []int, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() // opened read-only
+	defer file.Close() // opened read-only, so a close error is harmless
 	for number := range 2 {
 		head := make([]byte, metaEnds)
 		if _, err := io.ReadFull(io.NewSectionReader(file, int64(number*tx.DB().Info().PageSize), metaEnds), head); err != nil {

@@ -171,7 +171,7 @@ func (c contents) checkTail(m *member, tail *history) error {
 	return nil
 }
 
-// checkMember returns an error if the data directory belongs to another member of this cluster, for example because
+// checkMember returns an error if the data directory belongs to another member of this cluster, for example after
 // volumes were swapped. Without this check, two members could run with the same identity. If the initial cluster does
 // not contain the recorded name, checkMember only logs a warning, because a restore can use any name. Unreadable
 // files are ignored because etcd reports them.

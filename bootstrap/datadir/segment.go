@@ -51,7 +51,7 @@ func readSegment(path string, read func(s *segment) error) error {
 		if err != nil {
 			return err
 		}
-		defer file.Close() // opened read-only
+		defer file.Close() // opened read-only, so a close error is harmless
 		content, err := mapFile(file)
 		if err != nil {
 			return err

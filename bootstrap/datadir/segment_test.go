@@ -53,7 +53,7 @@ func readHere(path string) (read reading) {
 func readByEtcd(t *testing.T, path string) (read reading) {
 	file, err := os.Open(path)
 	require.NoError(t, err)
-	defer file.Close() // opened read-only
+	defer file.Close() // opened read-only, so a close error is harmless
 	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
 	for r := (walpb.Record{}); ; {
 		if err := decoder.Decode(&r); err != nil {

@@ -99,7 +99,7 @@ func dataDirIn(raw []byte) (string, error) {
 
 // appendDataDir appends a line with data-dir to the document. Re-encoding the document would drop comments and turn
 // large integers into floats. appendDataDir parses the result and returns an error if the document cannot be extended
-// by appending a line, for example because it is in braces.
+// by appending a line, for example if it is in braces.
 func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 	if dataDir == "" {
 		return nil, errors.New("data-dir is not set")

@@ -43,19 +43,19 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 		_, _ = fmt.Fprintln(s.out, `{"valid":true,"empty":true}`) // fails if the reader has exited
 		return exitcode.Clean
 	case empty:
-		_, _ = fmt.Fprintln(s.out, c.DataDir+" is empty") // as above
+		_, _ = fmt.Fprintln(s.out, c.DataDir+" is empty") // fails if the reader has exited
 		return exitcode.Clean
 	case c.json():
 		return exitcode.Code(datadir.RunValidation(ctx, filepath.Clean(c.DataDir), bootstrap.Mode(c.Mode), s.out))
 	}
 	warnings, err := verifyInChild()(ctx, c.DataDir, bootstrap.Mode(c.Mode))
 	for _, warning := range warnings {
-		_, _ = fmt.Fprintln(s.out, "warning: "+printable.Line(warning)) // as above
+		_, _ = fmt.Fprintln(s.out, "warning: "+printable.Line(warning)) // fails if the reader has exited
 	}
 	if err != nil {
 		return s.logError(c.DataDir+" is not valid", err, exitcode.ToolFailed)
 	}
-	_, _ = fmt.Fprintln(s.out, c.DataDir+" is valid") // as above
+	_, _ = fmt.Fprintln(s.out, c.DataDir+" is valid") // fails if the reader has exited
 	return exitcode.Clean
 }
 

@@ -166,5 +166,5 @@ func completeTool(tool string, words []string, out io.Writer) {
 		return
 	}
 	os.Args = append([]string{tool}, words...)
-	_ = ctlv3.Start() // as above
+	_ = ctlv3.Start() // an error message would garble the command line being completed
 }

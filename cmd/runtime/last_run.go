@@ -97,7 +97,7 @@ func (l *lastRun) read() lastExit {
 }
 
 // firstOf returns the reason of the first crash in a crash loop, for a last run that did not record its own reason,
-// for example because the volume was full. firstOf returns an empty string if no first crash was recorded.
+// for example if the volume was full. firstOf returns an empty string if no first crash was recorded.
 func (l *lastRun) firstOf(last exitcode.LastRun) string {
 	first := l.crash.FirstReason(last.Began)
 	if !last.Served {

@@ -102,7 +102,7 @@ func read(path string, limit int64, flags int) ([]byte, error) {
 	if err != nil {
 		return nil, withoutPath(err)
 	}
-	defer file.Close() // opened read-only
+	defer file.Close() // opened read-only, so a close error is harmless
 	info, err := file.Stat()
 	if err != nil {
 		return nil, withoutPath(err)

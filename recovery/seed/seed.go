@@ -73,7 +73,7 @@ func (s Seed) Build(ctx context.Context, source restore.Source, options restore.
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
 	}
-	defer lock.Close() // nothing was written to the file
+	defer lock.Close() // nothing was written, so a close error is harmless
 	restored, err := s.build(ctx, c, source, options)
 	if err != nil {
 		return Result{}, errors.Join(err, os.RemoveAll(s.DataDir+unfinished))

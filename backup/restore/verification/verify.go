@@ -40,7 +40,7 @@ var errDiffers = errors.New("the restored database differs from the original")
 
 // Verify restores a backup in the scratch directory. Verify deletes the directory with its content before and after
 // the restore. The result reports whether the restore succeeded; the caller stores the result. An error means that
-// the outcome is still unknown, for example because the store is unreachable, the volume is too small, or an identity
+// the outcome is still unknown, for example if the store is unreachable, the volume is too small, or an identity
 // is missing.
 func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (archive.Result, error) {
 	started := time.Now()

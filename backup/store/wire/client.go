@@ -54,7 +54,7 @@ type Request struct {
 	Query  url.Values
 	Header map[string]string
 	Body   []byte
-	Once   bool // must not be retried, for example because the first request may have created the object
+	Once   bool // must not be retried, for example if the first request may have created the object
 }
 
 // Do sends a request and returns a response with one of the accepted statuses. The caller must close the response

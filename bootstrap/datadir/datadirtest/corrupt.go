@@ -19,7 +19,7 @@ func Entries(t *testing.T, segment string) (begins, ends []int64) {
 	t.Helper()
 	file, err := os.Open(segment)
 	require.NoError(t, err)
-	defer file.Close() // opened read-only
+	defer file.Close() // opened read-only, so a close error is harmless
 	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
 	for record, begin := (walpb.Record{}), int64(0); decoder.Decode(&record) == nil; begin = decoder.LastOffset() {
 		switch record.Type {

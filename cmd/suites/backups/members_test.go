@@ -22,7 +22,7 @@ func watchFolder(t *testing.T, path string) *os.File {
 	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	require.NoError(t, err)
 	file := os.NewFile(uintptr(watch), path)
-	t.Cleanup(func() { _ = file.Close() }) // nothing was written to the file
+	t.Cleanup(func() { _ = file.Close() }) // nothing was written, so a close error is harmless
 	_, err = unix.InotifyAddWatch(watch, path, unix.IN_CREATE)
 	require.NoError(t, err)
 	require.NoError(t, file.SetReadDeadline(time.Now().Add(10*harness.Patience)))

@@ -119,7 +119,7 @@ func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	source, err := os.Open(from)
 	require.NoError(t, err)
-	defer source.Close() // nothing was written to the file
+	defer source.Close() // nothing was written, so a close error is harmless
 	file, err := os.Create(to)
 	require.NoError(t, err)
 	_, err = io.Copy(struct{ io.Writer }{file}, source) // hide ReadFrom: restores cannot use copy_file_range either

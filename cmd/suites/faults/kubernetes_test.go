@@ -100,7 +100,7 @@ func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	t.Cleanup(func() {
 		_ = command.Process.Kill() // the process may have exited already
 		_ = command.Wait()
-		_ = log.Close() // nothing was written by the test
+		_ = log.Close() // the test wrote nothing, so a close error is harmless
 		if content, _ := os.ReadFile(log.Name()); t.Failed() {
 			t.Logf("end of the API server's log:\n%s", content[max(0, len(content)-5000):])
 		}

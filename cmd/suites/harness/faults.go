@@ -138,7 +138,7 @@ func (p *Pod) Trace(calls string, run func(), others ...string) (spots []CallPoi
 	counts := map[CallPoint]int{}
 	text, err := os.Open(p.tracePath())
 	require.NoError(p.T, err)
-	defer text.Close() // nothing was written to the file
+	defer text.Close() // nothing was written, so a close error is harmless
 	for lines := bufio.NewScanner(text); lines.Scan(); {
 		found := traced.FindStringSubmatch(lines.Text())
 		if found == nil {

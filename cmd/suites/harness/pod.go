@@ -172,7 +172,7 @@ func CorruptFile(t *testing.T, path string, from int64, size int) {
 	require.NoError(t, err)
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)
-	defer file.Close() // an error cannot affect the written content
+	defer file.Close() // a close error cannot affect the written content
 	part := make([]byte, size)
 	_, err = file.ReadAt(part, from)
 	require.NoError(t, err)
@@ -262,6 +262,6 @@ func (p *Pod) ServerCertName() string {
 	p.T.Helper()
 	connection, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port), p.Trust)
 	require.NoError(p.T, err)
-	defer connection.Close() // nothing was sent
+	defer connection.Close() // nothing was sent, so a close error is harmless
 	return connection.ConnectionState().PeerCertificates[0].Subject.CommonName
 }

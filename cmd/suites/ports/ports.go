@@ -56,7 +56,7 @@ func lock(t testing.TB, port int) bool {
 	file, err := os.OpenFile(filepath.Join(dir, fmt.Sprint(port)), os.O_RDWR|os.O_CREATE, 0o600)
 	require.NoError(t, err)
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) || !canBind(port) {
-		_ = file.Close() // nothing was written to the file
+		_ = file.Close() // nothing was written, so a close error is harmless
 		return false
 	}
 	leases.files = append(leases.files, file)
