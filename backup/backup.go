@@ -314,7 +314,7 @@ func (f Facts) window() facts.Window {
 // windowsUpTo returns the windows from the last listing, with the last window extended to end. If a full snapshot was
 // made since the listing, windowsUpTo adds it to the last window.
 func (f Facts) windowsUpTo(end facts.Window) []facts.GenerationWindow {
-	windows := slices.Clone(f.Listed.Windows) // the listing is shared
+	windows := slices.Clone(f.Listed.Windows) // cloned, because the listing is shared
 	last := &windows[len(windows)-1]
 	last.ToRevision, last.To = end.ToRevision, end.To
 	if made := f.Writer.LastFull; made != nil && made.Revision <= last.ToRevision &&

@@ -72,7 +72,7 @@ func (c *peerGroup) isWaitDone() bool {
 // stateForPeers returns the volume state to report to the peers.
 func (c *peerGroup) stateForPeers() peers.Volume {
 	switch state := c.facts.Volume; {
-	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // otherwise another member could create a new cluster with this one
+	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // data was lost, so no other member may create a new cluster with this one
 		return peers.Ruins
 	case state == VolumeEmpty:
 		return peers.Nothing

@@ -348,7 +348,7 @@ func (j *job) reportRejoin() (Event, Facts, error) {
 	j.noteCause()
 	j.outcome.Ended = Rejoined
 	if j.Progress().Restores() {
-		return "", Facts{}, nil // already logged
+		return "", Facts{}, nil // the loss has already been logged
 	}
 	loss := "the volume is empty"
 	if why := cmp.Or(j.volume.damage, j.survey.Outdated); why != nil {

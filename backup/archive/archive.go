@@ -290,7 +290,7 @@ func (r *objectStore) Objects(ctx context.Context, generation int, levels ...Lev
 			}
 			start, next, err := ParseObject(level, strings.TrimPrefix(listed.Name, prefix))
 			if err != nil {
-				continue // created by another program
+				continue // not an object of an archive, but created by another program
 			}
 			all = append(all, Object{
 				Level: level, Generation: generation, Start: start, Next: next, Size: listed.Size, Modified: listed.Modified,

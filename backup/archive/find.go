@@ -186,7 +186,7 @@ func (h *History) path(ctx context.Context, generation GenerationContents, chain
 			return Path{}, err
 		}
 		path.Revision, path.Time = min(known.Revision, chain.To), known.Time
-		if known.Time.After(target.Time) { // a member's clock was ahead
+		if known.Time.After(target.Time) { // the clock of the member that wrote the marker was ahead
 			path.Time = target.Time
 		}
 	}

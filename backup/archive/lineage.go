@@ -280,7 +280,7 @@ func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Gene
 		err = a.BeginGeneration(ctx, Generation{Number: number, Cluster: existing.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
 		if err == nil || errors.Is(err, store.ErrExists) {
 			all = make([]Generation, 1)
-			all[0], err = a.Generation(ctx, number) // the generation may be missing from listings
+			all[0], err = a.Generation(ctx, number) // not from a listing, which may omit the new generation
 		}
 	}
 	if err != nil {

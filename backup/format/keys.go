@@ -68,7 +68,7 @@ func parseRecipients(content []byte) ([]age.Recipient, error) {
 
 func parseIdentities(content []byte) ([]age.Identity, error) {
 	keys, err := age.ParseIdentities(bytes.NewReader(content))
-	if err != nil { // the error may contain parts of the key
+	if err != nil { // err is not returned, because it may contain parts of the key
 		return nil, errors.New("does not contain valid age identities (one per line, starting with AGE-SECRET-KEY-)")
 	}
 	return keys, nil
@@ -77,7 +77,7 @@ func parseIdentities(content []byte) ([]age.Identity, error) {
 func parseSigningKey(content []byte) (ed25519.PrivateKey, error) {
 	block, _ := pem.Decode(content)
 	if block != nil && block.Type == "PRIVATE KEY" {
-		parsed, _ := x509.ParsePKCS8PrivateKey(block.Bytes) // the error may contain parts of the key
+		parsed, _ := x509.ParsePKCS8PrivateKey(block.Bytes) // ignore the error, which may contain parts of the key
 		if key, ok := parsed.(ed25519.PrivateKey); ok {
 			return key, nil
 		}

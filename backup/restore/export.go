@@ -67,7 +67,8 @@ func linkNew(path, name string) error {
 	if !errors.Is(err, syscall.EPERM) && !errors.Is(err, syscall.EOPNOTSUPP) && !errors.Is(err, syscall.ENOSYS) {
 		return err
 	}
-	taken, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL, 0o600) // the file system does not support hard links
+	// The file system does not support hard links, so reserve the name and then replace the file.
+	taken, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

@@ -352,7 +352,7 @@ func (s *source) Read(p []byte) (int, error) {
 // returned before reading all of it.
 func (s *source) digest() (digest Digest, err error) {
 	if s.failed == nil {
-		_, _ = io.Copy(io.Discard, s) // the error is in s.failed
+		_, _ = io.Copy(io.Discard, s) // Read records an error in s.failed
 	}
 	if s.failed != nil {
 		return Digest{}, s.failed

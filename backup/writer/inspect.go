@@ -173,7 +173,7 @@ func (w *Writer) compare(head archive.Head) (Event, error) {
 	case result.Relation == relation.Behind && (!w.core.Facts.leads || waited <= w.pace.ahead && w.options.Etcd.Members() > 1):
 		return storeAhead, nil // a follower may be slow, and a leader may not have applied all acknowledged writes yet
 	case result.Relation == relation.Behind, result.Relation == relation.Copied:
-		result.Relation = relation.Copied // data that does not catch up is older than its backups
+		result.Relation = relation.Copied // data that does not catch up is an old copy, not a member that lags behind
 		return succeeded, result.Refusal(data, kept, w.options.Archive.String())
 	}
 	if stored {

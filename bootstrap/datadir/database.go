@@ -331,7 +331,7 @@ func preload(path string) (stop func()) {
 		}
 	})
 	return func() {
-		_ = file.Close() // stops the reader
+		_ = file.Close() // makes the next read fail, which stops the reader
 		reading.Wait()
 	}
 }

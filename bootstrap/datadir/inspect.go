@@ -81,7 +81,7 @@ func (f *Inspection) moveIfUnused(log zerolog.Logger) (moved bool, err error) {
 	empty, missing := f.contentsErr == nil && f.contents.empty(), errors.Is(f.contentsErr, fs.ErrNotExist)
 	switch {
 	case len(f.segments()) == 0 && (empty || missing):
-		return false, nil // first start
+		return false, nil // the member has never been started
 	case empty && f.hasExternalLog():
 		return false, nil // moving the directory would leave the log behind
 	case empty:

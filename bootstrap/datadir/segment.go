@@ -57,7 +57,7 @@ func readSegment(path string, read func(s *segment) error) error {
 			return err
 		}
 		defer func() { _ = unix.Munmap(content) }()     // content is nil if the file is empty
-		_ = unix.Madvise(content, unix.MADV_SEQUENTIAL) // only a hint
+		_ = unix.Madvise(content, unix.MADV_SEQUENTIAL) // only a hint, so an error is harmless
 		return read(&segment{file: file, content: content})
 	})
 }

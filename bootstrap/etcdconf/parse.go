@@ -108,7 +108,7 @@ func decode(document []byte) (mapping map[string]any, warnings []string, err err
 		return nil, nil, err
 	}
 	asJSON, err := yaml.YAMLToJSON(document)
-	if err != nil { // the cause would expose the value
+	if err != nil { // err is not returned, because it would expose the value
 		return nil, nil, keyErrorf("", "contains a key or value that JSON cannot represent, such as .nan or a null key")
 	}
 	decoder := json.NewDecoder(bytes.NewReader(asJSON))

@@ -129,7 +129,7 @@ func ForMember(document []byte, pod string) ([]byte, error) {
 	if err != nil || !slices.ContainsFunc(perMemberKeys, func(key string) bool { return isMapping(mapping[key]) }) {
 		return document, nil //nolint:nilerr // Parse reports the error
 	}
-	if len(warnings) > 0 { // the new document no longer contains what the warnings are about
+	if len(warnings) > 0 { // Parse could not repeat the warnings, because the new document omits what caused them
 		return nil, keyErrorf("", "%s; a configuration for multiple members must be unambiguous", warnings[0])
 	}
 	name, err := memberName(mapping, pod)

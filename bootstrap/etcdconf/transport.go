@@ -54,7 +54,7 @@ func (s *settings) checkURLs() error {
 func parseURLs(key, list string) (urls []url.URL, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		parsed, err := types.NewURLs([]string{text})
-		if err != nil { // the cause would expose the password in the URL
+		if err != nil { // err is not returned, because it would expose the password in the URL
 			return nil, keyErrorf(key, "%s is not %s", quote(text), urlForm)
 		}
 		urls = append(urls, parsed...)

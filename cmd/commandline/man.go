@@ -20,7 +20,7 @@ func ManPage(app *kong.Application, version string) string {
 		if command.Detail != "" {
 			fmt.Fprintf(&page, ".PP\n%s\n", roff(command.Detail))
 		}
-		writeFlags(&page, flagsOf(app, command)) // every command has --help
+		writeFlags(&page, flagsOf(app, command))
 		if text := manualOf(app, command); text != "" {
 			fmt.Fprintf(&page, ".PP\n.nf\n%s.fi\n", roff(text))
 		}

@@ -53,7 +53,7 @@ func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error
 // nothing left to do, and otherwise a sentence that names the flag.
 func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	var done error
-	parser, err := New(commands, out, kong.Exit(func(status int) { done = Done(status) })) // kong keeps parsing after this call
+	parser, err := New(commands, out, kong.Exit(func(status int) { done = Done(status) })) // does not exit, so kong continues parsing
 	if err != nil {
 		return nil, err
 	}

@@ -142,7 +142,8 @@ func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar,
 	if recoverer != nil {
 		document, err := c.etcdConfig().Load()
 		if err == nil && c.Backups.Ack == commandline.AckStored { // fail early, because recovery would wait for other members first
-			if checked, failed := etcdconf.Parse(document.YAML); failed == nil { // the certificates may not exist yet
+			// An error is not reported yet, because the certificates may not exist yet.
+			if checked, failed := etcdconf.Parse(document.YAML); failed == nil {
 				err = runtime.CheckAck(c.Backups.Ack, checked.Etcd)
 			}
 		}
@@ -221,7 +222,7 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Par
 	}
 	connected.Server, connected.Crash = server, p.driver.Crash
 	p.runtime.Connect(connected)
-	if !c.ExpectsTLS() { // used until etcd's configuration is known
+	if !c.ExpectsTLS() { // an assumption until etcd's configuration is known
 		server.UseHTTP()
 	} else if err := server.UseTemporary(); err != nil {
 		return nil, exitcode.ServerTaken, err

@@ -62,7 +62,7 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 // self returns the path of this program's executable.
 func self() string {
 	path, err := os.Executable()
-	if err != nil { // /proc is not mounted
+	if err != nil { // for example if /proc is not mounted
 		return os.Args[0]
 	}
 	return path

@@ -47,7 +47,7 @@ func NeverWait(to io.Writer) (log io.Writer, flush func()) {
 // Write implements io.Writer. Write is safe for concurrent use.
 func (q *queue) Write(line []byte) (int, error) {
 	select {
-	case q.lines <- append([]byte{}, line...): // a nil line would end pass
+	case q.lines <- append([]byte{}, line...): // never nil, which would end pass
 	default:
 		q.lost.Add(1)
 	}

@@ -426,7 +426,7 @@ func (w *walk) entry(directory, key string) error {
 	}
 	object := store.Object{Name: name, Modified: info.ModTime()}
 	if info.Mode().IsRegular() {
-		object.Size = info.Size() // treat other files as objects without content
+		object.Size = info.Size() // other files, such as pipes, are listed as empty objects
 	}
 	if !w.yield(object, nil) {
 		w.stopped = true

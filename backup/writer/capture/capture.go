@@ -351,7 +351,7 @@ func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
 	file, _ := to.(*os.File)
 	written, err := s.snapshot.WriteTo(&paced{ctx: ctx, Writer: to, file: file})
 	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx) // bbolt keeps only the error's text
+		err = context.Cause(ctx) // err contains only the text of the cause, because bbolt does not wrap errors
 	}
 	if err != nil {
 		return fmt.Errorf("cannot copy the database at revision %d: %w", s.Revision, err)

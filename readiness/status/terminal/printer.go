@@ -142,7 +142,7 @@ var healthColours = map[string]int{status.HealthOK: green, status.HealthDegraded
 
 // headline returns the headline with the phase in bold and the rest in the colour of the health.
 func (p *Printer) headline(d status.Document) string {
-	h := status.HeadlineOf(d) // older wrappers do not send this field
+	h := status.HeadlineOf(d) // computed here, because older wrappers do not send d.Headline
 	return p.inColour(bold, h.Phase) + p.inColour(healthColours[h.Health], strings.TrimPrefix(h.Summary, h.Phase))
 }
 
@@ -196,7 +196,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 		}
 	}
 	if d.Ready != p.ready {
-		at := cmp.Or(d.ReadySince, p.now()) // older wrappers do not send this field
+		at := cmp.Or(d.ReadySince, p.now()) // older wrappers do not send ReadySince
 		colour := map[bool]int{true: green, false: red}[d.Ready]
 		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", FormatTime(at), p.inColour(colour, readyWord(d.Ready)))})
 		p.ready = d.Ready
