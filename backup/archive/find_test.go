@@ -155,6 +155,7 @@ func TestFallback_returnsOtherErrors(t *testing.T) {
 }
 
 func TestFind_time(t *testing.T) {
+	t.Parallel()
 	w := newTestWriter(t, NewKeys(t).Load(t), steps(13, 25, 3)...)
 	w.full()
 	w.segments(steps(28, 40, 3)...)

@@ -113,8 +113,10 @@ func TestHistory_fullWithoutAManifest(t *testing.T) {
 }
 
 func TestOpenFull_reportsDamage(t *testing.T) {
+	t.Parallel()
 	for sealing, keys := range map[string]*format.Keys{"plain": {}, "sealed": NewKeys(t).Load(t)} {
 		t.Run(sealing, func(t *testing.T) {
+			t.Parallel()
 			w := newTestWriter(t, keys)
 			full := *w.head().Full
 			name := archive.DataName(1, full.Name())

@@ -87,6 +87,7 @@ func TestAdvance_checksTheDigest(t *testing.T) {
 }
 
 func TestHead_needsFewRequests(t *testing.T) {
+	t.Parallel()
 	w := newTestWriter(t, &format.Keys{})
 	for hour := range int64(24) {
 		for second := range int64(30) {

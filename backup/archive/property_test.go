@@ -27,6 +27,7 @@ import (
 // TestRead_randomHistories lets two concurrent writers extend one history while segments are merged and full
 // snapshots are created. Reading must still return the correct rows for every revision.
 func TestRead_randomHistories(t *testing.T) {
+	t.Parallel()
 	sealed := NewKeys(t).Load(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		keys := &format.Keys{}
@@ -157,8 +158,10 @@ func contiguous(w *testWriter, objects []archive.Object) bool {
 }
 
 func TestRead_flippedBits(t *testing.T) {
+	t.Parallel()
 	for name, keys := range map[string]*format.Keys{"plain": {}, "sealed": NewKeys(t).Load(t)} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newTestWriter(t, keys)
 			w.segment(14, Bucket("lease", "a", "1"))
 			w.full()
