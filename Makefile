@@ -89,7 +89,7 @@ release-check: releasable ## Make the release of VERSION=v1.0.0 twice, from scra
 # checks than go test would.
 test: ## Run every test, with the race detector
 	@$(if $(RACE),,echo 'WARNING: no C compiler found, the tests run without the race detector')
-	$(GO) test $(RACE) -vet=off -p 4 -timeout 20m ./...
+	$(GO) test $(RACE) -vet=off -p 4 -timeout 40m ./...
 
 bench: ## Measure the wrapper and plain etcd side by side, and print the table; BENCH='-args -strict -growth -only=start' for more or less
 	@cd cmd/suites/bench && $(GO) test -tags bench -run '^TestBench$$' -count=1 -timeout 120m $(BENCH)
