@@ -13,7 +13,7 @@ import (
 const scheduleFlag = "--backup-full-schedule"
 
 const (
-	shiftSpread   = time.Hour            // offsets of clusters are shorter than this
+	shiftSpread   = time.Hour            // upper limit of the offset derived from a cluster ID; see For
 	shortestEvery = time.Minute          // shortest interval with @every
 	longestEvery  = 366 * 24 * time.Hour // longest interval with @every
 	searchYears   = 9                    // years to search for the next date; no February 29 between 2096 and 2104

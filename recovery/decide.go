@@ -206,7 +206,7 @@ type StoreFacts struct {
 
 // Learn implements statemachine.Facts.
 func (f Facts) Learn(event Event, payload Facts) Facts {
-	switch event { //nolint:exhaustive // the others carry no facts
+	switch event { //nolint:exhaustive // the other events carry no facts
 	case Examined:
 		payload.Never, payload.Store, payload.Err = f.Never, f.Store, nil
 		return payload // Conclude has already reset the other facts

@@ -119,7 +119,7 @@ var (
 func Damaged(cause error) error { return fmt.Errorf("%w: %.200s", ErrDamaged, cause.Error()) }
 
 // Ended reports whether err is io.EOF itself. An error that wraps io.EOF may be a lost connection.
-func Ended(err error) bool { return err == io.EOF } //nolint:errorlint // see above
+func Ended(err error) bool { return err == io.EOF } //nolint:errorlint // a wrapped io.EOF does not count
 
 // KeyFiles contains the paths of key files. An empty path means that there is no key.
 type KeyFiles struct {

@@ -442,7 +442,7 @@ func (r *SegmentReader) bytes(room []byte, limit int64) ([]byte, error) {
 }
 
 func endError(err error) error {
-	if Ended(err) || err == io.ErrUnexpectedEOF { //nolint:errorlint // see Ended
+	if Ended(err) || err == io.ErrUnexpectedEOF { //nolint:errorlint // a wrapped error may be a lost connection; see Ended
 		return fmt.Errorf("%w: records are truncated", ErrDamaged)
 	}
 	return err

@@ -354,7 +354,7 @@ func keyAndLease(value []byte) (key []byte, lease int64, err error) {
 			key, _ = protowire.ConsumeBytes(field)
 		case number == leaseField && kind == protowire.VarintType:
 			id, _ := protowire.ConsumeVarint(field)
-			lease = int64(id) //nolint:gosec // the same conversion as in protobuf
+			lease = int64(id) //nolint:gosec // protobuf encodes an int64 as a uint64 with the same bits
 		}
 		value = value[tag+length:]
 	}
@@ -376,5 +376,5 @@ func longestTTL(leases *bolt.Bucket) int64 {
 
 // leaseKey returns etcd's key of a lease.
 func leaseKey(id int64) []byte {
-	return binary.BigEndian.AppendUint64(nil, uint64(id)) //nolint:gosec // the same conversion as in etcd
+	return binary.BigEndian.AppendUint64(nil, uint64(id)) //nolint:gosec // etcd encodes lease IDs this way
 }

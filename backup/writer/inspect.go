@@ -456,7 +456,7 @@ func (i *inspection) evaluate(kept relation.Store) error {
 	data.Etcd = "" // recovery decides whether data without an identity belongs to the cluster that created the store
 	result := relation.Compare(data, kept, false)
 	refusal := result.Refusal(data, kept, i.Archive.String())
-	switch result.Relation { //nolint:exhaustive // the generation is missing, which is inspected again
+	switch result.Relation { //nolint:exhaustive // after any other refusal, the inspection is repeated
 	case relation.Succeeded:
 		i.event, i.successor = succeeded, kept.Newest().Number
 	case relation.OtherCluster:

@@ -247,7 +247,7 @@ func corruptMetaPages(tx *bolt.Tx) (damaged []int, err error) {
 		if _, err := io.ReadFull(io.NewSectionReader(file, int64(number*tx.DB().Info().PageSize), metaEnds), head); err != nil {
 			return nil, fmt.Errorf("cannot read meta page %d: %w", number, err)
 		}
-		if !isMetaPage(head, uint64(number)) { //nolint:gosec // 0 or 1
+		if !isMetaPage(head, uint64(number)) { //nolint:gosec // number is 0 or 1
 			damaged = append(damaged, number)
 		}
 	}

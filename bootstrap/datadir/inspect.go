@@ -122,11 +122,11 @@ func checkRestore(m *member, found contents) error {
 func checkCluster(m *member, found contents) error {
 	identity, err := m.identity()
 	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.hasMember(identity.NodeID) {
-		return nil //nolint:nilerr // see above
+		return nil //nolint:nilerr // other checks report an unreadable file
 	}
 	named, err := m.membersNamed()
 	if err != nil || len(named) == 0 || slices.ContainsFunc(named, found.hasMember) {
-		return nil //nolint:nilerr // see above
+		return nil //nolint:nilerr // other checks report an unreadable file
 	}
 	return otherCluster.errorf(m.database, m.wal.path)
 }
@@ -179,7 +179,7 @@ func (f *Inspection) checkMember(configured Identity, log zerolog.Logger) error 
 	identity, err := f.identity()
 	owner, here := f.contents.members[identity.NodeID], configured.PeerURLs
 	if err != nil || owner.Name == "" || owner.Name == configured.Name {
-		return nil //nolint:nilerr // see above
+		return nil //nolint:nilerr // etcd reports an unreadable file
 	}
 	if slices.ContainsFunc(owner.PeerURLs, func(url string) bool { return slices.Contains(here, url) }) {
 		return nil

@@ -92,7 +92,7 @@ func (s *segment) nextFrame() (f frame, whole bool) {
 		s.torn = len(rest) > 0
 		return frame{}, false
 	}
-	field := int64(binary.LittleEndian.Uint64(rest)) //nolint:gosec // the sign is a flag
+	field := int64(binary.LittleEndian.Uint64(rest)) //nolint:gosec // the sign bit means that there is padding
 	length, padding := field&(1<<56-1), int64(0)
 	if field < 0 {
 		padding = field >> 56 & 7
@@ -187,7 +187,7 @@ func (f frame) parseCanonical() (r record, ok bool) {
 		head = protowire.AppendVarint(protowire.AppendTag(head, recordData, protowire.BytesType), uint64(len(data)))
 	}
 	ok = bytes.HasPrefix(f.record, head) && len(head)+len(data) == len(f.record)
-	return record{kind: int64(kind), crc: uint32(crc), data: data}, ok //nolint:gosec // as etcd takes them
+	return record{kind: int64(kind), crc: uint32(crc), data: data}, ok //nolint:gosec // etcd converts the values in the same way
 }
 
 // sector is the number of bytes that a disk writes atomically.
@@ -355,7 +355,7 @@ func (c *cut) add(r validRecord) {
 // the smallest entry is longer than two words. If a record implies more entries than there is room for, it is not a
 // real record but part of a value that happens to look like WAL data.
 func (c *cut) contains(index uint64, at int64) bool {
-	return index > c.last && index-c.last <= uint64(at-c.at)/(2*word)+1 //nolint:gosec // never negative
+	return index > c.last && index-c.last <= uint64(at-c.at)/(2*word)+1 //nolint:gosec // at is never before the cut
 }
 
 // isLoss reports whether an acknowledged entry would be lost. single means that the cluster has one member and that

@@ -137,7 +137,7 @@ func (m *Meter) Show(what string, done, total int64) {
 		return
 	}
 	m.drawn = now
-	fmt.Fprint(m.to, clearLine, what, ": ", formatProgress(done, total, now.Sub(m.began))) //nolint:errcheck // only a display
+	fmt.Fprint(m.to, clearLine, what, ": ", formatProgress(done, total, now.Sub(m.began))) //nolint:errcheck // the display is not essential
 }
 
 // TrackRestore returns a function that calls restore and, while it runs, shows how much of the database has been
@@ -168,7 +168,7 @@ func (m *Meter) TrackRestore(file string, restore RestoreFunc) RestoreFunc {
 // Clear clears the line so that other output can be printed.
 func (m *Meter) Clear() {
 	if m.to != nil && !m.drawn.IsZero() {
-		fmt.Fprint(m.to, clearLine) //nolint:errcheck // only a display
+		fmt.Fprint(m.to, clearLine) //nolint:errcheck // the display is not essential
 	}
 }
 

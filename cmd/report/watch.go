@@ -49,7 +49,7 @@ type watcher struct {
 	lost     func()
 	happened func(status.TimelineEvent)
 
-	latest   string // state, health and reason at the last call of lost
+	latest   string // state, health and reason when lost was last called
 	health   string // last logged health
 	warned   bool   // the reason why the member is not ready has been logged
 	waits    string // what etcd is waiting for; "" if it is neither starting nor stopping

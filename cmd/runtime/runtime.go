@@ -166,7 +166,7 @@ func (r *Runtime) Expose() error {
 func (r *Runtime) Finish(outcome lifecycle.Outcome) {
 	defer r.lastRun.end(outcome)
 	var err error
-	switch outcome.Status { //nolint:exhaustive // the default covers all others
+	switch outcome.Status { //nolint:exhaustive // default handles all other statuses
 	case exitcode.Crashed:
 	case exitcode.OutOfTime:
 		err = leaveDump(r.note, outcome)

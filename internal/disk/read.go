@@ -132,6 +132,6 @@ func Space(dir string) (left, size int64, err error) {
 	if err := unix.Statfs(dir, &volume); err != nil {
 		return 0, 0, fmt.Errorf("cannot determine the free space on the volume of %s: %w", dir, err)
 	}
-	block := int64(volume.Bsize)                                           //nolint:unconvert // the types differ by system
-	return int64(volume.Bavail) * block, int64(volume.Blocks) * block, nil //nolint:gosec // far from overflowing
+	block := int64(volume.Bsize)                                           //nolint:unconvert // on some systems, Bsize is not an int64
+	return int64(volume.Bavail) * block, int64(volume.Blocks) * block, nil //nolint:gosec // no volume is large enough for an overflow
 }

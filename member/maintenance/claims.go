@@ -62,11 +62,11 @@ func (k kind) firstID() int64 { return reserved + int64(k)<<kindShift }
 func (c claim) id() int64 { return c.kind.firstID() + int64(c.nonce)<<nonceShift + int64(c.member) }
 
 func claimOf(id int64) claim {
-	return claim{kind: kind(id >> kindShift & 0xf), nonce: uint16(id >> nonceShift & nonceMask), member: uint32(id)} //nolint:gosec // truncated on purpose
+	return claim{kind: kind(id >> kindShift & 0xf), nonce: uint16(id >> nonceShift & nonceMask), member: uint32(id)} //nolint:gosec // each part is extracted by truncation
 }
 
 // names reports whether the claim was made by the member with this ID.
-func (c claim) names(id types.ID) bool { return c.member == uint32(id) } //nolint:gosec // low 32 bits
+func (c claim) names(id types.ID) bool { return c.member == uint32(id) } //nolint:gosec // a claim contains only the low 32 bits of the ID
 
 // isReserved reports whether a lease ID is reserved for claims.
 func isReserved(id int64) bool { return turnRequest.firstID() <= id && id < endOfClaims }
@@ -90,7 +90,7 @@ func (k kind) forName(name string) claim {
 	sum := fnv.New64a()
 	_, _ = sum.Write([]byte(name))
 	hash := sum.Sum64()
-	return claim{k, uint16(hash >> nonceShift & nonceMask), uint32(hash)} //nolint:gosec // 44 bits
+	return claim{k, uint16(hash >> nonceShift & nonceMask), uint32(hash)} //nolint:gosec // a claim contains only 44 bits of the hash
 }
 
 // HasPromoteLease reports whether the member with this name is marked for promotion, according to the entries applied
@@ -170,7 +170,7 @@ type claims struct{ server *etcdserver.EtcdServer }
 
 // newClaim returns a claim of this member with a random nonce.
 func (c claims) newClaim(kind kind) claim {
-	return claim{kind, uint16(rand.IntN(nonceMask + 1)), uint32(c.server.MemberID())} //nolint:gosec // 12 bits, and low 32 bits of the ID
+	return claim{kind, uint16(rand.IntN(nonceMask + 1)), uint32(c.server.MemberID())} //nolint:gosec // the nonce has 12 bits, and the low 32 bits of the ID are enough
 }
 
 // propose proposes a claim with the given TTL, or its revocation if ttl is 0, and does not wait until the proposal is

@@ -32,7 +32,7 @@ type peer struct {
 	id      types.ID
 	name    string
 	learner bool
-	active  bool // this member is connected to it; always true for this member itself
+	active  bool // this member is connected to the peer; always true if the peer is this member
 }
 
 // isSingle reports whether the cluster has only one member.

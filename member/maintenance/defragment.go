@@ -253,7 +253,7 @@ func (p *claimSchedule) proposeTransfer(ctx context.Context) error {
 	defer cancel()
 	active := p.activeMembers()
 	for i, id := range active {
-		err := p.await(within, claim{writesPaused, announced.nonce, uint32(id)}, true) //nolint:gosec // low 32 bits
+		err := p.await(within, claim{writesPaused, announced.nonce, uint32(id)}, true) //nolint:gosec // a claim contains only the low 32 bits of the ID
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

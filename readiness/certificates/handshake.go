@@ -130,7 +130,7 @@ func (l Listener) handshake() (certificates []*x509.Certificate, err error) {
 	defer cancel()
 	dialer := tls.Dialer{NetDialer: &net.Dialer{}, Config: &tls.Config{
 		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, //nolint:gosec // Listener.verify does it
+		InsecureSkipVerify: true, //nolint:gosec // Listener.verify verifies the certificates instead
 		VerifyConnection: func(state tls.ConnectionState) error {
 			certificates = state.PeerCertificates
 			return nil
@@ -138,7 +138,7 @@ func (l Listener) handshake() (certificates []*x509.Certificate, err error) {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			pair, err := tls.LoadX509KeyPair(l.ClientCert, l.ClientKey)
 			if err != nil {
-				return &tls.Certificate{}, nil //nolint:nilerr // connect without a client certificate
+				return &tls.Certificate{}, nil //nolint:nilerr // without a usable client certificate, connect without one
 			}
 			return &pair, nil
 		},

@@ -159,7 +159,7 @@ func (c *Client) open(ctx context.Context, query string) (*http.Response, error)
 	if err != nil || reply.StatusCode == http.StatusOK {
 		return reply, err
 	}
-	reply.Body.Close() //nolint:errcheck // nothing was read
+	reply.Body.Close() //nolint:errcheck // the body is not needed
 	advice := ""
 	if reply.StatusCode == http.StatusNotFound {
 		advice = ": another program (such as etcd or the sidecar) or an old wrapper is listening there; set --etcd-wrapper-port to the wrapper's port"

@@ -237,7 +237,7 @@ func (s Seed) newCluster() (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{RaftCluster: raftCluster, self: raftCluster.MemberByName(s.Name), generation: uint64(max(0, s.Generation))} //nolint:gosec // not negative
+	c := &cluster{RaftCluster: raftCluster, self: raftCluster.MemberByName(s.Name), generation: uint64(max(0, s.Generation))} //nolint:gosec // max excludes negative numbers
 	if c.self == nil {
 		return nil, fmt.Errorf("%q is not a member of the cluster", s.Name)
 	}

@@ -98,7 +98,7 @@ type execution struct {
 // names returns the object names of an item in the order of deletion. Manifests come first, because data without a
 // manifest is ignored, and generation.json comes last.
 func (e *execution) names(item Item) ([]string, error) {
-	switch item.Kind { //nolint:exhaustive // the others list their names
+	switch item.Kind { //nolint:exhaustive // items of other kinds list their object names
 	case Full:
 		return []string{archive.ManifestName(item.Generation, item.Name), archive.DataName(item.Generation, item.Name)}, nil
 	case Generation:

@@ -70,7 +70,7 @@ func Rows(from, to int64, size int, row func(format.Row) error) error {
 	value := make([]byte, size)
 	for at := from; at <= to; at++ {
 		_, _ = random.Read(value[:size/4])            // never fails; the rest of the value compresses well
-		binary.BigEndian.PutUint64(value, uint64(at)) //nolint:gosec // a revision
+		binary.BigEndian.PutUint64(value, uint64(at)) //nolint:gosec // a revision is not negative
 		kv := mvccpb.KeyValue{Key: fmt.Appendf(nil, "/registry/pods/default/%08d", at%(to/2)), Value: value, ModRevision: at, CreateRevision: at, Version: 1}
 		stored, err := kv.Marshal()
 		if err != nil {

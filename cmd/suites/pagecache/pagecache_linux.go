@@ -23,7 +23,7 @@ func Share(t testing.TB, path string) float64 {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, unix.Munmap(content)) }()
 	pages := make([]byte, (len(content)+os.Getpagesize()-1)/os.Getpagesize())
-	_, _, failed := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&content[0])), uintptr(len(content)), uintptr(unsafe.Pointer(&pages[0]))) //nolint:gosec // as mincore(2) has it
+	_, _, failed := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&content[0])), uintptr(len(content)), uintptr(unsafe.Pointer(&pages[0]))) //nolint:gosec // mincore(2) takes pointers
 	require.Zero(t, failed)
 	return float64(bytes.Count(pages, []byte{1})) / float64(len(pages))
 }
