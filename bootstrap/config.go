@@ -123,18 +123,18 @@ func ExplainError(err error, dir string) error {
 	case isErrno(err, syscall.ENOSPC), isErrno(err, syscall.EDQUOT):
 		return &explainedError{err, freeSpace(dir) + "expand the volume or free up space on it"}
 	case strings.Contains(err.Error(), "failed to repair WAL"):
-		return &explainedError{err, freeSpace(dir) + "to repair the log, etcd needs space for a copy of the last WAL file: expand the volume or free up space on it"}
+		return &explainedError{err, freeSpace(dir) + "etcd needs space for a copy of the last WAL file to repair the log; expand the volume or free up space on it"}
 	case isErrno(err, syscall.EADDRINUSE):
 		return &explainedError{err, "stop the process that is listening on this address"}
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), deniedFile.MatchString(err.Error()):
 		return &explainedError{err, fmt.Sprintf("check the owner and mode; this process runs as user %d, group %d", os.Geteuid(), os.Getegid())}
 	case strings.Contains(err.Error(), "tocommit("):
-		return &explainedError{err, "the data directory is missing entries that this member acknowledged to the leader, for example because the volume was rolled back: " + rejoin}
+		return &explainedError{err, "the data directory is missing entries that this member acknowledged to the leader, perhaps because the volume was rolled back; to recover: " + rejoin}
 	case strings.Contains(err.Error(), "disallowed v2 WAL"), strings.Contains(err.Error(), "disallowed custom content in v2store"):
-		return &explainedError{err, "the data was written by etcd 3.4 or earlier or through the v2 API: start etcd 3.5 on it once with --snapshot-count=1, " +
+		return &explainedError{err, "the data was written by etcd 3.4 or earlier or through the v2 API; to recover: start etcd 3.5 on it once with --snapshot-count=1, " +
 			"write a key and stop it; upgrade etcd one minor version at a time"}
 	case strings.Contains(err.Error(), "conflict with committed entry"), strings.Contains(err.Error(), "member unknown"):
-		return &explainedError{err, "the data directory conflicts with the other members, for example because the volume was rolled back: " + rejoin}
+		return &explainedError{err, "the data directory conflicts with the other members, perhaps because the volume was rolled back; to recover: " + rejoin}
 	case strings.Contains(err.Error(), "cannot fetch cluster info from peer urls"):
 		return &explainedError{err, "no member of the existing cluster responded; the next start tries again"}
 	case strings.Contains(err.Error(), "failed to find local ID"), strings.Contains(err.Error(), "removed from its cluster"):
@@ -143,7 +143,7 @@ func ExplainError(err error, dir string) error {
 	return err
 }
 
-const rejoin = "restart the member with --recover=auto and without a sidecar to rejoin as a new member; or move its data directory away, remove the member if it is still listed, and add it again"
+const rejoin = "restart the member with --recover=auto and without a sidecar to rejoin as a new member; or move its data directory aside, remove the member if it is still listed, and add it again"
 
 // deniedFile matches etcd messages about a file. The path is required because object stores use the same wording
 // for rejected credentials.

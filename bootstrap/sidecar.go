@@ -247,7 +247,7 @@ func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte,
 // explainTLS adds advice if the server does not use TLS.
 func explainTLS(err error) error {
 	if _, plain := errors.AsType[tls.RecordHeaderError](err); plain || errors.Is(err, http.ErrSchemeMismatch) {
-		return fmt.Errorf("the sidecar serves plain HTTP, but --backup-restore-tls-enabled is set: configure TLS in the sidecar or remove the flag (%w)", err)
+		return fmt.Errorf("the sidecar serves plain HTTP, but --backup-restore-tls-enabled is set; configure TLS in the sidecar or remove the flag (%w)", err)
 	}
 	return err
 }
@@ -257,7 +257,7 @@ func explainTLS(err error) error {
 func statusError(response *http.Response) error {
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxStatusBody))
 	if err == nil && response.StatusCode == http.StatusBadRequest && bytes.Contains(body, []byte("HTTP request to an HTTPS server")) {
-		return errors.New("the sidecar serves HTTPS: set --backup-restore-tls-enabled and --backup-restore-ca-cert-bundle-path")
+		return errors.New("the sidecar serves HTTPS; set --backup-restore-tls-enabled and --backup-restore-ca-cert-bundle-path")
 	}
 	return fmt.Errorf("HTTP status %d", response.StatusCode)
 }

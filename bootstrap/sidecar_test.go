@@ -218,9 +218,9 @@ func TestClient_wrongScheme(t *testing.T) {
 	t.Cleanup(secured.Close)
 	bundle := certificates.NewAuthority(t, "sidecar").Bundle()
 	_, err := clientFor(t, bootstrap.ClientOptions{HostPort: plain.Listener.Addr().String(), TLS: true, CAPath: bundle}).Status(t.Context())
-	require.ErrorContains(t, err, ": the sidecar serves plain HTTP, but --backup-restore-tls-enabled is set: configure TLS in the sidecar or remove the flag")
+	require.ErrorContains(t, err, ": the sidecar serves plain HTTP, but --backup-restore-tls-enabled is set; configure TLS in the sidecar or remove the flag")
 	_, err = clientFor(t, bootstrap.ClientOptions{HostPort: secured.Listener.Addr().String()}).Status(t.Context())
-	require.ErrorContains(t, err, ": the sidecar serves HTTPS: set --backup-restore-tls-enabled and --backup-restore-ca-cert-bundle-path")
+	require.ErrorContains(t, err, ": the sidecar serves HTTPS; set --backup-restore-tls-enabled and --backup-restore-ca-cert-bundle-path")
 }
 
 func TestNewClient_invalidCABundles(t *testing.T) {

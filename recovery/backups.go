@@ -283,7 +283,7 @@ func (b *remoteStore) compareRevision(revision int64, why error) error {
 		return nil
 	}
 	return fmt.Errorf("the data ends at revision %d, but object names in the store go up to revision %d, so the volume may have been rolled back; "+
-		"to serve it unchanged, start with --recover=never; the objects cannot be verified: %w", b.volume.position.HighestRevision, revision, why)
+		"the objects cannot be verified: %w; to serve the data as it is, start with --recover=never", b.volume.position.HighestRevision, revision, why)
 }
 
 // findMissingKey returns an error if more trusted keys are needed for a decision: all restorable backups, or all
@@ -635,7 +635,7 @@ func (b *remoteStore) foundCluster(ctx context.Context) (archive.Identity, error
 	}
 	manifest, err := b.options.Archive.CreateCluster(ctx, archive.Cluster{Cluster: archive.NewID(), Owner: b.owner(), Etcd: hex(etcd), Created: b.now()})
 	if err == nil && (manifest.Owner != b.owner() || manifest.Etcd != hex(etcd)) {
-		err = &exitcode.FinalError{Status: exitcode.EtcdFailed, Err: fmt.Errorf("%s was initialized by a cluster of %s with a different initial-cluster or initial-cluster-token: "+
+		err = &exitcode.FinalError{Status: exitcode.EtcdFailed, Err: fmt.Errorf("%s was initialized by a cluster of %s with a different initial-cluster or initial-cluster-token; "+
 			"correct these settings or, if that cluster has never started, delete cluster.json", b.options.Archive, manifest.Owner)}
 	}
 	return archive.Identity{Cluster: manifest.Cluster, Generation: 1}, err

@@ -124,17 +124,17 @@ func (c *peerGroup) checkCluster(s *peers.Survey) error {
 	const leave = "not changing their membership; check that the URLs in initial-cluster point to members of this cluster"
 	switch {
 	case s.ID == "" && c.etcdID != "" && c.etcdID != s.Cluster:
-		return fmt.Errorf("the other members belong to cluster %s (etcd ID), but %s belongs to cluster %s: %s", s.Cluster, c.options.Archive, c.etcdID, leave)
+		return fmt.Errorf("the other members belong to cluster %s (etcd ID), but %s belongs to cluster %s; %s", s.Cluster, c.options.Archive, c.etcdID, leave)
 	case s.ID != "" && c.id != "" && s.ID != c.id:
-		return fmt.Errorf("the other members belong to cluster %s, but this member belongs to cluster %s: %s", s.ID, c.id, leave)
+		return fmt.Errorf("the other members belong to cluster %s, but this member belongs to cluster %s; %s", s.ID, c.id, leave)
 	case s.ID != "" && c.id == "" && c.storeAway:
-		return fmt.Errorf("the other members belong to cluster %s, but this member's cluster is unknown while the store is unreachable: %s; if it is the same cluster and the store is gone for good, start without --backup-store", s.ID, leave)
+		return fmt.Errorf("the other members belong to cluster %s, but this member's cluster is unknown while the store is unreachable; %s; if it is the same cluster and the store is gone for good, start without --backup-store", s.ID, leave)
 	}
 	return nil
 }
 
-// compareCluster compares the volume with peers that have a different etcd cluster ID, for example because the
-// cluster was restored.
+// compareCluster compares the volume with peers that have a different etcd cluster ID, for example after the cluster
+// was restored.
 func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 	own, theirs := c.volume.identity.Generation, s.Generation
 	if s.ID == "" || s.ID != c.volume.identity.Cluster || theirs <= own {
@@ -153,7 +153,7 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 		}
 	}
 	if own == 0 || theirs <= own {
-		s.Blocked = fmt.Errorf("the data belongs to cluster %s (etcd ID), but the other members belong to cluster %s: mount this member's volume or move the data directory aside", id, s.Cluster)
+		s.Blocked = fmt.Errorf("the data belongs to cluster %s (etcd ID), but the other members belong to cluster %s; mount this member's volume or move the data directory aside", id, s.Cluster)
 		return
 	}
 	s.Outdated = fmt.Errorf("the data belongs to generation %d, but the cluster has since been restored as generation %d", own, theirs)
@@ -188,7 +188,7 @@ func (c *peerGroup) compareStore(s *peers.Survey) error {
 // errVotesAlone reports that this member would serve its data immediately even though the other members may have
 // formed a quorum without it. A store without newer data does not prove that there was no such quorum: the quorum
 // may not have written anything, or the store may have been rolled back together with the volume.
-var errVotesAlone = errors.New("this member is the only voter according to its log, but initial-cluster lists other members, which may have continued as a quorum: " +
+var errVotesAlone = errors.New("this member is the only voter according to its log, but initial-cluster lists other members, which may have continued as a quorum; " +
 	"start the other members; if they are lost for good, start once with force-new-cluster: true in etcd's configuration")
 
 // findNewer describes the cluster's data that the store has but the volume lacks. If there is no such data, newer
@@ -267,7 +267,7 @@ func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 		return nil
 	}
 	return fmt.Errorf("the running cluster has only %d of the %d members that the data lists, as after force-new-cluster, and may lack writes that this member "+
-		"acknowledged: to keep this data, stop the running members and start the others; to drop it, move the data directory aside", common, data.Members)
+		"acknowledged; to keep this data, stop the running members and start the others; to drop it, move the data directory aside", common, data.Members)
 }
 
 // checkFreeSpace deletes preserved copies until the volume has room for the peers' data, and returns an error if

@@ -125,7 +125,7 @@ var rules = []rule{
 	{usableVolumes, []PeerState{PeersNone, PeersUnasked}, nil, isNever, Decision{StartEtcd, "with --recover=never, valid data is opened unchanged", ""}},
 	{nil, singlePeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "uploading segments queued on the volume and checking the store for newer data", ""}},
 	{[]VolumeState{VolumeUnnamed}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data does not record which cluster it belongs to; checking whether the store belongs to a cluster", ""}},
-	{[]VolumeState{VolumeRefused}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "comparing the data with the store again because an earlier comparison rejected it", ""}},
+	{[]VolumeState{VolumeRefused}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "comparing the data with the store again because an earlier comparison found a mismatch", ""}},
 	{usableVolumes, knownPeers, nil, nothingAsked, Decision{StartEtcd, "the data is valid, and neither the other members nor the store are known to have newer data", ""}},
 	{emptyVolumes, []PeerState{PeersExisting, peers.Expected}, nil, nil, Decision{StartEtcd, "this member has never started, and the cluster expects it to join", ""}},
 	{emptyVolumes, []PeerState{peers.Added, peers.Unlisted}, nil, isNever, Decision{StartEtcd, "with --recover=never, membership changes are left to the user", ""}},

@@ -250,7 +250,7 @@ func init() { // in init, because steps refer to each other
 		"elsewhere": func(h *history, a arguments) { h.elsewhere().step(a) },
 		// Output.
 		"outcome": func(h *history, _ arguments) {
-			h.print("outcome: %s, %s, %d revisions are lost", h.outcome.Cause, h.outcome.Ended, h.outcome.Lost)
+			h.print("outcome: %s, %s, revisions lost: %d", h.outcome.Cause, h.outcome.Ended, h.outcome.Lost)
 		},
 		"keys": func(h *history, _ arguments) {
 			keys, revision := h.keys()

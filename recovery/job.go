@@ -448,19 +448,19 @@ func (j *job) describeLost(lost int64) (text string) {
 	last, next := j.backups.last, j.findSuccessor()
 	late := j.volume.position.HighestRevision - next.ParentRevision
 	if next.Number > 0 && late > 0 {
-		text = fmt.Sprintf("; %d revisions are lost: generation %d received them after revision %d, from which generation %d was restored",
+		text = fmt.Sprintf("; revisions lost: %d (generation %d received them after revision %d, from which generation %d was restored)",
 			late, next.Parent, next.ParentRevision, next.Number)
 	}
 	end := last.Head.Ending()
 	switch {
 	case j.requested && last.path.Generation.Number != last.Newest().Number:
-		return text + "; everything after it is undone" // no number, because each restore skips revisions
+		return text + "; all later changes are undone" // no number, because each restore skips revisions
 	case j.requested && lost > 0:
-		return text + fmt.Sprintf("; %d revisions are undone", lost)
+		return text + fmt.Sprintf("; revisions undone: %d", lost)
 	case j.requested:
 		return text
 	case lost > 0:
-		text += fmt.Sprintf("; %d revisions are lost", lost)
+		text += fmt.Sprintf("; revisions lost: %d", lost)
 	case text != "":
 	case end != nil && last.Reserved.Generation >= end.Successor:
 		return fmt.Sprintf("; the later generation %d is missing from the store and lost", end.Successor)

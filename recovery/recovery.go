@@ -305,7 +305,7 @@ func (r *runner) allowStart() error {
 	}
 	err := r.backups.writeIdentity(result)
 	if copies := disk.PreservedCopies(r.member.DataDir); r.decision.Result == FoundCluster && len(copies) > 0 {
-		warning := fmt.Sprintf("created a new cluster without restoring the earlier data in %s: to use that data, stop etcd-wrapper and move it to %s",
+		warning := fmt.Sprintf("created a new cluster without restoring the earlier data in %s; to use that data, stop etcd-wrapper and move it to %s",
 			copies[len(copies)-1].Path, r.member.DataDir)
 		r.changeProgress(func(p *Progress) { p.Reason, p.Warning = warning, true })
 		r.options.Log.Warn().Msg("recovery: " + warning)

@@ -246,7 +246,7 @@ type mismatch struct {
 	Last    int64     `json:"last,omitempty"`  // last compared revision if the rows differ; otherwise 0
 }
 
-// RecordMismatch records on the volume that the data in a directory does not match the store, for example because the
+// RecordMismatch records on the volume that the data in a directory does not match the store, for example if the
 // generation of a running etcd has ended. RecordMismatch must be called after etcd is closed.
 func (e *environment) RecordMismatch(dataDir string, why error) error {
 	refused := &mismatch{DataDir: seed.ResolvePath(dataDir), Why: why.Error(), At: e.now().UTC()}

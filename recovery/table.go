@@ -35,7 +35,7 @@ var (
 var written = statemachine.Entries{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "an earlier run may have been interrupted after it claimed a generation"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "no restore is pending; validating the data directory"},
-	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was interrupted, and only the store shows its progress: start with --backup-store or, if the data directory still exists, move recovery.json aside to keep that directory"},
+	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was interrupted, and only the store shows its progress; start with --backup-store or, if the data directory still exists, move recovery.json aside to keep that directory"},
 	{Resume, ClaimFound, always, Prove, []Action{ProveData}, "resuming an interrupted restore with the data directory that it built"},
 	{Resume, InstallFound, always, Install, []Action{Remember}, "recording an interrupted restore that is already installed"},
 

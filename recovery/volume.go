@@ -189,7 +189,7 @@ func (v *localVolume) preserve(name string) (Event, Facts, error) {
 		err = moveData(v.member.DataDir, name)
 	}
 	if err != nil {
-		return "", Facts{}, fmt.Errorf("cannot move %s out of the way: %w", v.member.DataDir, err)
+		return "", Facts{}, fmt.Errorf("cannot move %s aside: %w", v.member.DataDir, err)
 	}
 	v.position, v.identity, v.damage = datadir.Position{}, archive.Identity{}, nil
 	return Moved, Facts{}, nil

@@ -232,9 +232,9 @@ var wayOut = map[Relation]string{
 	Nameless:     "restore cluster.json or generation.json from an earlier version of the bucket, or point --backup-store at another location",
 	Emptied:      "restore the backups from an earlier version of the bucket, or delete cluster.json and everything under reservation/ to start a new cluster there",
 	Succeeded:    "export the data directory to keep revisions that exist only on this volume; to keep using this data, point --backup-store at another location",
-	Copied:       "to keep using this data, start once with --adopt=CLUSTER/GENERATION or point --backup-store at another location; to restore from the backups, move the data directory out of the way",
+	Copied:       "to keep using this data, start once with --adopt=CLUSTER/GENERATION or point --backup-store at another location; to restore from the backups, move the data directory aside",
 	Unnumbered:   "restore the missing generation.json from an earlier version of the bucket",
-	Unclaimed:    "to use the data with that store, start once with --adopt and the store's cluster ID; to keep the two separate, point --backup-store at another location; to restore from the store, move the data directory out of the way",
+	Unclaimed:    "to use the data with that store, start once with --adopt and the store's cluster ID; to keep the two separate, point --backup-store at another location; to restore from the store, move the data directory aside",
 	OtherCluster: "point --backup-store at this cluster's store or at an empty location, mount the volume that belongs to that store, or start once with --adopt and the store's cluster ID to use the data with it",
 	OtherOwner:   "point --backup-store at this cluster's own location, set --cluster-name if the cluster was renamed, or start once with --adopt and the store's cluster ID to restore from it",
 }

@@ -99,7 +99,7 @@ func TestInspect_dataOfAnotherMember(t *testing.T) {
 func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 	for learner, wayOut := range map[bool]string{
 		false: "ends at index %d, but the database of this member (one of 2) has entries up to %d: the member lost power " +
-			"while catching up, or the log was truncated or damaged; to recover: move the data directory away and replace the member; the other members have the missing entries",
+			"while catching up, or the log was truncated or damaged; to recover: move the data directory aside and replace the member; the other members have the missing entries",
 		true: "it ends at index %d, but the database has entries up to %d; to recover: create a new data directory from the database ",
 	} {
 		t.Run(fmt.Sprintf("learner is %t", learner), func(t *testing.T) {

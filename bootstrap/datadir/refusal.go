@@ -10,12 +10,12 @@ import (
 
 // Ways to recover. Tests run the commands, and docs/runbook.md explains them step by step.
 const (
-	restoreBackup = "restore from a backup or, in a multi-member cluster, move the data directory away and replace the member"
+	restoreBackup = "restore from a backup or, in a multi-member cluster, move the data directory aside and replace the member"
 	keepDatabase  = `create a new data directory from the database with "etcd-wrapper etcdutl snapshot restore ` +
-		`DIR/member/snap/db --skip-hash-check" or, in a multi-member cluster, move the data directory away and ` +
+		`DIR/member/snap/db --skip-hash-check" or, in a multi-member cluster, move the data directory aside and ` +
 		"replace the member"
-	replaceIt  = "move the data directory away and replace the member; the other members have the missing entries"
-	giveUpTail = "restore from a backup or, in a multi-member cluster, move the data directory away and replace the member; to discard " +
+	replaceIt  = "move the data directory aside and replace the member; the other members have the missing entries"
+	giveUpTail = "restore from a backup or, in a multi-member cluster, move the data directory aside and replace the member; to discard " +
 		`everything after the damage, run "truncate --size=POSITION SEGMENT"`
 	upgradeFirst = "start etcd 3.5.26 or a later 3.5 release once and wait until it is ready; etcd then corrects the database"
 	snapshotIt   = "start etcd 3.5 once with --snapshot-count=1, write a key and stop it; or, in a single-member cluster, " +
@@ -60,12 +60,12 @@ func (r *reasonError) Unwrap() error { return r.cause }
 // Errors returned by Verify.
 var (
 	unreadableDirectory = newReason("cannot read %s directory: %w", letRead)
-	unknownEntry        = newReason("data directory %s has no member directory but contains %q", "move the contents away or set a different data-dir")
+	unknownEntry        = newReason("data directory %s has no member directory but contains %q", "move the contents aside or set a different data-dir")
 	notASegment         = newReason("%s is not a WAL segment", "move the file out of the directory or rename it back")
 	missingSegment      = newReason("WAL segment missing before %s (the previous segment is %s)", "restore the missing segments; otherwise, "+keepDatabase)
 	missingLog          = newReason("%s contains no WAL segments", "restore the original log; otherwise, "+keepDatabase)
 	misnamedSegment     = newReason("%s is not named like a WAL segment but contains entries up to %d, and the log ends at %d",
-		"rename the file back, or move it away to continue without these entries")
+		"rename the file back, or move it aside to continue without these entries")
 	missingDatabase = newReason("database %s does not exist", "restore the original database; otherwise, "+restoreBackup)
 	vacantDatabase  = newReason("database %s is empty", "restore the original database; otherwise, "+restoreBackup)
 	notADatabase    = newReason("database %s is not a regular file", "restore the original database; otherwise, "+restoreBackup)
@@ -99,7 +99,7 @@ var (
 		"etcd 3.6 would count it", upgradeFirst)
 	leftoverLearner = newReason("database %s still lists member %s (%q) as a learner, but it was promoted: etcd 3.5 counts its vote, "+
 		"etcd 3.6 would not", upgradeFirst)
-	otherMember = newReason("the data directory %q belongs to member %q at %q, not to member %q at %q", "mount the volume of this member or move the data directory away")
+	otherMember = newReason("the data directory %q belongs to member %q at %q, not to member %q at %q", "mount the volume of this member or move the data directory aside")
 )
 
 // PanicError returns the error to report if etcd panicked while opening the data.

@@ -94,7 +94,7 @@ func TestCorruptionsAreNamed(t *testing.T) {
 		"zeroed last record":    {func(t *testing.T, d string) { zeroLastRecord(t, segmentsOf(t, d)[0]) }, bootstrap.Full, "member/wal/0000000000000001", "crc mismatch"},
 		"zeroed end of the WAL": {zeroLastSegment, bootstrap.Full, "member/wal", "ends at index"},
 		"database too old":      {emptyDatabase, bootstrap.Full, "member/snap/db", "but a snapshot at entry"},
-		"member moved away":     {func(t *testing.T, d string) { rename(t, d+"/member", d+"/member.old") }, both, "", `contains "member.old"`},
+		"member moved aside":    {func(t *testing.T, d string) { rename(t, d+"/member", d+"/member.old") }, both, "", `contains "member.old"`},
 		"member is a file":      {func(t *testing.T, d string) { remove(t, d+"/member"); write(t, d+"/member", "") }, both, "member", "not a directory"},
 		"file":                  {func(t *testing.T, d string) { remove(t, d); write(t, d, "") }, both, "", "not a directory"},
 		"dangling link":         {func(t *testing.T, d string) { remove(t, d); require.NoError(t, os.Symlink(d+"/nowhere", d)) }, both, "", "data directory"},

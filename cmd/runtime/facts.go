@@ -59,7 +59,7 @@ func (r *Runtime) Document() status.Document {
 	}
 	if names := etcd.NotJoined(); len(names) > 0 {
 		document.ConfigWarnings = append(document.ConfigWarnings, fmt.Sprintf("initial-cluster lists members that this member does not know: %s; start them; "+
-			"if they are already running, this member's data is outdated: stop this member and move its data directory out of the way", strings.Join(names, ", ")))
+			"if they are already running, this member's data is outdated: stop this member and move its data directory aside", strings.Join(names, ", ")))
 	}
 	return document
 }

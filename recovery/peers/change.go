@@ -202,11 +202,11 @@ func (p *Peers) withHint(err error, user string) error {
 	case !slices.ContainsFunc(authErrors, func(each error) bool { return errors.Is(err, each) }):
 		return remoteError{err}
 	case p.User != "" && user == "":
-		return fmt.Errorf("authentication is enabled, but ETCDCTL_PASSWORD is only sent over verified https to hosts in the configuration: "+
-			"use certificates for the other members' client URLs, or give this member a client certificate with the common name root: %w", remoteError{err})
+		return fmt.Errorf("authentication is enabled, but ETCDCTL_PASSWORD is only sent over verified https to hosts in the configuration: %w; "+
+			"use certificates for the other members' client URLs, or give this member a client certificate with the common name root", remoteError{err})
 	default:
-		return fmt.Errorf("authentication is enabled, and only root can change the membership: set ETCDCTL_USER=root and ETCDCTL_PASSWORD, "+
-			"or use a client certificate with the common name root: %w", remoteError{err})
+		return fmt.Errorf("authentication is enabled, and only root can change the membership: %w; set ETCDCTL_USER=root and ETCDCTL_PASSWORD, "+
+			"or use a client certificate with the common name root", remoteError{err})
 	}
 }
 
@@ -275,7 +275,7 @@ func (p *Peers) checkVersions(ctx context.Context, s *Survey, responses []*respo
 			return fmt.Errorf("cannot read the version of the member at %s: %w", r.url, err)
 		}
 		if dataversion.Parse(dataversion.ActualVersion(reported.Server)) != dataversion.Parse(dataversion.Embedded) {
-			return fmt.Errorf("the member at %s runs etcd %s, but this member runs %s: upgrade all members to the same version first", r.url, shorten(reported.Server), dataversion.Embedded)
+			return fmt.Errorf("the member at %s runs etcd %s, but this member runs %s; upgrade all members to the same version first", r.url, shorten(reported.Server), dataversion.Embedded)
 		}
 	}
 	return nil

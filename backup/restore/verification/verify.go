@@ -92,7 +92,7 @@ func describeAlternative(ctx context.Context, a *archive.Archive, path archive.P
 	case none != nil:
 		return ""
 	case lost > 0:
-		return fmt.Sprintf("; full snapshot %s restores only up to revision %d: %d revisions are lost", other.Full.Name(), other.Revision, lost)
+		return fmt.Sprintf("; full snapshot %s restores only up to revision %d (revisions lost: %d)", other.Full.Name(), other.Revision, lost)
 	default:
 		return fmt.Sprintf("; full snapshot %s can also restore revision %d", other.Full.Name(), other.Revision)
 	}

@@ -150,7 +150,7 @@ func TestVerify_namesTheAlternative(t *testing.T) {
 	w.put(4)
 	beyond := w.putFull()
 	require.NoError(t, s.Delete(t.Context(), archive.DataName(1, beyond.Name())))
-	w.requireFailed(w.fullJob(), "; full snapshot "+older.Name()+" restores only up to revision 13: 4 revisions are lost")
+	w.requireFailed(w.fullJob(), "; full snapshot "+older.Name()+" restores only up to revision 13 (revisions lost: 4)")
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, older.Name())))
 	w.requireFailed(w.fullJob(), "; no other backup contains revision 17")
 }

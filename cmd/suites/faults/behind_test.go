@@ -44,7 +44,7 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 		run = follower.Start()
 	}
 	require.Equal(t, 70, run.Exit(harness.Patience))
-	assertExplained(follower, run, "move the data directory away and replace the member; the other members have the missing entries")
+	assertExplained(follower, run, "move the data directory aside and replace the member; the other members have the missing entries")
 	for _, p := range pods[:2] {
 		reply, err := p.Etcd().Get(t.Context(), "key-", clientv3.WithPrefix())
 		require.NoError(t, err)

@@ -35,8 +35,8 @@ func newSpoolPod(t *testing.T) (*harness.Pod, depot) {
 
 func TestSpool_survivesLostData(t *testing.T) {
 	for name, disaster := range map[string]func(p *harness.Pod){
-		"corrupt database":          breakDatabase,
-		"data directory moved away": func(p *harness.Pod) { require.NoError(p.T, os.Rename(p.DataDir(), p.DataDir()+".mine")) },
+		"corrupt database":           breakDatabase,
+		"data directory moved aside": func(p *harness.Pod) { require.NoError(p.T, os.Rename(p.DataDir(), p.DataDir()+".mine")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

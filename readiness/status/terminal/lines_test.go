@@ -82,10 +82,10 @@ func TestRunningFullSnapshot(t *testing.T) {
 
 func TestRecoveryStepAndRemainingTime(t *testing.T) {
 	restoring := status.Document{Recovery: &status.Recovery{
-		State: "Build", Reason: "there is room", Loss: "3 revisions are lost", RestoredBytes: 1 << 20, TotalBytes: 3 << 20, BytesPerSecond: 1 << 20, RemainingSeconds: 2,
+		State: "Build", Reason: "there is room", Loss: "revisions lost: 3", RestoredBytes: 1 << 20, TotalBytes: 3 << 20, BytesPerSecond: 1 << 20, RemainingSeconds: 2,
 	}}
 	assert.Equal(t, []line{
-		{"recovery", "restoring: there is room"}, {"", "3 revisions are lost"}, {"", "1.0 MiB of 3.0 MiB, 1.0 MiB/s, 2s left"},
+		{"recovery", "restoring: there is room"}, {"", "revisions lost: 3"}, {"", "1.0 MiB of 3.0 MiB, 1.0 MiB/s, 2s left"},
 	}, recoveryLines(restoring))
 	assert.Empty(t, recoveryLines(status.Document{}))
 
