@@ -52,7 +52,8 @@ func TestTable_illegalTransition(t *testing.T) {
 	assert.ErrorContains(t, TakeInOrder(Table, elapsed), "illegal transition from Query to Query")
 }
 
-type sentence statemachinetest.Sentence[Facts, Payload]
+// stepCase is the expected result of one event.
+type stepCase statemachinetest.Case[Facts, Payload]
 
 // sameState means that a step does not change the state.
 const sameState State = ""
@@ -77,7 +78,7 @@ var (
 	leaveReason = []Action{LimitAbort, LeaveReason}
 )
 
-var sentences = []sentence{
+var stepCases = []stepCase{
 	// Query
 	{"a new process locks the volume and queries the status", Query, Facts{}, Started, Payload{}, Query, ask},
 	{"without the volume lock, the status is not queried", Query, Facts{}, VolumeBusy, Payload{}, Wait, []Action{PaceLock}},
@@ -161,8 +162,8 @@ var suite = func() statemachinetest.Suite[Facts, Payload] {
 	all := statemachinetest.Suite[Facts, Payload]{
 		Machine: tested, Final: Terminated, Rest: answerWithoutRow, Given: endedByTerm, Payload: Payload{Err: assert.AnError},
 	}
-	for _, s := range sentences {
-		all.Sentences = append(all.Sentences, statemachinetest.Sentence[Facts, Payload](s))
+	for _, s := range stepCases {
+		all.Cases = append(all.Cases, statemachinetest.Case[Facts, Payload](s))
 	}
 	return all
 }()

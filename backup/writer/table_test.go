@@ -46,7 +46,7 @@ func TestCommittedFiles_showTheTable(t *testing.T) {
 }
 
 // stepTest is the expected result of one event.
-type stepTest statemachinetest.Sentence[memberState, payload]
+type stepTest statemachinetest.Case[memberState, payload]
 
 var (
 	leader       = memberState{leads: true}
@@ -135,7 +135,7 @@ var stepTests = []stepTest{
 var suite = func() statemachinetest.Suite[memberState, payload] {
 	all := statemachinetest.Suite[memberState, payload]{Machine: tested, Final: drained, Known: []memberState{follower, leader, deputy, closedMember}, Rest: rest}
 	for _, s := range stepTests {
-		all.Sentences = append(all.Sentences, statemachinetest.Sentence[memberState, payload](s))
+		all.Cases = append(all.Cases, statemachinetest.Case[memberState, payload](s))
 	}
 	return all
 }()

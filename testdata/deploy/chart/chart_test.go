@@ -37,20 +37,20 @@ func path(parts ...string) string {
 }
 
 // helm runs helm, which reads the values from standard input.
-func helm(values string, args ...string) (printed, complaint string, err error) {
+func helm(values string, args ...string) (stdout, stderr string, err error) {
 	return run("helm", values, args...)
 }
 
 // run is like helm but runs the given program, which is helm or helm3/helm.
-func run(program, values string, args ...string) (printed, complaint string, err error) {
+func run(program, values string, args ...string) (stdout, stderr string, err error) {
 	command := exec.Command(cluster.Tool(program), append(args, "--values=-")...)
-	var out, complaints bytes.Buffer
-	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(values), &out, &complaints
+	var out, errOut bytes.Buffer
+	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(values), &out, &errOut
 	err = command.Run()
-	return out.String(), complaints.String(), err
+	return out.String(), errOut.String(), err
 }
 
-func render(values, release, namespace string) (rendered, complaint string, err error) {
+func render(values, release, namespace string) (rendered, stderr string, err error) {
 	return helm(values, "template", release, path("chart"), "--namespace="+namespace)
 }
 
@@ -64,8 +64,8 @@ type document = map[string]any
 // objects returns the objects that a chart renders, keyed by kind and name.
 func objects(t *testing.T, chart, values, release, namespace string) map[string]document {
 	t.Helper()
-	rendered, complaint, err := helm(values, "template", release, chart, "--namespace="+namespace)
-	require.NoError(t, err, complaint)
+	rendered, stderr, err := helm(values, "template", release, chart, "--namespace="+namespace)
+	require.NoError(t, err, stderr)
 	return parsed(t, rendered)
 }
 
@@ -84,10 +84,10 @@ func parsed(t *testing.T, rendered string) map[string]document {
 	return found
 }
 
-func TestHelmHasNothingToSay(t *testing.T) {
-	said, complaint, err := helm("{}", "lint", "--strict", path("chart"))
-	assert.NoError(t, err, said+complaint)
-	assert.NotContains(t, said, "WARNING")
+func TestHelmLint_noWarnings(t *testing.T) {
+	out, stderr, err := helm("{}", "lint", "--strict", path("chart"))
+	assert.NoError(t, err, out+stderr)
+	assert.NotContains(t, out, "WARNING")
 }
 
 // The committed examples must match the chart, because the tests in deploy do not run helm but compare the examples
@@ -99,20 +99,20 @@ func TestExamples_matchTheChart(t *testing.T) {
 	for _, file := range files {
 		values, err := os.ReadFile(file)
 		require.NoError(t, err)
-		rendered, complaint, err := render(string(values), "etcd-main", "etcd")
-		require.NoError(t, err, complaint)
+		rendered, stderr, err := render(string(values), "etcd-main", "etcd")
+		require.NoError(t, err, stderr)
 		golden := strings.TrimSuffix(file, ".values.yaml") + ".yaml"
 		if *update {
 			require.NoError(t, os.WriteFile(golden, []byte(rendered), 0o644))
 		}
-		stands, err := os.ReadFile(golden)
+		committed, err := os.ReadFile(golden)
 		require.NoError(t, err)
-		assert.Equal(t, string(stands), rendered, "%s: cd testdata/deploy && go test ./chart -update", filepath.Base(golden))
+		assert.Equal(t, string(committed), rendered, "%s: cd testdata/deploy && go test ./chart -update", filepath.Base(golden))
 	}
 }
 
 func TestValues_invalidCombinations(t *testing.T) {
-	for values, sentence := range map[string]string{
+	for values, message := range map[string]string{
 		"replicas: 3": "store.url: 3 members need a bucket",
 		"replicas: 2": "value must be one of 1, 3, 5",
 		"{replicas: 3, store: {url: file:///var/etcd/data/backups}}": "store.url: several members need a bucket, because a folder is in only one pod",
@@ -182,19 +182,19 @@ func TestValues_invalidCombinations(t *testing.T) {
 		"{replicas: 5, store: {url: 'ftp://bucket'}}":                                      "does not match pattern",
 		"{replicas: 3, store: {url: s3://b}, etcdConfig: a}":                               "etcdConfig",
 	} {
-		_, complaint, err := render(values, "etcd-main", "etcd")
+		_, stderr, err := render(values, "etcd-main", "etcd")
 		assert.Error(t, err, values)
-		assert.Contains(t, complaint, sentence, values)
+		assert.Contains(t, stderr, message, values)
 	}
 }
 
 func TestReleaseName_mustBeAServiceName(t *testing.T) {
 	for _, release := range []string{"a.b", "1234", strings.Repeat("a", 53)} {
-		_, complaint, err := render("{}", release, "etcd")
+		_, stderr, err := render("{}", release, "etcd")
 		assert.Error(t, err, release)
-		assert.Contains(t, complaint, "nameOverride: "+release+" is ")
-		_, complaint, err = render("nameOverride: blue", release, "etcd")
-		assert.NoError(t, err, complaint)
+		assert.Contains(t, stderr, "nameOverride: "+release+" is ")
+		_, stderr, err = render("nameOverride: blue", release, "etcd")
+		assert.NoError(t, err, stderr)
 	}
 }
 
@@ -276,8 +276,8 @@ func TestValues_ofTheGuides(t *testing.T) {
 			if !strings.Contains(values, "url:") {
 				values += "\nstore: {url: s3://my-bucket}\n"
 			}
-			_, complaint, err := render(values, "etcd-main", "etcd")
-			assert.NoError(t, err, "%s: %s\n%s", guide, values, complaint)
+			_, stderr, err := render(values, "etcd-main", "etcd")
+			assert.NoError(t, err, "%s: %s\n%s", guide, values, stderr)
 		}
 		assert.True(t, found > 0 || guide == "README.md", guide)
 	}

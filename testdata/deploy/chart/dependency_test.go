@@ -32,8 +32,8 @@ func TestChartAsDependency(t *testing.T) {
 			"":                       "StatefulSet/blue-etcd",
 			"nameOverride: register": "StatefulSet/register",
 		} {
-			rendered, complaint, err := run(program, "{}", "template", "blue", parent(t, values), "--namespace=one")
-			require.NoError(t, err, "%s: %s", program, complaint)
+			rendered, stderr, err := run(program, "{}", "template", "blue", parent(t, values), "--namespace=one")
+			require.NoError(t, err, "%s: %s", program, stderr)
 			assert.Contains(t, parsed(t, rendered), set, program)
 		}
 	}
@@ -47,8 +47,8 @@ func TestHelm3RendersTheSame(t *testing.T) {
 		require.NoError(t, err)
 		newest, _, err := run("helm", string(values), "template", "etcd-main", path("chart"), "--namespace=etcd", "--kube-version=1.30.0")
 		require.NoError(t, err)
-		older, complaint, err := run("helm3/helm", string(values), "template", "etcd-main", path("chart"), "--namespace=etcd", "--kube-version=1.30.0")
-		require.NoError(t, err, complaint)
+		older, stderr, err := run("helm3/helm", string(values), "template", "etcd-main", path("chart"), "--namespace=etcd", "--kube-version=1.30.0")
+		require.NoError(t, err, stderr)
 		a, b := parsed(t, newest), parsed(t, older)
 		for _, objects := range []map[string]document{a, b} { // ignore differences in trailing newlines
 			data := objects["ConfigMap/etcd-main-config"]["data"].(document)

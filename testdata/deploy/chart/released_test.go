@@ -65,8 +65,8 @@ func TestVersions_keepImmutableFields(t *testing.T) {
 		} {
 			then, now := frozen(objects(t, chart, values, "etcd-main", "etcd")), frozen(rendered(t, values, "etcd-main", "etcd"))
 			assert.GreaterOrEqual(t, len(then), 3, "a StatefulSet and two Services")
-			for id, was := range then {
-				assert.Equal(t, was, now[id], "%s of %s, with %s", id, filepath.Base(chart), values)
+			for id, old := range then {
+				assert.Equal(t, old, now[id], "%s of %s, with %s", id, filepath.Base(chart), values)
 			}
 		}
 	}

@@ -67,7 +67,7 @@ func (m *Machines) servePorts(w http.ResponseWriter, r *http.Request) {
 }
 
 // ExecInContainer implements remotecommand.Executor by running a command in a container. Terminals are not supported.
-func (n *Node) ExecInContainer(ctx context.Context, pod, _, container string, args []string, in io.Reader, out, trouble io.WriteCloser,
+func (n *Node) ExecInContainer(ctx context.Context, pod, _, container string, args []string, in io.Reader, out, stderr io.WriteCloser,
 	terminal bool, _ <-chan remotecommand.TerminalSize, _ time.Duration,
 ) error {
 	if terminal {
@@ -78,7 +78,7 @@ func (n *Node) ExecInContainer(ctx context.Context, pod, _, container string, ar
 		return err
 	}
 	command := n.inContainer(ctx, found, container, args)
-	command.Stdout, command.Stderr = out, trouble
+	command.Stdout, command.Stderr = out, stderr
 	if in != nil {
 		// If command.Stdin were set, Wait would wait for the end of the input as well.
 		typed, err := command.StdinPipe()
@@ -113,11 +113,11 @@ func (n *Node) PortForward(_ context.Context, pod, _ string, port int32, stream 
 
 // Exec runs a command in a container and returns its output. The error contains the command's standard error.
 func (n *Node) Exec(pod *corev1.Pod, container string, args ...string) (string, error) {
-	var out, trouble strings.Builder
+	var out, stderr strings.Builder
 	command := n.inContainer(context.Background(), pod, container, args)
-	command.Stdout, command.Stderr = &out, &trouble
+	command.Stdout, command.Stderr = &out, &stderr
 	if err := command.Run(); err != nil {
-		return out.String(), fmt.Errorf("%s: %w: %s%s", strings.Join(args, " "), err, out.String(), trouble.String())
+		return out.String(), fmt.Errorf("%s: %w: %s%s", strings.Join(args, " "), err, out.String(), stderr.String())
 	}
 	return out.String(), nil
 }

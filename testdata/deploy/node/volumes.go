@@ -216,8 +216,8 @@ func (n *Node) publish(pod *corev1.Pod, folder string, files map[string][]byte, 
 }
 
 func same(folder string, files map[string][]byte) bool {
-	there, err := os.ReadDir(folder)
-	if err != nil || len(there) != len(files) {
+	entries, err := os.ReadDir(folder)
+	if err != nil || len(entries) != len(files) {
 		return false
 	}
 	for name, content := range files {

@@ -28,7 +28,7 @@ func (w *environment) apply(values ...string) {
 	require.NotContains(w.t, out, "Warning")
 }
 
-func (w *environment) upgrade(values ...string) (said string, err error) {
+func (w *environment) upgrade(values ...string) (out string, err error) {
 	w.t.Helper()
 	return w.Helm(append([]string{"upgrade", "--install", "--reset-values", w.release, "deploy/chart", "-n", w.namespace}, w.files(values)...)...)
 }

@@ -17,11 +17,11 @@ import (
 const leasing = "leases: true\n"
 
 // lease waits until a Lease satisfies a condition, and returns the Lease.
-func (w *environment) lease(name string, is func(*coordinationv1.Lease) bool) (found *coordinationv1.Lease) {
+func (w *environment) lease(name string, accept func(*coordinationv1.Lease) bool) (found *coordinationv1.Lease) {
 	w.t.Helper()
 	cluster.Eventually(w.t, "the lease "+name+" is renewed", func() (err error) {
 		found, err = w.Client.CoordinationV1().Leases(w.namespace).Get(w.t.Context(), name, metav1.GetOptions{})
-		if err == nil && (found.Spec.HolderIdentity == nil || found.Spec.RenewTime == nil || !is(found)) {
+		if err == nil && (found.Spec.HolderIdentity == nil || found.Spec.RenewTime == nil || !accept(found)) {
 			return fmt.Errorf("%s: %v: %w", name, found.Spec, errNotYet)
 		}
 		return err

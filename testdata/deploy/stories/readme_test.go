@@ -50,8 +50,8 @@ func TestReadme_threeMembersWithBackups(t *testing.T) {
 	mine := strings.TrimPrefix(server.URL, "http://")
 	w.node.PullFrom(mine)
 
-	said := w.follow(strings.ReplaceAll(deployCommands(t), placeholderRegistry, mine))
-	assert.Contains(t, said, "rolling update complete 3 pods")
+	out := w.follow(strings.ReplaceAll(deployCommands(t), placeholderRegistry, mine))
+	assert.Contains(t, out, "rolling update complete 3 pods")
 	for name, pod := range w.pods() {
 		assert.True(t, strings.HasPrefix(pod.Spec.Containers[0].Image, mine+"/"), "%s does not run the pushed image", name)
 	}
@@ -62,7 +62,7 @@ func TestReadme_threeMembersWithBackups(t *testing.T) {
 
 // follow runs commands in the project's root directory with a user's credentials file, and removes the file that the
 // commands create.
-func (w *environment) follow(commands string) (said string) {
+func (w *environment) follow(commands string) (output string) {
 	w.t.Helper()
 	made := filepath.Join(cluster.Checkout(), "my-etcd.yaml")
 	require.NoFileExists(w.t, made)

@@ -32,7 +32,7 @@ var recipes = regexp.MustCompile(`(?m)(?:^ {4}.*\n)+`)
 // recipe runs the only code block on a documentation page that contains the text with. The block runs in a directory
 // with the given files and the project's deploy directory. recipe first replaces the namespace in the block and, for
 // each pair of strings in own, the first string with the second.
-func (w *environment) recipe(page, with string, files map[string]string, own ...string) (said string) {
+func (w *environment) recipe(page, with string, files map[string]string, own ...string) (output string) {
 	w.t.Helper()
 	content, err := os.ReadFile(checkout(page))
 	require.NoError(w.t, err)

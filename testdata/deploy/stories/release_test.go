@@ -86,9 +86,9 @@ func TestVolumeSize_changesWithoutRestart(t *testing.T) {
 	w.apply(one)
 	w.awaitReady(1)
 	before := w.pods()["etcd-main-0"].UID
-	said, err := w.upgrade("volume: {size: 64Gi}")
+	out, err := w.upgrade("volume: {size: 64Gi}")
 	require.Error(t, err)
-	require.Contains(t, said, "updates to statefulset spec for fields other than")
+	require.Contains(t, out, "updates to statefulset spec for fields other than")
 	w.recipe("docs/operations.md", "patch pvc", valuesFile("volume: {size: 64Gi}"))
 	claim, err := w.Client.CoreV1().PersistentVolumeClaims(w.namespace).Get(t.Context(), "etcd-main-etcd-main-0", metav1.GetOptions{})
 	require.NoError(t, err)
