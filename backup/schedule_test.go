@@ -41,7 +41,7 @@ func TestListing_keepsTheNewestResultOrTheFailure(t *testing.T) {
 	}
 	for _, example := range []struct {
 		result *archive.Result
-		want   int64 // revision of the result that is kept
+		want   int64 // revision of the result that is expected to be kept
 	}{
 		{result(1, 5, archive.Verified), 1},
 		{result(2, 5, archive.Failed), 2},
@@ -127,7 +127,7 @@ func TestSchedule_next(t *testing.T) {
 		{"0 * * * *", "2026-11-22 00:00:00", "2026-11-22 01:00:00"},
 		{"@hourly", "2026-11-22 00:59:59", "2026-11-22 01:00:00"},
 		{"@daily", "2026-12-31 00:00:00", "2027-01-01 00:00:00"},
-		{"@weekly", "2026-11-22 00:00:00", "2026-11-29 00:00:00"}, // a Sunday
+		{"@weekly", "2026-11-22 00:00:00", "2026-11-29 00:00:00"}, // November 22 is a Sunday
 		{"30 3 * * 7", "2026-11-23 00:00:00", "2026-11-29 03:30:00"},
 		{"0 0 31 * *", "2021-01-31 00:00:00", "2021-03-31 00:00:00"},
 		{"0 0 31 * *", "2026-08-31 00:00:00", "2026-10-31 00:00:00"},

@@ -205,7 +205,7 @@ func newSubjectWithLoss(t *testing.T, merged bool) (s *subject, before int64) {
 func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 	s, before := newSubjectWithLoss(t, false)
 	last := s.etcd.Revision()
-	s.verifier.fail(errors.New("no room")) // only the listing can detect the loss if restore tests cannot run
+	s.verifier.fail(errors.New("no room")) // without restore tests, only the listing can detect the loss
 	s.beginUntil(t, func(f backup.Facts) bool { return !f.Listed.At.IsZero() }, "the store is listed")
 	listed := s.Facts().Listed.Window
 	made := func(f backup.Facts) bool { return f.Writer.LastFull != nil && f.Listed.Window.FromRevision >= last }

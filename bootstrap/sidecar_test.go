@@ -229,7 +229,7 @@ func TestNewClient_invalidCABundles(t *testing.T) {
 	fifo := empty + ".fifo"
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))
 	for path, want := range map[string]string{
-		fifo:              "not a regular file", // a pipe without a writer
+		fifo:              "not a regular file", // opening a pipe that has no writer would block
 		"":                "required",
 		empty:             "contains no certificates",
 		empty + ".absent": "no such file",

@@ -128,7 +128,7 @@ func TestVolumeSize_threeDatabases(t *testing.T) {
 		Quota int64 `json:"quota-backend-bytes"`
 	}
 	require.NoError(t, yaml.Unmarshal([]byte(configuration(t, "one")), &etcd))
-	var size int64 // Gi
+	var size int64 // in GiB
 	each(object(t, "one", "StatefulSet", "etcd-main"), func(m document) {
 		if storage, ok := m["storage"].(string); ok {
 			_, err := fmt.Sscanf(storage, "%dGi", &size)

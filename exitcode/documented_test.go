@@ -37,7 +37,7 @@ func constants(t *testing.T) map[string]Code {
 
 // otherCommands maps the statuses of the other commands to their descriptions in the docs.
 var otherCommands = map[string]string{
-	"ToolFailed": "", "NotTold": "", // codes that are not documented
+	"ToolFailed": "", "NotTold": "", // these codes are not documented
 	"NoAnswer": "69 if nothing responds", "MemberNotReady": "75 if the member is not ready",
 	"StoreAway": "69 if the store cannot be used", "BackupFailed": "70 if", "ChecksFailed": "75 if a check failed", "NotKept": "78 if",
 }

@@ -74,7 +74,7 @@ func TestRead_unclean(t *testing.T) {
 			put(t, path)
 			if name != "a directory with content" {
 				if name == "a directory" {
-					require.NoError(t, os.Remove(path)) // rename(2) replaces only files
+					require.NoError(t, os.Remove(path)) // rename(2) cannot replace a directory with a file
 				}
 				require.NoError(t, record.Write(exitcode.Terminated))
 				word, err := record.Read()

@@ -37,8 +37,8 @@ type chaos struct {
 	starts bool     // whether removing the exit record has started, after which a stop may take as long as StopBudget
 	broken []string // violated invariants
 
-	asked  map[string]time.Time // request time by configuration
-	result time.Time            // time of the last status
+	asked  map[string]time.Time // time at which each configuration was requested
+	result time.Time            // time of the last status response
 	log    bool                 // whether the volume contains a WAL directory
 }
 

@@ -26,7 +26,7 @@ import (
 func TestCondition_endsWithFirstSuccess(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(*stage)
-		last  bootstrap.InitializationStatus // status after the initial New statuses
+		last  bootstrap.InitializationStatus // last status, which follows several New statuses
 	}{
 		"the status query fails":                                          {func(s *stage) { s.status = failing(3) }, bootstrap.Successful},
 		"the status query fails, and the validation takes long":           {func(s *stage) { s.status = failing(3) }, bootstrap.Progress},

@@ -46,7 +46,7 @@ func TestTableJSON(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(Diagram.JSON()), &document))
 	assert.Len(t, document.States, len(States))
 	for i, state := range document.States {
-		state.Bound = States[i].Bound // only for tests
+		state.Bound = States[i].Bound // the JSON omits Bound, because only tests use it
 		assert.Equal(t, States[i], state)
 	}
 	assert.Equal(t, Table, document.Transitions)

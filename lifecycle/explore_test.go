@@ -34,7 +34,7 @@ type environment struct {
 type node struct {
 	core        Core
 	env         environment
-	chain       string // blocking actions of the current task, joined because a node is a map key
+	chain       string // blocking actions of the current task, joined into a string because a node is a map key
 	at          int    // index of the running action in chain
 	timer       bool   // whether the timer is running
 	prefetching bool   // whether a prefetch is in progress

@@ -25,7 +25,7 @@ import (
 type story struct {
 	path, title string
 	script      []string
-	plays       []scenario // one, or one for each state of a group
+	plays       []scenario // one scenario, or one for each state of a group
 }
 
 // input is an event together with its payload.
@@ -38,7 +38,7 @@ type input struct {
 type scenario struct {
 	id, title string
 	as        string // for a state of a group: the id of the story that leads to the state
-	shared    int    // number of leading lines taken from that story
+	shared    int    // number of lines taken from the start of that story
 	lines     []answered
 	core      Core
 	record    string // expected content of the exit record

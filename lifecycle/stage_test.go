@@ -24,12 +24,12 @@ type stage struct {
 	done     []string                         // recorded calls
 	statuses []bootstrap.InitializationStatus // statuses of the sidecar in order; the last one is repeated
 
-	// results of the calls, which may also delay them
+	// These functions return the results of the calls. They may block to delay a call.
 	status, trigger, config, open, watch                          func(context.Context) error
 	lock, probe, configure, expose, lockData, remove, write, shut func() error
 
 	cause error    // reason that the sidecar returns for a failed initialization
-	logs  []string // the WAL directories on the volume
+	logs  []string // WAL directories on the volume
 
 	yaml   string // configuration that the sidecar returns; clusterOfThree by default
 	opened bool   // whether etcd was opened

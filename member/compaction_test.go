@@ -36,7 +36,7 @@ func TestBeforeCompaction(t *testing.T) {
 		o.BeforeCompaction = func(ctx context.Context) {
 			_, err := client.Get(ctx, "k", clientv3.WithRev(2))
 			seen = append(seen, err)
-			<-ctx.Done() // as if reading took too long
+			<-ctx.Done() // simulate a read that takes too long
 		}
 	})
 	require.NoError(t, b.Open(soon(t)))
@@ -399,7 +399,7 @@ func TestNoSpace_disarmedWithRoom(t *testing.T) {
 	defer b.Close()
 	client := b.client(t)
 	raised := func() bool { _, noSpace := b.Alarms(); return noSpace }
-	for full := false; !full; { // until defragmentation can no longer free enough space to disarm the alarm
+	for full := false; !full; { // put data until defragmentation can no longer free enough space to disarm the alarm
 		_, err := client.Put(soon(t), fmt.Sprintf("large-%d", time.Now().UnixNano()), string(make([]byte, 1<<19)))
 		full = err != nil && !isDisarmed(b, options.Interval)
 	}

@@ -381,7 +381,7 @@ func TestRootPassword_newCluster(t *testing.T) {
 	dir := newDir(t)
 	first := rooted(config(t, dir), "first:secret")
 	anonymous := make(chan error)
-	go func() { // before the member serves clients
+	go func() { // send requests from before the member serves clients
 		client := first.client(t)
 		for {
 			if _, err := client.Put(soon(t), "key", "value"); err == nil || errors.Is(err, rpctypes.ErrUserEmpty) {

@@ -251,7 +251,7 @@ func TestOpen_uninitializedData(t *testing.T) {
 // member that was stopped cleanly.
 func stoppedMember(t *testing.T) (dir, segment string, config *embed.Config) {
 	t.Helper()
-	dir = filepath.Join(t.TempDir(), "[new].etcd") // the name is also a valid filepath.Match pattern
+	dir = filepath.Join(t.TempDir(), "[new].etcd") // the brackets must not be interpreted as a filepath.Match pattern
 	b := newBench(t, dir)
 	require.NoError(t, b.Open(soon(t)))
 	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "set initial cluster version") }, patience, tick)

@@ -137,7 +137,7 @@ func TestEveryRuleMatters(t *testing.T) {
 // A new cluster must be created only on an empty volume, and only a requested restore may be declined.
 func TestResultsWithTheSameActionsKeepTheirMeaning(t *testing.T) {
 	for _, c := range cases() {
-		switch result := evaluate(rules, c).Result; result { //nolint:exhaustive // the other results differ in their actions
+		switch result := evaluate(rules, c).Result; result { //nolint:exhaustive // the others have different actions
 		case FoundCluster:
 			assert.Equal(t, VolumeEmpty, c.Volume, "%+v", c)
 			assert.Contains(t, []StoreState{StoreNone, relation.Empty, relation.Founded}, c.Store, "%+v", c)
@@ -176,7 +176,7 @@ func TestVolumeStateOfFacts(t *testing.T) {
 		facts Facts
 		want  VolumeState
 	}{
-		{Facts{}, VolumeValid}, // before the volume is examined, it counts as valid
+		{Facts{}, VolumeValid}, // a volume counts as valid until it has been examined
 		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeEmpty}}, VolumeEmpty},
 		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeEmpty, Lost: true}}, VolumeLost},
 		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeCorrupt}, Asked: true, Uploaded: true}, VolumeCorrupt},

@@ -299,7 +299,7 @@ func TestFind_timeWithinABurst(t *testing.T) {
 	w.fullAfterGapAt(20, *clock)
 	at := clock.Add(1500 * time.Millisecond)
 	for last := int64(22); last <= 26; last += 2 {
-		w.segmentWithMarker(last, at) // before the marker's time according to the store's clock
+		w.segmentWithMarker(last, at) // the store's clock has not reached the marker's time yet
 	}
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: clock.Add(1400 * time.Millisecond)}).Revision)
 }

@@ -87,7 +87,7 @@ func write(rt *rapid.T, w *testWriter) {
 	if err != nil {
 		require.ErrorIs(w.t, err, store.ErrExists)
 	}
-	if w.next = object.Start(); err != nil || w.stale { // the other writer has already stored this segment
+	if w.next = object.Start(); err != nil || w.stale { // another writer stored or merged rows from here on
 		w.next, w.stale = w.head().Start, false
 	}
 }
@@ -104,7 +104,7 @@ func mergeSome(rt *rapid.T, w, other *testWriter, into, from archive.Level) {
 		return
 	}
 	merged, err := w.Merge(w.ctx, into, objects[begin:end])
-	if errors.Is(err, archive.ErrHole) { // the other writer has split the same rows at different revisions
+	if errors.Is(err, archive.ErrHole) { // the other writer has split the same rows into segments at different revisions
 		require.True(w.t, into == archive.Minute && overlapped(w, objects[begin:end]), "%s: %s", merged.Name(), err)
 	} else if err != nil {
 		require.ErrorIs(w.t, err, store.ErrExists)

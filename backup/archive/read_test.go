@@ -215,7 +215,7 @@ func TestRecorded_otherChain(t *testing.T) {
 func TestFetch_resumes(t *testing.T) {
 	w := newTestWriter(t, NewKeys(t).Load(t), 500)
 	w.store.Inject(
-		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1}, // the manifest
+		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1}, // reading the manifest fails
 		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1, Cut: 100},
 		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1, Err: memory.ErrUnreachable},
 		memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment", Times: 1}, // reading the end of the chain fails
@@ -230,7 +230,8 @@ func TestFetch_manyLostConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newTestWriter(t, &format.Keys{})
 		full := *w.head().Full
-		// Inject more failures than Fetch tolerates when the store is unreachable.
+		// 30 exceeds the retry limit for an unreachable store. Fetch still succeeds, because each attempt reads a byte,
+		// which resets the count.
 		w.store.Inject(memory.Fault{Op: memory.Get, Times: 30, Cut: 1})
 		snapshot, err := read(t, w.Archive, full)
 		require.NoError(t, err)

@@ -27,8 +27,8 @@ func TestLoadKeys_namesTheFlagOfAnInvalidFile(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		files   format.KeyFiles
-		prefix  string // of the error
-		message string // part of the error
+		prefix  string // expected start of the error
+		message string // expected part of the error
 	}{
 		{"text instead of recipients", format.KeyFiles{Recipients: none}, "--backup-recipients: " + none, "does not contain valid age recipients"},
 		{"an empty recipients file", format.KeyFiles{Recipients: empty}, "--backup-recipients: " + empty, "no recipients found"},

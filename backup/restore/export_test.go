@@ -181,7 +181,7 @@ func TestAbove_neverReusesRevisions(t *testing.T) {
 	h.run(20)
 	to := h.moments[len(h.moments)-1]
 	path := filepath.Join(t.TempDir(), "db")
-	result, err := Database(t.Context(), h.source(h.fulls[0], to), path, Options{Above: 3}) // lower than the revisions of the rows
+	result, err := Database(t.Context(), h.source(h.fulls[0], to), path, Options{Above: 3}) // all rows have higher revisions
 	require.NoError(t, err)
 	require.Equal(t, to.revision+1, result.Revision)
 }

@@ -90,7 +90,7 @@ func keepHistory(t *testing.T, keys *format.Keys) *keptHistory {
 // middle of a segment.
 func (k *keptHistory) keep() {
 	for i, full := range k.fulls {
-		startsChain := i == 0 || i%3 == 2 // except at first, the previous chain continues past the snapshot
+		startsChain := i == 0 || i%3 == 2 // unless i is 0, the previous chain continues past the snapshot
 		if i > 0 && !startsChain {
 			k.segments(full.revision)
 		}

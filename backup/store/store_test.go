@@ -121,7 +121,7 @@ func TestProbe_reportsCapabilities(t *testing.T) {
 	for name, example := range map[string]struct {
 		faults []memory.Fault
 		want   string
-		left   int // number of objects that remain
+		left   int // expected number of objects that remain in the store
 	}{
 		"all features":       {nil, "the store supports create-if-absent: multiple members can write to it", 0},
 		"overwrites objects": {[]memory.Fault{{Op: memory.Put, Overwrite: true}}, "the store does not support create-if-absent and overwrites objects: only one member may write to it", 0},

@@ -232,7 +232,8 @@ func TestSpool_noBackupsIfItCannotBePreserved(t *testing.T) {
 	queued := segmentsIn(t, s.options.SpoolDir)
 	s.setIdentity(clusterID, 2)
 	moved := s.options.SpoolDir + strings.Repeat("d", 255-len(".aside-20260102T110000.000Z")-len("spool")+1)
-	require.NoError(t, os.Rename(s.options.SpoolDir, moved)) // no suffix fits, so a preserved copy cannot be created
+	// No suffix fits after this long name, so a preserved copy cannot be created.
+	require.NoError(t, os.Rename(s.options.SpoolDir, moved))
 	s.options.SpoolDir = moved
 	_, err := s.make()
 	require.ErrorContains(t, err, "cannot preserve")

@@ -108,7 +108,7 @@ func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 			require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
 			_, ends := datadirtest.Entries(t, firstSegmentOf(dir))
 			truncate(t, firstSegmentOf(dir), ends[len(ends)-2])
-			wayOut := fmt.Sprintf(wayOut, len(ends)-1, len(ends)) // varies with the timing of etcd
+			wayOut := fmt.Sprintf(wayOut, len(ends)-1, len(ends)) // the number of entries varies with etcd's timing
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			require.ErrorContains(t, err, wayOut)
 			require.ErrorContains(t, result(t, dir, bootstrap.Full), wayOut)
@@ -252,7 +252,7 @@ func resetDatabase(t *testing.T, dir string, members int) {
 		for id := range members {
 			errs = append(errs, tx.Bucket([]byte("members")).Put(fmt.Appendf(nil, "%x", id), []byte("{}")))
 		}
-		applied := binary.BigEndian.AppendUint64(nil, uint64(members)) //nolint:gosec // a count
+		applied := binary.BigEndian.AppendUint64(nil, uint64(members)) //nolint:gosec // a number of members is never negative
 		return errors.Join(append(errs, tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), applied))...)
 	})
 }

@@ -92,7 +92,7 @@ func TestKilledWhileStartingForTheFirstTime(t *testing.T) {
 		etcd := etcdChild(t, dir, 0)
 		require.NoError(t, etcd.Start())
 		require.Eventually(t, func() bool {
-			for _, seen := range []string{name, "member/wal"} { // polling may miss a short-lived file
+			for _, seen := range []string{name, "member/wal"} { // polling may miss a short-lived file, so member/wal is enough
 				if _, err := os.Stat(filepath.Join(dir, seen)); err == nil {
 					return true
 				}

@@ -38,7 +38,8 @@ func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 		assert.Equal(t, openedByEtcd(t, dir), here, "seed %d, %s", seed, broken)
 		replayed[here]++
 		for _, from := range append(whole.snapshots, snapshotRecord{Snapshot: noSuch}, snapshotRecord{Snapshot: otherTerm}) {
-			if replayedHere(t, dir, from.Snapshot) { // the wrapper also checks the entries before the snapshot
+			// The reverse need not hold, because the wrapper also checks the entries before the snapshot.
+			if replayedHere(t, dir, from.Snapshot) {
 				assert.True(t, verifiedByEtcd(dir, from.Snapshot), "seed %d, %s, from %d", seed, broken, from.Index)
 			}
 		}
@@ -70,7 +71,7 @@ func openedByEtcd(t *testing.T, dir string) bool {
 		if err != nil {
 			return err
 		}
-		defer log.Close() // a copy
+		defer log.Close() // the log is a copy, so a close error is harmless
 		_, _, _, err = log.ReadAll()
 		return err
 	}

@@ -115,7 +115,7 @@ func (tried trial) requireExpected(t *testing.T) {
 		if !tried.unseen {
 			assert.NotEmpty(t, tried.results.Refused, "%s: etcd loses data, but Verify accepts the directory", what)
 		}
-	case failed: // etcd reports the reason
+	case failed: // Verify need not detect this, because etcd itself reports the reason
 	}
 }
 
@@ -255,7 +255,7 @@ func killed(t *testing.T) string {
 		line = "stored " + line
 	}
 	require.NoError(t, etcd.Process.Kill())
-	_ = etcd.Wait() // killed
+	_ = etcd.Wait() // reports that the process was killed
 	return dir
 }
 

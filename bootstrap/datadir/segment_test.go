@@ -249,7 +249,7 @@ func tailOf(t *testing.T, content []byte) *history {
 	path, tail := filepath.Join(t.TempDir(), "segment"), &history{}
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 	require.NoError(t, readSegment(path, func(s *segment) error {
-		_ = tail.readLast(t.Context(), s) // the error is expected
+		_ = tail.readLast(t.Context(), s) // returns an error for a damaged segment, but what was read is in tail
 		return nil
 	}))
 	return tail
@@ -303,7 +303,7 @@ func TestDamagedLog_isProven(t *testing.T) {
 			log := writeLog(t, random, writer.commit, noise)
 			whole := tailOf(t, log.content)
 			require.False(t, whole.cut.isLoss(true), "%s, seed %d", name, seed)
-			until := log.flushed[len(log.flushed)-4] // the batches after the damage prove the loss
+			until := log.flushed[len(log.flushed)-4] // keep the last three batches intact, because they prove the loss
 			broken := damageAt(log.content, log.flushed[0]+random.Int64N(until-log.flushed[0]), random)
 			tail := tailOf(t, broken)
 			if tail.last != whole.last {

@@ -213,7 +213,7 @@ func TestRandomCorruption(t *testing.T) {
 		require.NoError(t, os.CopyFS(dir, os.DirFS(pristine)))
 		for range 1 + seed {
 			offset := random.Int64N(used)
-			if seed%2 == 0 { // in the header or the first elements, which define the structure of a page
+			if seed%2 == 0 { // flip a bit in the page header or the first elements, which define the structure of the page
 				offset = random.Int64N(pages)*int64(os.Getpagesize()) + random.Int64N(64)
 			}
 			flip(t, dir+"/member/snap/db", offset)

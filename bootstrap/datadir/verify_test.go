@@ -196,7 +196,7 @@ func link(path func(t *testing.T, dir string) string) func(t *testing.T, dir str
 func TestVerify_warnings(t *testing.T) {
 	for name, test := range map[string]struct {
 		alter     func(t *testing.T, dir string)
-		structure bool // Sanity mode and Inspect also return the warning
+		structure bool // whether Sanity mode and Inspect also return the warning
 		text      string
 	}{
 		"garbage snapshot":        {func(t *testing.T, d string) { write(t, last(snapshotsOf(t, d)), "garbage") }, false, "starts from an older snapshot"},

@@ -245,7 +245,7 @@ func valuesOf(cfg *embed.Config) map[string]string {
 		}
 		values[field.Name] = format(value.Interface())
 	}
-	for _, name := range []string{ // set by the wrapper or used only for validation in etcd
+	for _, name := range []string{ // these fields are set by the wrapper, or used only for validation in etcd
 		"Logger", "LogOutputs", "LogFormat", "EnableLogRotation", "LogRotationConfigJSON", "LogLevel", "FlagsExplicitlySet",
 	} {
 		delete(values, name)
@@ -263,7 +263,7 @@ func format(value any) string {
 		return fmt.Sprint(text)
 	case transport.TLSInfo:
 		return fmt.Sprint(v.String(), v.AllowedCNs, v.AllowedHostnames, v.SkipClientSANVerify, v.ClientCertFile, v.ClientKeyFile)
-	case v3discovery.DiscoveryConfig: // contains pointers
+	case v3discovery.DiscoveryConfig: // use JSON, because the configuration contains pointers
 		text, _ := json.Marshal(v)
 		return string(text)
 	case featuregate.FeatureGate:

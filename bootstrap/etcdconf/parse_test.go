@@ -160,7 +160,7 @@ func TestParseLeavesTheLoggerToTheCaller(t *testing.T) {
 	lg := zap.NewNop()
 	require.Nil(t, cfg.ZapLoggerBuilder)
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(lg)
-	require.NoError(t, cfg.Validate()) // first step of embed.StartEtcd
+	require.NoError(t, cfg.Validate()) // embed.StartEtcd calls Validate first
 	assert.Same(t, lg, cfg.GetLogger())
 }
 

@@ -161,7 +161,7 @@ func TestErrors_nameTheCommand(t *testing.T) {
 // A command whose target cannot be restored must print a single line and exit with status 64 if the target is invalid,
 // or 78 if the store does not contain it.
 func TestTargets_thatAreNotKept(t *testing.T) {
-	store := newStoreFlag(t) // current revision 7
+	store := newStoreFlag(t) // the latest revision in the store is 7
 	empty := "--backup-store=file://" + t.TempDir()
 	at := func(when time.Time) string { return "time:" + when.UTC().Format(time.RFC3339) }
 	for _, example := range []struct {

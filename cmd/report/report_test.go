@@ -74,7 +74,8 @@ func TestDocument_fillsEveryField(t *testing.T) {
 			for i := range value.NumField() {
 				visit(path+"."+value.Type().Field(i).Name, value.Field(i))
 			}
-		case path != "Document.Ready" && path != "Document.Standalone": // false here: not Serving, and with a sidecar
+		// Ready and Standalone are false, because the state is not Serving and there is a sidecar.
+		case path != "Document.Ready" && path != "Document.Standalone":
 			assert.False(t, value.IsZero(), "%s is always empty: set it in Report.Document", path)
 		}
 	}

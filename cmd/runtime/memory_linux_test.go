@@ -39,7 +39,8 @@ func TestReleaseStartup(t *testing.T) {
 	require.NoError(t, err)
 	defer memory.Close()
 	code := int64(reflect.ValueOf(releaseStartup).Pointer())
-	_, err = io.Copy(io.Discard, io.NewSectionReader(memory, code, 8<<20)) // reading maps them
+	// Reading the program's code maps its pages into memory.
+	_, err = io.Copy(io.Discard, io.NewSectionReader(memory, code, 8<<20))
 	require.NoError(t, err)
 	before := mapped(t)
 	require.Greater(t, before, 8<<10)

@@ -206,7 +206,7 @@ func TestImageHasTheSameBytesFromAnotherCheckout(t *testing.T) {
 	for name := range strings.SplitSeq(strings.TrimRight(string(files), "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join(root, name))
 		if errors.Is(err, os.ErrNotExist) {
-			continue // deleted, but the deletion has not been committed
+			continue // the file was deleted, but the deletion has not been committed
 		}
 		require.NoError(t, err)
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(copied, name)), 0o755))

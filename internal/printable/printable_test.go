@@ -86,7 +86,7 @@ func FuzzJSON(f *testing.F) {
 			Next []string
 		}
 		require.NoError(t, json.Unmarshal(printable.JSON(encoded), &shown))
-		if valid := strings.ToValidUTF8(text, "\ufffd"); valid == text { // json.Marshal has replaced invalid bytes
+		if valid := strings.ToValidUTF8(text, "\ufffd"); valid == text { // otherwise, json.Marshal replaced bytes
 			require.Equal(t, printable.Line(text), shown.K)
 		}
 		require.Equal(t, []string{shown.K, "x"}, shown.Next)

@@ -23,7 +23,7 @@ import (
 type fakeServer struct {
 	mu       sync.Mutex
 	now      facts
-	err      error // result of all requests
+	err      error // result of all requests; nil if they succeed
 	requests int
 }
 
@@ -230,7 +230,7 @@ func TestCheckUpgrade(t *testing.T) {
 		message  string // part of the error; empty if the data may be opened
 	}{
 		{"", true, ""},
-		{"3.0.0", true, ""}, // the cluster version of a new cluster until all members have started
+		{"3.0.0", true, ""}, // a new cluster has this cluster version until all members have started
 		{"3.1.0", true, "upgrade all members to etcd 3.5.26"},
 		{"3.4.0", true, "upgrade all members to etcd 3.5.26"},
 		{"3.4.0", false, ""},

@@ -111,7 +111,7 @@ func TestOldEtcd_restoredSnapshot(t *testing.T) {
 		SnapshotPath: saved, Name: n.name, OutputDataDir: n.dir, PeerURLs: []string{n.peer}, InitialCluster: cluster(n), InitialClusterToken: "etcd-cluster",
 	}))
 	n.start(dataversion.Of3_5, cluster(n), "new")
-	n.awaitVersion(dataversion.Of3_5) // the cluster version in the snapshot is 3.6
+	n.awaitVersion(dataversion.Of3_5) // the member lowers the cluster version, which is 3.6 in the snapshot
 	n.awaitLog(`"readable":true`)
 	n.put(30, 40)
 	n.kill()

@@ -149,12 +149,12 @@ func TestNewAccount(t *testing.T) {
 }
 
 func TestIsScaledDown(t *testing.T) {
-	for set, scaledDown := range map[string][]int{ // those of the ordinals 0 to 4 that are scaled down
+	for set, scaledDown := range map[string][]int{ // the values list which of the ordinals 0 to 4 are scaled down
 		`{"spec":{"replicas":3}}`:                        {3, 4},
 		`{"spec":{"replicas":1}}`:                        {1, 2, 3, 4},
 		`{"spec":{"replicas":5}}`:                        nil,
 		`{"spec":{"replicas":2,"ordinals":{"start":1}}}`: {3, 4},
-		`{"spec":{"replicas":0}}`:                        nil, // the cluster hibernates
+		`{"spec":{"replicas":0}}`:                        nil, // the cluster hibernates, which is not a scale-down of members
 		`{"spec":{}}`:                                    nil,
 		`{"metadata":{"deletionTimestamp":"2026-11-23T12:00:00Z"},"spec":{"replicas":1}}`: nil,
 	} {

@@ -133,7 +133,7 @@ func TestAtStart(t *testing.T) {
 }
 
 func TestStartProgress(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data[1]") // the path must not be interpreted as a pattern
+	dir := filepath.Join(t.TempDir(), "data[1]") // the brackets must not be interpreted as a filepath.Match pattern
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	assert.Empty(t, StartProgress(dir))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "db.tmp.1234"), make([]byte, 3*mebibyte), 0o600))

@@ -25,7 +25,7 @@ type fake struct {
 	noSuccessor bool          // successor finds no other member that is up to date
 	notAdmin    bool          // isAdmin returns false
 	lagging     time.Duration // duration of waitApplied
-	gate        *Gate         // its readers are part of facts
+	gate        *Gate         // facts includes the number of its readers
 
 	disarmed   int      // number of calls of disarm
 	newLeaders []string // names of the members to which leadership was transferred
@@ -99,7 +99,7 @@ type fakeSchedule struct {
 	mu          sync.Mutex
 	turn        string        // name of the other member whose turn it is; empty if there is none
 	waiting     []peer        // result of candidates
-	mine        bool          // it is this member's turn
+	mine        bool          // whether it is this member's turn
 	released    int           // number of calls of release
 	releaseTime time.Duration // duration of release
 
@@ -168,7 +168,7 @@ type fixture struct {
 	schedule *fakeSchedule
 	gate     *Gate
 	log      *logtest.Lines
-	busy     bool // for leaveFixture: a defragmentation is running
+	busy     bool // for leaveFixture: whether a defragmentation is running
 }
 
 // runFixture runs a Maintainer until do returns. change is called before the Maintainer is created. do can sleep to

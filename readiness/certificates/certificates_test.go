@@ -42,7 +42,7 @@ func TestExpiringCertificatesAreLoggedOnce(t *testing.T) {
 	}, zerolog.New(&log))
 	ofEtcd := map[string]string{certificates.EtcdServer: bundle(t, past), certificates.EtcdPeer: bundle(t, late)}
 	files.Add(ofEtcd)
-	files.Add(ofEtcd) // rereads all files
+	files.Add(ofEtcd) // the second call rereads all files, but must not log the same expiry again
 
 	found := files.List()
 	require.Len(t, found, 3)
@@ -70,7 +70,7 @@ func TestRenewedCertificateIsRead(t *testing.T) {
 		assert.Equal(t, soon.Unix(), files.List()[0].NotAfter.Unix())
 		require.NoError(t, os.Rename(bundle(t, late), path))
 		time.Sleep(11 * time.Second)
-		files.List() // starts a read
+		files.List() // rereads the files in the background
 		synctest.Wait()
 		assert.Equal(t, late.Unix(), files.List()[0].NotAfter.Unix())
 	})
@@ -83,7 +83,7 @@ func TestOnlyTheServerCertificateExcludesClients(t *testing.T) {
 		files := newFiles(map[string]string{certificates.EtcdServer: server, certificates.EtcdPeer: peer})
 		for _, c := range []struct {
 			after       time.Duration // time of the check, relative to now
-			ended, soon string        // patterns for the results
+			ended, soon string        // patterns that the results must match
 		}{
 			{-25 * time.Hour, "^no client can connect: etcd's server certificate " + server + " is not valid before 1999-12-31 00:00 UTC; correct this machine's clock", "^etcd_peer " + peer + " is not valid before 1999-12-31 00:00 UTC; correct "},
 			{0, "^$", "^$"},
@@ -115,7 +115,7 @@ func TestCABundlesAreCheckedAsLoadedByEtcd(t *testing.T) {
 
 		require.NoError(t, os.Rename(bundle(t, now.Add(1000*time.Hour)), clients))
 		time.Sleep(11 * time.Second)
-		files.List() // starts a read
+		files.List() // rereads the files in the background
 		synctest.Wait()
 		ended, soon = files.Check(now)
 		assert.Empty(t, ended)

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	_ "go.etcd.io/etcd/server/v3/storage/wal" // for its metrics
+	_ "go.etcd.io/etcd/server/v3/storage/wal" // registers the metrics of the write-ahead log
 
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/member/state"

@@ -195,7 +195,7 @@ func testBackups(b browser) {
 		d.Backup = &healthy
 	})
 	b.waitForText("#facts", "all revisions up to 41200")
-	b.waitForText("#facts", "revisions 1 to 41200") // older wrappers send only Window
+	b.waitForText("#facts", "revisions 1 to 41200") // the page uses Window, because older wrappers do not send Windows
 	b.WaitFor(`!document.getElementById("facts").textContent.includes("backups fail")`)
 	p.update(func(d *status.Document) { d.Backup, d.Standalone = nil, true })
 	b.WaitFor(`document.getElementById("facts").textContent.includes("backupsnone (no --backup-store)")`)

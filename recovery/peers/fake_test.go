@@ -27,8 +27,8 @@ type fakeMember struct {
 	cluster     string          // etcd cluster ID in the header of its responses
 	members     func() []Member // returns its member list
 	version     string          // etcd version that it reports
-	metrics     string          // content of /metrics
-	vars        string          // content of /debug/vars
+	metrics     string          // response to requests for /metrics
+	vars        string          // response to requests for /debug/vars
 	status      *Status         // status reported while etcd is not running; nil if etcd is running
 	unreachable atomic.Bool     // whether to close every connection but keep the port, so that no other test can reuse it
 }
@@ -91,7 +91,7 @@ func newTestCluster(t *testing.T) *testCluster {
 	tc.peers, err = New(config, Options{})
 	require.NoError(t, err)
 	t.Cleanup(tc.peers.Close)
-	tc.peers.config.ListenPeerUrls = nil // the fake members never query m-2
+	tc.peers.config.ListenPeerUrls = nil // m-2 need not listen, because the fake members never query it
 	tc.peers.now = func() time.Time { return tc.now }
 	tc.peers.checkOwnURLs = func(context.Context, []string) error { return nil }
 	return tc

@@ -66,7 +66,7 @@ func TestQuery_membersThatAreNotConfigured(t *testing.T) {
 func TestQuery_blocked(t *testing.T) {
 	for name, test := range map[string]struct {
 		action  func(*testCluster)
-		message string // empty if nothing blocks a replacement
+		message string // part of the error; empty if nothing blocks a replacement
 	}{
 		"nothing": {func(*testCluster) {}, ""},
 		"another learner": {func(tc *testCluster) {
@@ -155,7 +155,7 @@ func TestQuery_dataInUseElsewhere(t *testing.T) {
 			{20 * time.Second, 0, 0, false},
 			{50 * time.Second, 0, 0, false},
 			{10 * time.Second, 0, 0, true},
-			{2 * time.Minute, 0, 0, false}, // the last check is too long ago
+			{2 * time.Minute, 0, 0, false}, // the previous check was too long ago
 		}},
 		// etcd overcounts connections after sending a snapshot: it counts existing connections twice, but subtracts
 		// only one when a connection ends.

@@ -49,7 +49,7 @@ func TestAdd_serverThatRequiresACertificate(t *testing.T) {
 // listening there.
 func TestQuery_checksTheListedURLs(t *testing.T) {
 	tc := newTestCluster(t)
-	elsewhere := httptest.NewServer(nil) // etcd or a compatible server
+	elsewhere := httptest.NewServer(nil) // simulates another process that listens at this member's URL
 	defer elsewhere.Close()
 	tc.list[2] = member(ownID, "m-2", elsewhere.URL)
 	here := httptest.NewServer(nil)
@@ -233,7 +233,7 @@ func TestEndpoints_readablePassword(t *testing.T) {
 		return c
 	}
 	for name, test := range map[string]struct {
-		urls, endpoints []string // client URLs of the other members, and the URLs to use
+		urls, endpoints []string // client URLs of the other members, and which of them are expected to be used
 		sent            bool     // whether the password is sent
 	}{
 		"over TLS":                     {[]string{"https://a:2379", "https://b:2379"}, []string{"https://a:2379", "https://b:2379"}, true},

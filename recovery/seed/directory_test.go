@@ -372,7 +372,7 @@ func TestBuild_startOfTheLog(t *testing.T) {
 		case 0:
 			restored = highest // a full snapshot was taken before the cluster was lost
 		case 1:
-			restored = 100 // an operator returns to the first cluster
+			restored = 100 // a user restores an early revision of the first cluster
 		}
 	}
 }

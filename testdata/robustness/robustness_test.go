@@ -117,11 +117,11 @@ func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, fail fun
 	var g errgroup.Group
 	g.Go(func() error {
 		defer close(caused)
-		<-time.After(time.Second) // traffic before the failure
+		<-time.After(time.Second) // let clients send requests before the failure
 		injection := report.FailpointInjection{Start: time.Since(began), Name: c.Name()}
 		fail()
 		injection.End = time.Since(began)
-		<-time.After(time.Second) // traffic after the failure
+		<-time.After(time.Second) // let clients send requests after the failure
 		caused <- injection
 		return nil
 	})

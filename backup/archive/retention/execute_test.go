@@ -270,7 +270,7 @@ func TestPlan_crossedFullWithinAMergedObjectIsNoBase(t *testing.T) {
 
 func TestPlan_failedChecks(t *testing.T) {
 	for _, failing := range []struct {
-		message string // part of the failed check
+		message string // part of the expected Plan.Unsafe
 		change  func(f *Facts, g *archive.GenerationContents)
 	}{
 		{"no backups found", func(f *Facts, _ *archive.GenerationContents) { f.History = &archive.History{} }},

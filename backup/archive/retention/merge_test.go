@@ -151,7 +151,7 @@ func TestRun_killedAtAnyRequest(t *testing.T) {
 		w.advance(maxSpan + 2*time.Minute)
 		before := len(w.store.Calls())
 		if call > 1 {
-			w.store.Inject(memory.Fault{Delay: 1, Times: call - 1}) // earlier requests succeed
+			w.store.Inject(memory.Fault{Delay: 1, Times: call - 1}) // the requests before the denied one succeed
 		}
 		w.store.Inject(memory.Fault{Err: memory.ErrDenied})
 		_, err := w.merger.Run(t.Context(), 1)

@@ -70,7 +70,7 @@ func TestPlan_idleCluster(t *testing.T) {
 		full.Revision, full.Next = 7, format.After(7)
 		fulls = append(fulls, full)
 	}
-	fulls[len(fulls)-4].Result = nil // in the point-in-time window
+	fulls[len(fulls)-4].Result = nil // an unverified full snapshot in the point-in-time window is kept, too
 	h := history(chain(fulls...))
 	h.Generations[0].Objects = nil
 	assert.Equal(t, 25+1+1+1, len(keptAges(plan(h))), "the window, its base, the last of an hour and the last of a day")

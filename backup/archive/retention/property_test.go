@@ -52,7 +52,7 @@ func (w *simulation) simulate(t *rapid.T) {
 	}
 	w.advance(time.Minute)
 	w.putResult(w.full(false), archive.Verified)
-	w.advance(time.Hour) // after a pause, a safety check fails for an hour
+	w.advance(time.Hour) // after a pause, a safety check prevents deletions for an hour
 	w.write(1)
 }
 

@@ -58,7 +58,7 @@ func TestDelta_detectsEveryChangedByte(t *testing.T) {
 			rows, err := readDelta(t, suffix, whole)
 			require.NoError(t, err)
 			require.Len(t, rows, 3)
-			step := min(1+6*len(suffix), 7) // test every byte if there is no compression
+			step := min(1+6*len(suffix), 7) // every byte of uncompressed content, and every seventh byte of compressed content
 			for at := 0; at < len(whole); at += step {
 				_, err := readDelta(t, suffix, whole[:at])
 				requireDamage(t, err, "cut off after %d bytes", at)
@@ -231,7 +231,7 @@ func decompressionBomb(t *testing.T, before, fill string, size int) []byte {
 
 func TestOverlap_isReadOnce(t *testing.T) {
 	for _, kept := range [][]string{
-		{"v2/Incr-00000011-00000015-1001", "v2/Incr-00000011-00000018-1002", "v2/Incr-00000019-00000020-1003"}, // consecutive leaders
+		{"v2/Incr-00000011-00000015-1001", "v2/Incr-00000011-00000018-1002", "v2/Incr-00000019-00000020-1003"}, // delta snapshots of consecutive leaders
 		{"v2/Incr-00000011-00000015-1001", "v2/Incr-00000013-00000017-1001", "v2/Incr-00000016-00000020-1002", "v2/Incr-00000018-00000019-1002"},
 		{"v2/Incr-00000011-00000020-1001", "v2/Incr-00000012-00000013-1001", "v2/Incr-00000014-00000020-1001"},
 	} {

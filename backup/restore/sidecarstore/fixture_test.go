@@ -183,7 +183,7 @@ func (w *fixture) lease() clientv3.LeaseID {
 func (w *fixture) revoke() {
 	_, err := w.client.Revoke(w.Context(), w.lease())
 	require.NoError(w, err)
-	w.leases = nil // the keys attached to other leases remain
+	w.leases = nil // forget the other leases without revoking them, so that their keys remain
 }
 
 // rows returns the rows in a database.

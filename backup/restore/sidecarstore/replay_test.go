@@ -165,7 +165,7 @@ func TestRows_conflictWithFullSnapshot(t *testing.T) {
 	assert.Equal(t, rows[3:], after)
 
 	expired := held[string(rows[1].Key)]
-	expired.Key = append(expired.Key, 't') // a lease expired while the sidecar compacted its backups
+	expired.Key = append(expired.Key, 't') // a tombstone, as if a lease had expired while the sidecar compacted its backups
 	held[string(rows[1].Key)] = expired
 	_, err = collect(t, kept, kept.Chains[0].Full, base, archive.Target{})
 	require.ErrorIs(t, err, sidecarstore.ErrConflict)
@@ -192,7 +192,7 @@ func FuzzDelta(f *testing.F) {
 	f.Add([]byte(`[{"etcdEvent":{"type":1,"kv":{"key":"Zm9v","mod_revision":11}},"time":"2020-11-23T13:43:07Z"}]`), uint8(4))
 	f.Fuzz(func(t *testing.T, content []byte, how uint8) {
 		suffix := sidecarstoretest.Suffixes[how%4]
-		if how%8 >= 4 { // wraps the content as the sidecar does
+		if how%8 >= 4 { // add a digest and compress the content, as the sidecar does
 			content = sidecarstoretest.Compress(t, suffix, sidecarstoretest.WithDigest(content))
 		}
 		rows, err := readDelta(t, suffix, content)

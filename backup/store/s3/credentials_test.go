@@ -117,7 +117,7 @@ func TestPodIdentityIsFetchedWithTheTokenFile(t *testing.T) {
 type fakeAmazon struct {
 	asked    []string
 	tokens   []string      // tokens presented by clients
-	lifetime time.Duration // of the returned credentials
+	lifetime time.Duration // lifetime of the returned credentials
 }
 
 func (a *fakeAmazon) answer(w http.ResponseWriter, r *http.Request) {
@@ -216,7 +216,7 @@ func TestARenewedTokenFileIsReadAgain(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"arn:role first", "arn:role second"}, amazon.tokens)
 
-	t.Setenv("AWS_REGION", "nowhere") // region that rejects tokens
+	t.Setenv("AWS_REGION", "nowhere") // fakeAmazon denies requests to this region
 	_, err = c.Retrieve()
 	assert.Error(t, err)
 	require.NoError(t, os.Remove(path))

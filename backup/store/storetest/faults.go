@@ -27,16 +27,17 @@ type Protocol struct {
 	Open func(t *testing.T, endpoint *url.URL) store.Store
 	// Created writes the response to a request that creates an object, after the request has been read.
 	Created func(w http.ResponseWriter, r *http.Request)
-	// Deleted is the response status for a successful deletion.
+	// Deleted is the status of the response to a successful deletion.
 	Deleted int
 	// WriteError writes r in the error format of the protocol.
 	WriteError func(w http.ResponseWriter, r ErrorResponse)
 	// Exists, Denied, Locked and NoBucket are the responses to creating an existing object, to a denied request, to
 	// deleting a locked object, and to a request for a missing bucket.
 	Exists, Denied, Locked, NoBucket ErrorResponse
-	// Others contains additional error responses.
+	// Others contains further error responses for which the store must return the right errors.
 	Others []ErrorResponse
-	// Page is a response body for a listing: a page with the object "a" and the continuation token of the next page.
+	// Page is the response body for the first page of a listing. The page contains the object "a" and the continuation
+	// token of the next page.
 	Page string
 }
 
@@ -270,7 +271,7 @@ func NewProxy(t *testing.T, server *url.URL) *Proxy {
 	p.forward = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = server.Scheme, server.Host
-			r.Out.Host = r.In.Host // the host is part of signatures
+			r.Out.Host = r.In.Host // keep the host, because the signature covers it
 		},
 		ModifyResponse: p.modify,
 		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },

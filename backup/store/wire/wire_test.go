@@ -39,7 +39,7 @@ func serve(t *testing.T, handler http.HandlerFunc) string {
 func TestAServerThatDoesNotRespondIsUnavailable(t *testing.T) {
 	done, sent := make(chan struct{}), 0
 	target := serve(t, func(http.ResponseWriter, *http.Request) { <-done })
-	t.Cleanup(func() { close(done) }) // must run before the server is closed
+	t.Cleanup(func() { close(done) }) // unblocks the handler; must run before the server is closed, which waits for it
 	c := &Client{HTTP: client(t, "")}
 	detector := c.HTTP.Transport.(*stallDetector)
 	next := detector.next
@@ -157,7 +157,7 @@ func TestARequestIsRepeatedAFewTimes(t *testing.T) {
 		success int    // number of the request that succeeds
 		want    int    // expected number of requests
 		after   string // Retry-After header
-		once    bool   // see Request
+		once    bool   // value of Request.Once
 	}{{503, 3, 3, "", false}, {503, 9, 3, "", false}, {503, 9, 1, "60", false}, {400, 9, 1, "", false}, {429, 2, 2, "1", false}, {503, 9, 1, "", true}} {
 		var asked atomic.Int32
 		target := serve(t, func(w http.ResponseWriter, _ *http.Request) {

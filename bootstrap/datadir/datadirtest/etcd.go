@@ -54,7 +54,7 @@ func New(t *testing.T) string {
 // single segment, and there is no snapshot.
 func Initialized(t *testing.T) string {
 	t.Helper()
-	return copyOf(t, initialized, "[new].etcd") // filepath.Match would treat this name as a pattern
+	return copyOf(t, initialized, "[new].etcd") // the brackets must not be interpreted as a filepath.Match pattern
 }
 
 func copyOf(t *testing.T, original func() (string, error), name string) string {

@@ -130,7 +130,7 @@ func (c *cluster) pauseInUpload(run *harness.Run) (draft string) {
 			draft = drafts[0]
 			return true
 		}
-		run.Signal(syscall.SIGCONT) // the upload was already complete
+		run.Signal(syscall.SIGCONT) // the upload was already complete: try the next one
 		return false
 	})
 	return draft

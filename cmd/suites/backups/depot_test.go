@@ -182,7 +182,7 @@ func (s state) apply(key, value []byte) error {
 	if len(kv.Key) == 0 {
 		return nil // a restore adds a row like this to bump the revision
 	}
-	if len(key) > len(mvcc.RevToBytes(mvcc.Revision{}, mvcc.NewRevBytes())) { // a tombstone
+	if len(key) > len(mvcc.RevToBytes(mvcc.Revision{}, mvcc.NewRevBytes())) { // the row is a tombstone
 		delete(s, string(kv.Key))
 	} else {
 		s[string(kv.Key)] = string(kv.Value)

@@ -81,7 +81,7 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	before := files(t, first.dir)
 
 	second := newMember(t)
-	second.StartReady().Shutdown() // uses a store of its own
+	second.StartReady().Shutdown() // create data in a store of its own
 	second.useStore(first.depot)
 	other := second.StartReady()
 	second.requireServingWithProblem(other, "cluster ID mismatch")

@@ -48,7 +48,7 @@ func acknowledgement(t *testing.T) []row {
 	for i, run := range runs {
 		clients[i] = connect(run.pod)
 		require.NoError(t, put(t.Context(), clients[i][0], 0))
-		drive(t, clients[i], get) // opens the connections
+		drive(t, clients[i], get) // open the connections
 	}
 	var gets, puts [2]cost
 	measure := func(costs *[2]cost, do operation) {

@@ -56,7 +56,7 @@ func backupsUnderLoad(t *testing.T) []row {
 			for round := range loadRounds {
 				order := measurementOrder(len(runs), pair, round)
 				for _, i := range order {
-					end := measureLag(t, runs[i], i == 2) // poll every side, because polling costs CPU time
+					end := measureLag(t, runs[i], i == 2) // poll every process, because polling costs CPU time
 					puts[i].measure(t, runs[i], clients[i], putKilobyte)
 					lag = append(lag, end()...)
 				}

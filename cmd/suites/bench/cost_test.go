@@ -33,10 +33,10 @@ const (
 
 // payer is a cluster configuration for which the monthly cost of its requests to the store is estimated.
 type payer struct {
-	what    string // title in the table
+	what    string // description in the table of results
 	members int
 	flags   []string
-	busy    bool    // a client puts ten keys per second
+	busy    bool    // whether a client puts ten keys per second
 	most    float64 // maximum cost in dollars per month, or 0 for no limit
 }
 
@@ -83,7 +83,7 @@ type counter struct {
 func (c *counter) serve(t *testing.T) string {
 	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(c.server)
-		r.Out.Host = r.In.Host // the host is part of the signature
+		r.Out.Host = r.In.Host // keep the host, because the signature covers it
 	}}
 	listener := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.count(r)

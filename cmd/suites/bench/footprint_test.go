@@ -15,8 +15,8 @@ import (
 
 // The load on a member of a small cluster.
 const (
-	smallGap  = time.Second * 2 / 7 // between two puts: 3.5 puts per second
-	smallPuts = 6000                // total; puts that exceed the window are sent at full speed
+	smallGap  = time.Second * 2 / 7 // pause between two puts, which results in 3.5 puts per second
+	smallPuts = 6000                // total number of puts; those that do not fit into the window are sent at full speed
 )
 
 // footprint measures the memory and CPU time of members under low load. All members run at the same time, because

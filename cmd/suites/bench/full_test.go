@@ -33,9 +33,9 @@ const (
 	fillValue = 8000 // value size in bytes; two rows fill four pages of the database
 	fillOnce  = 10   // values per transaction
 
-	stableTime    = 130 * time.Second // without a decrease; Go forces a garbage collection every 2 minutes
-	stableTimeout = 6 * time.Minute   // then, the memory is measured even if it is not stable
-	stableChange  = 1.0               // MiB; smaller decreases do not count
+	stableTime    = 130 * time.Second // without a decrease, the memory is stable; Go collects garbage every 2 minutes
+	stableTimeout = 6 * time.Minute   // after this time, the memory is measured even if it is not stable
+	stableChange  = 1.0               // in MiB; smaller decreases are ignored
 )
 
 // fullBackup fills a database and takes full snapshots of it. It measures the process's memory without writers, and
@@ -50,7 +50,7 @@ func fullBackup(t *testing.T) []row {
 	peak := series{r.peak(t, finished)}
 	r.awaitVerified(t, 2)
 	clients := connect(p)
-	drive(t, clients, put) // opens the connections
+	drive(t, clients, put) // open the connections
 	var with, verifying, without series
 	for n := range fullPairs {
 		compact(t, clients[0])

@@ -15,8 +15,8 @@ import (
 
 const growthPairs = 3
 
-// databaseGrowth compares the start times of both sides on databases of increasing size. Both sides alternately start
-// with the same database.
+// databaseGrowth compares the startup time of plain etcd and of the wrapper on databases of increasing size. The two
+// take turns starting with the same database.
 func databaseGrowth(t *testing.T) (rows []row) {
 	if !*growth {
 		return nil

@@ -23,13 +23,13 @@ import (
 const (
 	loadClients = 100
 	loadPairs   = 10
-	// Using many short rounds ensures that other load on the machine affects both sides equally.
+	// Many short rounds are used so that other load on the machine affects plain etcd and the wrapper equally.
 	loadRounds  = 8
 	probeRounds = 40
 	roundTime   = 400 * time.Millisecond
 
 	probers  = 20
-	probeGap = probers * time.Second / 2000 // between two probes of a prober; in total, 2,000 probes per second
+	probeGap = probers * time.Second / 2000 // pause between two probes of a prober; all probers send 2,000 per second
 )
 
 // An operation sends a request. n is the number of the request, from which the operation derives the key.
@@ -86,7 +86,7 @@ func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 fl
 	return float64(len(took)) / time.Since(start).Seconds(), took.rank(0.99)
 }
 
-// loads lists the operations measured on both sides.
+// loads lists the operations that are measured with plain etcd and with the wrapper.
 var loads = []struct {
 	name string
 	do   operation
@@ -95,9 +95,9 @@ var loads = []struct {
 // A cost contains the measurements for a load, with one value per round.
 type cost struct{ rate, p99, work series }
 
-// underLoad loads both sides alternately while both are running. Several pairs of processes are measured, because one
-// process may be 20% slower than another for its whole lifetime, even if both run the same program. Other load on the
-// machine distorts rates and latencies, but not the CPU time per operation.
+// underLoad runs plain etcd and the wrapper at the same time and loads them in turn. Several pairs of processes are
+// measured, because one process may be 20% slower than another for its whole lifetime, even if both run the same
+// program. Other load on the machine distorts rates and latencies, but not the CPU time per operation.
 func underLoad(t *testing.T) (rows []row) {
 	costs := make([][2]cost, len(loads))
 	for pair := range loadPairs {

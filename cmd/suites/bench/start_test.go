@@ -19,7 +19,8 @@ const (
 	settled = 5 * time.Second
 )
 
-// startAndStop starts and stops both sides alternately, each time with a new volume, and measures the durations.
+// startAndStop measures how long plain etcd and the wrapper take to start and stop. The two take turns, each time with
+// a new volume.
 func startAndStop(t *testing.T) []row {
 	var start, outside, stop [2]series
 	var alone series

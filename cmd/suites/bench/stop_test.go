@@ -20,7 +20,8 @@ const (
 	watchers   = 10 // number of clients that open the watches
 )
 
-// stopWithWatches stops both sides while every watch has its own stream, which is the worst case.
+// stopWithWatches measures how long plain etcd and the wrapper take to stop while clients have many watches open.
+// Every watch has its own stream, which is the worst case.
 func stopWithWatches(t *testing.T) (rows []row) {
 	for _, connection := range []string{"without TLS", "with TLS"} {
 		var stop [2]series

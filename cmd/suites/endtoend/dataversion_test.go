@@ -142,7 +142,7 @@ func TestDataVersion_raisedAndLowered(t *testing.T) {
 	run.Shutdown()
 
 	run = p.StartReady()
-	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // degraded, but still ready
+	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"})
 	harness.Eventually(t, "etcd 3.5 can read the data", func() bool { return run.Status().DataVersion.Readable })
 	assert.Equal(t, "holding", run.Status().DataVersion.Phase)
 	harness.Eventually(t, "the data_version check is ok again", func() bool { return dataVersionCheck(run) == "ok" })

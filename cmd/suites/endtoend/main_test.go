@@ -10,6 +10,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	*harness.DetectRaces = true // this suite covers all features of the program
+	*harness.DetectRaces = true // data races are detected here, because this suite covers all features of the program
 	os.Exit(harness.Main(m))
 }

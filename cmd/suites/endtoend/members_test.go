@@ -246,7 +246,7 @@ func TestLostMember_isPromoted(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) *three{
 		"root by certificate": func(t *testing.T) *three { // recovery needs no password, not even for the promotion
 			c := startThree(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
-			enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // the client certificate's name
+			enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // "client" is the name in the client certificate
 			return c
 		},
 		"older data version": func(t *testing.T) *three { // all members run etcd 3.6 but report version 3.5

@@ -89,18 +89,18 @@ func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
 
 	run = second.Start()
 	run.AwaitLine(harness.Line{"message": "removed this member's old ID"})
-	run.Kill() // the cluster contains a note that the member was a learner
+	run.Kill() // the cluster still has the lease that marks the member as a manually added learner
 	run = second.Start()
 	promoteManually(first, run)
 	run.AwaitReady()
 	assert.Equal(t, "value", second.Get("key"))
-	awaitNoteRemoved(first) // the member is no longer a learner
+	awaitMarksRemoved(first) // the mark must not outlive the promotion
 }
 
-// awaitNoteRemoved waits until the cluster contains no note about a learner. Each note has a lease.
-func awaitNoteRemoved(p *harness.Pod) {
+// awaitMarksRemoved waits until no learner is marked for automatic or manual promotion. Each mark is a lease.
+func awaitMarksRemoved(p *harness.Pod) {
 	p.T.Helper()
-	harness.Eventually(p.T, "the note is removed", func() bool {
+	harness.Eventually(p.T, "all marks have been removed", func() bool {
 		out, log, code := p.Begin("etcdctl", "lease", "list").Wait()
 		require.Zero(p.T, code, log)
 		return strings.Contains(out, "found 0 leases")
@@ -121,6 +121,6 @@ func TestMemberAddedByRecovery_isPromoted(t *testing.T) {
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
 	run.AwaitReady()
 	c.requireAllVoters()
-	awaitNoteRemoved(c.pods[0])
+	awaitMarksRemoved(c.pods[0])
 	assert.Empty(t, run.Log.FindText(notPromoted))
 }

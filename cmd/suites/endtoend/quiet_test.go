@@ -55,7 +55,8 @@ func TestLostMember_idleCluster(t *testing.T) {
 				p.WriteConfigFile()
 			}
 			c := startThree(t, pods)
-			c.fillLog(6_000 + snapshots) // a member that lags 5,000 entries behind rejects requests
+			// A member that lags more than 5,000 entries behind rejects requests.
+			c.fillLog(6_000 + snapshots)
 			before := c.pods[0].Revision()
 			run := c.runs[2]
 			for range times {

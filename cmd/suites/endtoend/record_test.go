@@ -130,7 +130,7 @@ func TestExitRecord_olderThanTheData(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, p *harness.Pod){
 		"another process has used the data and was killed": func(t *testing.T, p *harness.Pod) {
-			other := harness.NewPod(t) // has a volume and a record of its own
+			other := harness.NewPod(t) // a pod with its own volume and exit record
 			other.Config = p.Config
 			other.ClientPort, other.PeerPort = p.ClientPort, p.PeerPort
 			run := other.StartReady()

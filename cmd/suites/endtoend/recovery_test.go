@@ -118,7 +118,7 @@ func TestRestore_toATimeOnlyOnce(t *testing.T) {
 	at := moment.Format(time.RFC3339)
 	second := p.StartReady()
 	p.Put("key", "a mistake")
-	second.Kill() // the store may lack the last write
+	second.Kill() // so that the store may lack the last write
 
 	for id, target := range map[string]string{"by-time": "time:" + at, "by-revision": fmt.Sprintf("revision:%d", to)} {
 		flags := []string{"--restore-to=" + target, "--restore-id=" + id}
@@ -200,7 +200,7 @@ func requireOldTokensRejected(p *harness.Pod, oldClient *clientv3.Client, run *h
 	run = p.StartReady()
 	newClient := p.Etcd()
 	for _, client := range []*clientv3.Client{newClient, oldClient} {
-		_, err := client.Authenticate(t.Context(), "root", "secret") // requires no token
+		_, err := client.Authenticate(t.Context(), "root", "secret") // authentication itself requires no token
 		require.NoError(t, err, "the client has reconnected")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*harness.Patience)

@@ -41,7 +41,8 @@ func TestRootPassword_newCluster(t *testing.T) {
 	command(p, "backup", "verify")
 	command(p, "defrag")
 	shutdownStored(run)
-	require.NoError(t, os.WriteFile(file, []byte("another"), 0o600)) // must not change the password in etcd
+	// A new password in the file must not change the one in etcd.
+	require.NoError(t, os.WriteFile(file, []byte("another"), 0o600))
 	run = p.StartReady()
 	requirePassword(run)
 	run.LoseVolume()

@@ -59,7 +59,7 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			end(first)
 			harness.CorruptFile(t, p.DBPath(), 0, 16<<10)
 			before := tree(p)
-			delete(before, p.RecordPath()+".crash") // left behind by a killed run, and then removed
+			delete(before, p.RecordPath()+".crash") // a killed run leaves this file behind, and the next run removes it
 
 			p.ExpectTerminationMessage()
 			second := p.Start()
@@ -72,7 +72,7 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			after := tree(p)
 			delete(before, p.RecordPath()+".last") // rewritten by every run
 			delete(after, p.RecordPath()+".last")
-			delete(before, p.RecordPath()+".last.tmp") // may be left behind by a killed process, and is then replaced
+			delete(before, p.RecordPath()+".last.tmp") // a killed run may leave this file behind, and the next run replaces it
 			assert.Equal(t, before, after, "the volume has not changed")
 		})
 	}

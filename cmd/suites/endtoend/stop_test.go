@@ -34,8 +34,8 @@ var stops = map[string]func(run *harness.Run) error{
 
 // beforeEtcd lists the states of the lifecycle before etcd is started.
 var beforeEtcd = map[string]struct {
-	hold func(*harness.Sidecar) // keeps the wrapper in the state
-	path string                 // of the last request that the sidecar receives
+	hold func(*harness.Sidecar) // keeps the wrapper in the state that is the map key
+	path string                 // path of the last request that the sidecar receives
 }{
 	"Query":       {func(s *harness.Sidecar) { s.Broken[harness.StatusPath] = harness.Block }, harness.StatusPath},
 	"Trigger":     {func(s *harness.Sidecar) { s.Broken[harness.StartPath] = harness.Block }, harness.StartPath},
@@ -150,7 +150,7 @@ func TestStop_openConnections(t *testing.T) {
 	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "no answer"})
 	for range 3 {
-		idle, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port)) // a prober that connects but sends nothing
+		idle, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port)) // simulates a prober that connects but sends nothing
 		require.NoError(t, err)
 		defer idle.Close() // nothing was sent, so a close error is harmless
 	}

@@ -78,7 +78,7 @@ func TestStored_orderlyStopLeavesTheStoreToTheNextPod(t *testing.T) {
 	p.Program = asReleased
 	p.StartAndStop("key", "value")
 	require.NoError(t, os.RemoveAll(p.Volume))
-	run := p.StartReady() // fails after harness.Patience, so the start must not wait 90 s for the previous pod
+	run := p.StartReady() // fails if the start waits 90 s for the previous pod, because harness.Patience is shorter
 	require.Equal(t, "value", p.Get("key"))
 	run.Shutdown()
 }

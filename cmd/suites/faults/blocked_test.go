@@ -17,7 +17,7 @@ type blockedState struct {
 	// block starts a process and waits until it is in the state. unblock ends the cause after the process has exited,
 	// so that the next process can start.
 	block   func(p *harness.Pod) (run *harness.Run, unblock func())
-	budget  time.Duration // limit for the exit
+	budget  time.Duration // maximum time until the process exits
 	allowed []int         // exit statuses that are allowed in addition to those of the stimulus
 }
 
@@ -108,7 +108,7 @@ func blockInWatch(p *harness.Pod) (*harness.Run, func()) {
 		}}))
 		streams[i] = stream
 	}
-	for _, stream := range streams { // only now, because waiting for each watch before opening the next one is slow
+	for _, stream := range streams { // wait after opening all watches, because waiting for each one in turn is slow
 		reply, err := stream.Recv()
 		require.NoError(p.T, err)
 		require.True(p.T, reply.Created)

@@ -172,7 +172,7 @@ func TestMaintenance_growMoveAndShrink(t *testing.T) {
 		t.Skip("skipped: part of make test-maintenance")
 	}
 	w := newWires(t)
-	harness.Output(t, "version") // so that the program is built before it is started in a namespace
+	harness.Output(t, "version") // build the program before it is started in a namespace
 	members := []*isolated{w.member("etcd-0", 10), w.member("etcd-1", 11), w.member("etcd-2", 12)}
 	first := members[0]
 	first.start("new", first)

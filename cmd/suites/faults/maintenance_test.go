@@ -154,7 +154,7 @@ func killDuringDefragmentation(t *testing.T, pods []*harness.Pod, runs []*harnes
 	t.Logf("member %d was killed while it was being defragmented", victim)
 	runs[victim] = pods[victim].Start()
 	runs[victim].AwaitReady()
-	for i, run := range runs { // its defragmentation may have ended before the kill
+	for i, run := range runs { // all members, because the victim's defragmentation may have ended before the kill
 		harness.Eventually(t, fmt.Sprintf("member %d has less than 32 MiB of free pages", i), func() bool {
 			current := run.Status()
 			return current.Maintenance.Phase == "idle" && current.DBSize-current.DBInUse < 32<<20

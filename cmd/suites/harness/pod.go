@@ -74,7 +74,7 @@ func NewStandalonePod(t *testing.T, more map[string]any) *Pod {
 // makeStandalone writes the current configuration to a file and makes the pod use it.
 func (p *Pod) makeStandalone() {
 	p.T.Helper()
-	delete(p.Config, "data-dir") // derived from --volume-dir
+	delete(p.Config, "data-dir") // a standalone wrapper derives it from --volume-dir
 	p.WriteConfigFile()
 	p.Flags = append(p.Flags, "--standalone", "--etcd-config-file="+p.configFile())
 }

@@ -144,7 +144,7 @@ func build(root, path string, stillness time.Duration, flags ...string) error {
 	command := exec.Command("go", "build", "-ldflags", "-X etcd-wrapper/recovery.stillness="+stillness.String(), "-o", path)
 	command.Dir, command.Stderr = root, os.Stderr
 	if detectsRaces() {
-		command.Args = append(command.Args, "-race") // shares the compiled packages with the tests
+		command.Args = append(command.Args, "-race") // like the tests, so that the packages compiled for them are reused
 	} else {
 		command.Args, command.Env = append(command.Args, "-trimpath"), append(os.Environ(), "CGO_ENABLED=0") // like make build
 	}

@@ -150,7 +150,8 @@ func (r *Run) HasEnded() bool {
 	}
 }
 
-// Stop sends the signal. Stop returns the exit status and the time until the process exited, as measured by a Watch.
+// Stop sends s and waits for the process to exit. It returns the exit status and the time until the exit, as measured
+// by a Watch.
 func (r *Run) Stop(s syscall.Signal) (status int, took time.Duration) {
 	r.T.Helper()
 	watch := StartWatch()

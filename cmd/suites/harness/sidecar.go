@@ -56,7 +56,7 @@ type Request struct {
 	At     time.Time
 	Method string
 	Path   string
-	mode   string // requested validation mode
+	mode   string // validation mode in the request
 	status string // status word; empty for a received request
 }
 

@@ -74,7 +74,7 @@ type cluster struct {
 	id        string // cluster ID
 	stored    int64  // revision that the program reported as stored
 	restored  int64  // revision that the program has reported as restored since the fault; 0 if none
-	user      int64  // a revision whose segment contains the user
+	user      int64  // revision in the segment that also contains the creation of a user
 	oldVolume string // copy of the volume; empty if there is none
 }
 
@@ -89,7 +89,7 @@ func newCluster(t *testing.T, store store, dice *rand.Rand) *cluster {
 	reply, err := c.etcd.Put(t.Context(), "brief/first", "")
 	require.NoError(t, err)
 	c.user = reply.Header.Revision
-	harness.Eventually(t, "the user is in the store", func() bool { // in the segment that ends at c.user
+	harness.Eventually(t, "the user is in the store", func() bool { // the segment that ends at c.user contains the user
 		c.readStatus()
 		return c.stored >= c.user
 	})

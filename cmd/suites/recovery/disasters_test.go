@@ -36,7 +36,7 @@ var disasters = []disaster{
 	}},
 	{"volume lost after a stop", nil, func(c *cluster, stop func()) outcome {
 		c.shutdown(stop)
-		c.stored = c.ledger.highest() // the stop has uploaded all writes
+		c.stored = c.ledger.highest() // the clean stop has uploaded all writes
 		emptyVolume(c.Pod)
 		return c.recoverAll()
 	}},

@@ -15,7 +15,7 @@ const dialTimeout = 2 * time.Second
 // A gate is a proxy that can delay data and refuse connections.
 type gate struct {
 	listener net.Listener
-	server   string // host and port
+	server   string // address of the server as host and port
 	passing  sync.WaitGroup
 
 	mu    sync.Mutex

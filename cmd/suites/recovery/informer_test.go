@@ -55,7 +55,7 @@ func (i *informer) list(ctx context.Context) bool {
 	defer cancel()
 	reply, err := i.etcd.Get(ctx, "", clientv3.WithPrefix())
 	if err != nil {
-		select { // etcd is not ready yet
+		select { // etcd is not ready yet: pause, so that the caller can retry
 		case <-ctx.Done():
 		case <-time.After(50 * time.Millisecond):
 		}

@@ -49,7 +49,7 @@ func (s *damagedMember) spots(t *testing.T) (spots []harness.CallPoint) {
 
 func (s *damagedMember) ofRecovery(path string) bool {
 	own := []string{s.Volume, filepath.Join(s.Volume, "recovery.json"), filepath.Join(s.Volume, "recovery.json.tmp")}
-	named := !strings.HasPrefix(filepath.Base(path), ".new-") // a temporary file, whose name differs in every run
+	named := !strings.HasPrefix(filepath.Base(path), ".new-") // temporary names differ in every run
 	return slices.Contains(own, path) || strings.HasPrefix(path, s.DataDir()+".") || strings.HasPrefix(path, s.dir) && named
 }
 

@@ -17,7 +17,7 @@ type memberFault struct {
 	name       string
 	isPossible func(c *threeMembers) bool // nil means always possible
 	inject     func(c *threeMembers, victim *member)
-	restores   bool // the whole cluster must be restored from the store afterwards
+	restores   bool // whether the whole cluster must be restored from the store afterwards
 }
 
 var memberFaults = []memberFault{

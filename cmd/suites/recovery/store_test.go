@@ -18,7 +18,7 @@ import (
 // A store is a backup store with functions that inject faults. reconnect undoes disconnect and slow.
 type store struct {
 	url                   string
-	env                   []string // credentials
+	env                   []string // environment variables with the credentials
 	disconnect, reconnect func()
 	slow                  func() // nil if not supported
 }

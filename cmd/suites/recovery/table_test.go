@@ -166,7 +166,7 @@ func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	require.NoError(t, err)
 	l.Flags = append(l.Flags, other.flag())
 	volumes["broken"](l)
-	require.NoError(t, os.RemoveAll(filepath.Join(l.Volume, "backup.spool"))) // it belongs to the original store
+	require.NoError(t, os.RemoveAll(filepath.Join(l.Volume, "backup.spool"))) // the spool belongs to the original store
 	l.requireRefused("the backups are damaged")
 }
 

@@ -18,7 +18,7 @@ func TestChaos_threeMembers(t *testing.T) {
 	if !*whole {
 		t.Skip("skipped: part of make test-recovery")
 	}
-	harness.NeedStrace(t) // for slow disks
+	harness.NeedStrace(t) // strace simulates slow disks
 	runClusters(t, func(t *testing.T, dice *rand.Rand, disasters int) {
 		c := newThreeMembers(t, dice)
 		for range disasters {

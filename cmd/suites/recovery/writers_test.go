@@ -58,7 +58,7 @@ func (w *client) prepare(ctx context.Context) {
 		w.lease = long.ID
 	}
 	if short, err := w.etcd.Grant(ctx, shortTTL); err == nil {
-		_, _ = w.etcd.Put(ctx, fmt.Sprintf("brief/%d", w.name), "value", clientv3.WithLease(short.ID)) // the put may fail
+		_, _ = w.etcd.Put(ctx, fmt.Sprintf("brief/%d", w.name), "value", clientv3.WithLease(short.ID)) // fails during some faults
 	}
 }
 

@@ -102,7 +102,7 @@ func (c *Cluster) startServer(etcd, port int) error {
 	tokens, accounts := filepath.Join(c.dir, "tokens.csv"), filepath.Join(c.dir, "accounts.key")
 	c.Config = &rest.Config{
 		Host: fmt.Sprintf("https://127.0.0.1:%d", port), BearerToken: token, QPS: 500, Burst: 1000,
-		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, // the certificate is created at startup
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, // kube-apiserver creates a self-signed certificate at startup
 	}
 	return errors.Join(
 		c.write(tokens, token+",admin,admin,system:masters\n"), c.writeKey(accounts), c.writeKubeconfig(),

@@ -42,7 +42,7 @@ func stamp() (string, error) {
 		return "", fmt.Errorf("%s does not require k8s.io/kubernetes", module)
 	}
 	flags := "-s -w"
-	for _, stamped := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} { // older API servers report the version of client-go
+	for _, stamped := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} { // the version is set in both packages, because older API servers report that of client-go
 		flags += fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s -X %[1]s.gitTreeState=clean",
 			stamped, version[1], version[2], version[3])
 	}

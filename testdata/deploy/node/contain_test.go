@@ -69,7 +69,7 @@ func TestKilledRun_isCleanedUp(t *testing.T) {
 	require.NoError(t, run.Process.Kill())
 	_, err = io.ReadAll(lines)
 	require.NoError(t, err, "all processes that could write to the pipe must have exited")
-	_ = run.Wait() // the process was killed
+	_ = run.Wait() // reports that the process was killed
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	require.NoError(t, err)
 	assert.NotContains(t, string(mounts), folder)

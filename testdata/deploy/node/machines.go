@@ -21,7 +21,7 @@ const class = "folders"
 // returned by Start serves the requests for the pods in its namespace.
 type Machines struct {
 	client  kubernetes.Interface
-	kubelet int32 // port
+	kubelet int32 // port of the kubelet API
 
 	mu    sync.Mutex
 	nodes map[string]*Node // by namespace

@@ -248,7 +248,7 @@ func join(one, other io.ReadWriteCloser) {
 	defer other.Close()
 	ended := make(chan struct{}, 2)
 	pass := func(to io.Writer, from io.Reader) {
-		_, _ = io.Copy(to, from) // join closes both sides anyway
+		_, _ = io.Copy(to, from) // join closes both connections anyway
 		ended <- struct{}{}
 	}
 	go pass(one, other)

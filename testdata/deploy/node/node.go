@@ -36,7 +36,7 @@ type Node struct {
 	namespace string
 	network   *network
 	log       func(format string, args ...any)
-	disks     int64 // volume size in bytes; 0 means unlimited
+	disks     int64 // size of each volume in bytes; 0 means unlimited
 	loops     sync.WaitGroup
 
 	mu   sync.Mutex

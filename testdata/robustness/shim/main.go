@@ -43,7 +43,7 @@ func main() {
 	if file == "" {
 		config := configuration(given)
 		config["data-dir"] = data
-		written, err := json.Marshal(config) // JSON is YAML
+		written, err := json.Marshal(config) // JSON is valid YAML
 		must(err)
 		file = filepath.Join(volume, "etcd.json")
 		must(os.WriteFile(file, written, 0o600))
@@ -134,7 +134,7 @@ func value(given *flag.FlagSet, f *flag.Flag) any {
 	case flag.Getter:
 		return typed.Get()
 	}
-	if f.Name == "max-concurrent-streams" { // the flag has a custom type
+	if f.Name == "max-concurrent-streams" { // the flag's type does not implement flag.Getter
 		return json.Number(f.Value.String())
 	}
 	return f.Value.String()
