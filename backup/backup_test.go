@@ -76,7 +76,7 @@ func (p *fakeVerifier) restoreTests() (count int) {
 
 // subject is an etcd server and the Backups under test.
 type subject struct {
-	now func() time.Time // Options.Now
+	now func() time.Time // value of Options.Now
 	*backup.Backups
 	etcd     *etcdtest.Etcd
 	store    store.Store

@@ -42,10 +42,10 @@ func TestAFullSnapshotThatFailedElsewhereIsReplaced(t *testing.T) {
 	s.beginUntil(t, func(f backup.Facts) bool {
 		return f.Listed.LastVerification != nil
 	}, "the first full snapshot is tested")
-	made := s.Facts().Writer
+	writerFacts := s.Facts().Writer
 	s.nextRun(t)
 	require.NoError(t, archive.New(s.store, &format.Keys{}).PutResult(t.Context(), archive.Result{
-		Cluster: made.Cluster, Generation: made.Generation, Full: made.LastFull.Name(), Revision: made.LastFull.Revision,
+		Cluster: writerFacts.Cluster, Generation: writerFacts.Generation, Full: writerFacts.LastFull.Name(), Revision: writerFacts.LastFull.Revision,
 		Outcome: archive.Failed, Why: "result stored by the test", At: time.Now().Add(time.Minute),
 	}))
 	s.beginUntil(t, func(f backup.Facts) bool {
@@ -61,9 +61,9 @@ func TestARandomRevisionIsRestoredOnceADayDespiteRestarts(t *testing.T) {
 			return f.Listed.LastVerification != nil
 		}, "a full snapshot is tested")
 		s.put(t, 5)
-		made, err := s.Now(soon(t))
+		full, err := s.Now(soon(t))
 		require.NoError(t, err)
-		s.eventually(t, func(f backup.Facts) bool { return condition(f) && s.wasTested(made.Name()) }, what)
+		s.eventually(t, func(f backup.Facts) bool { return condition(f) && s.wasTested(full.Name()) }, what)
 		s.nextRun(t)
 	}
 	runUntil(func(f backup.Facts) bool {
@@ -154,8 +154,8 @@ func TestMissingIdentitiesAreReported(t *testing.T) {
 
 func TestMissingRecipientsAreReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	made := formattest.NewKeys(t)
-	s.Backups = s.newBackups(t, formattest.LoadKeys(t, format.KeyFiles{Recipients: made.Recipients, Identities: made.Identities}))
+	keys := formattest.NewKeys(t)
+	s.Backups = s.newBackups(t, formattest.LoadKeys(t, format.KeyFiles{Recipients: keys.Recipients, Identities: keys.Identities}))
 	s.beginUntil(t, func(f backup.Facts) bool {
 		return f.Listed.LastVerification != nil
 	}, "an encrypted full snapshot is tested")
@@ -208,10 +208,10 @@ func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 	s.verifier.fail(errors.New("no room")) // without restore tests, only the listing can detect the loss
 	s.beginUntil(t, func(f backup.Facts) bool { return !f.Listed.At.IsZero() }, "the store is listed")
 	listed := s.Facts().Listed.Window
-	made := func(f backup.Facts) bool { return f.Writer.LastFull != nil && f.Listed.Window.FromRevision >= last }
+	hasFull := func(f backup.Facts) bool { return f.Writer.LastFull != nil && f.Listed.Window.FromRevision >= last }
 	if listed.FromRevision < last {
 		assert.Equal(t, before, listed.ToRevision)
-		s.eventually(t, made, "a full snapshot is made although etcd has not changed")
+		s.eventually(t, hasFull, "a full snapshot is made although etcd has not changed")
 	}
 	assert.Equal(t, "segments are missing from the store", s.Facts().Writer.LastFull.Reason)
 	s.verifier.fail(nil)

@@ -50,13 +50,13 @@ func TestMembership_promotion(t *testing.T) {
 	require.True(t, learner.IsLearner(), "without UpdateMembership, the learner is not promoted")
 	learner.mustClose(t)
 
-	again := second()
-	again.ListenPeerUrls, again.AdvertisePeerUrls = joining.ListenPeerUrls, joining.AdvertisePeerUrls
-	voter := newUpdatingBench(t, again)
+	rejoining := second()
+	rejoining.ListenPeerUrls, rejoining.AdvertisePeerUrls = joining.ListenPeerUrls, joining.AdvertisePeerUrls
+	voter := newUpdatingBench(t, rejoining)
 	require.NoError(t, voter.Open(soon(t)))
 	defer voter.Close()
 	require.Eventually(t, logs(voter, `is not promoted automatically: run \"etcdctl member promote `+voter.ID().String()), patience, tick)
-	markForPromotion(t, client, again.Name)
+	markForPromotion(t, client, rejoining.Name)
 	require.Eventually(t, func() bool { return !voter.IsLearner() }, patience, tick)
 	require.Eventually(t, func() bool { return voter.LinearizableRead(soon(t)) == nil }, patience, tick)
 	require.Eventually(t, logs(voter, "this learner was promoted to a voting member"), patience, tick)
@@ -137,10 +137,10 @@ func TestMembership_defaultPeerURL(t *testing.T) {
 	b.mustClose(t)
 	unconfigured := config(t, dir)
 	unconfigured.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "localhost:2380"}}
-	again := newUpdatingBench(t, unconfigured)
-	require.NoError(t, again.Open(soon(t)))
-	defer again.Close()
-	client := again.client(t)
+	restarted := newUpdatingBench(t, unconfigured)
+	require.NoError(t, restarted.Open(soon(t)))
+	defer restarted.Close()
+	client := restarted.client(t)
 	for range 5 {
 		_, err := client.Put(soon(t), "key", "value")
 		require.NoError(t, err)
@@ -305,15 +305,15 @@ func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 	require.NoError(t, err)
 	b.mustClose(t)
 
-	again := newBench(t, dir)
+	restarted := newBench(t, dir)
 	ctx, cancel := context.WithCancel(t.Context())
 	opened := make(chan error, 1)
-	go func() { opened <- again.Open(ctx) }()
-	require.Eventually(t, func() bool { return strings.Count(again.log.String(), "is starting a new") >= 2 }, patience, tick)
+	go func() { opened <- restarted.Open(ctx) }()
+	require.Eventually(t, func() bool { return strings.Count(restarted.log.String(), "is starting a new") >= 2 }, patience, tick)
 	cancel()
 	require.Error(t, <-opened)
-	again.mustClose(t)
-	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "electSelf must not make raft campaign")
+	restarted.mustClose(t)
+	assert.False(t, strings.Contains(restarted.log.String(), "MsgTimeoutNow"), "electSelf must not make raft campaign")
 }
 
 // electSelf must not make raft read entries that etcd has already removed from memory.
@@ -332,9 +332,9 @@ func TestElectSelf_longLog(t *testing.T) {
 	for range 20 {
 		cfg := config(t, dir)
 		cfg.SnapshotCatchUpEntries = 1
-		again := benchWith(t, cfg)
-		require.NoError(t, again.Open(soon(t)))
-		again.mustClose(t)
+		restarted := benchWith(t, cfg)
+		require.NoError(t, restarted.Open(soon(t)))
+		restarted.mustClose(t)
 	}
 }
 
@@ -352,8 +352,8 @@ func TestElectSelf_removedMember(t *testing.T) {
 	cfg := config(t, removed.config.Dir)
 	cfg.Name, cfg.InitialCluster = removed.config.Name, removed.config.InitialCluster
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = removed.config.ListenPeerUrls, removed.config.AdvertisePeerUrls
-	again := benchWith(t, cfg)
-	require.Error(t, again.Open(soon(t)))
-	_, _ = again.Close()
-	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "electSelf must not make raft campaign")
+	restarted := benchWith(t, cfg)
+	require.Error(t, restarted.Open(soon(t)))
+	_, _ = restarted.Close()
+	assert.False(t, strings.Contains(restarted.log.String(), "MsgTimeoutNow"), "electSelf must not make raft campaign")
 }

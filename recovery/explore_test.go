@@ -29,14 +29,14 @@ func explore() *explorer {
 		e.enqueue(e.begin(given, initialState(given)))
 	}
 	for len(e.queue) > 0 && len(e.violations) == 0 {
-		here := e.queue[0]
+		current := e.queue[0]
 		e.queue = e.queue[1:]
 		for _, invariant := range invariants {
-			if !invariant.holds(here) {
-				e.addViolation("invariant violated: "+invariant.name+" "+here.actual.violation, here)
+			if !invariant.holds(current) {
+				e.addViolation("invariant violated: "+invariant.name+" "+current.actual.violation, current)
 			}
 		}
-		e.expand(here)
+		e.expand(current)
 	}
 	return e
 }
@@ -47,44 +47,44 @@ func (e *explorer) begin(given input, now actualState) modelState {
 	return e.take(modelState{input: given, actual: now, core: statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never, Store: given.store}}}, Begun, Facts{})
 }
 
-func (e *explorer) expand(here modelState) {
-	if here.core.State != Ready {
-		e.enqueue(e.begin(here.input, here.actual)) // after a crash or for the next attempt
+func (e *explorer) expand(current modelState) {
+	if current.core.State != Ready {
+		e.enqueue(e.begin(current.input, current.actual)) // after a crash or for the next attempt
 	}
-	if here.timer {
-		e.enqueue(e.take(here, Elapsed, Facts{}))
+	if current.timer {
+		e.enqueue(e.take(current, Elapsed, Facts{}))
 	}
-	if !here.input.alone && here.actual.recorded && !here.actual.claimed && !here.actual.peersReturned && !here.actual.overtaken {
-		back := here
+	if !current.input.alone && current.actual.recorded && !current.actual.claimed && !current.actual.peersReturned && !current.actual.overtaken {
+		back := current
 		back.actual.peersReturned, back.actual.listing = true, peers.Started
 		e.enqueue(back)
 	}
-	for _, there := range e.successors(here) {
-		e.enqueue(there)
+	for _, successor := range e.successors(current) {
+		e.enqueue(successor)
 	}
 }
 
 // successors returns the model states to which the next action can lead.
-func (e *explorer) successors(here modelState) (all []modelState) {
-	if here.pending == "" {
+func (e *explorer) successors(current modelState) (all []modelState) {
+	if current.pending == "" {
 		return nil
 	}
-	action, rest, _ := strings.Cut(here.pending, "|")
+	action, rest, _ := strings.Cut(current.pending, "|")
 	if Action(action) == DecideNow {
-		next := here
+		next := current
 		next.pending = ""
-		return []modelState{e.take(next, evaluate(rules, here.core.Facts.caseOf()).Result, Facts{})}
+		return []modelState{e.take(next, evaluate(rules, current.core.Facts.caseOf()).Result, Facts{})}
 	}
-	ways := outcomes(Action(action), here.input, here.actual)
+	ways := outcomes(Action(action), current.input, current.actual)
 	if len(ways) == 0 {
-		e.addViolation(fmt.Sprintf("action %q has no outcome: add a case to the function outcomes", action), here)
+		e.addViolation(fmt.Sprintf("action %q has no outcome: add a case to the function outcomes", action), current)
 	}
 	for _, o := range ways {
-		next := here
+		next := current
 		next.actual, next.pending = o.after, rest
 		if o.event != "" {
 			next.pending = ""
-			if here.core.State == Refused {
+			if current.core.State == Refused {
 				all = append(all, next) // the cleanup at the end of a run sends no event
 				continue
 			}
@@ -96,21 +96,21 @@ func (e *explorer) successors(here modelState) (all []modelState) {
 }
 
 // take applies an event to a model state.
-func (e *explorer) take(here modelState, event Event, payload Facts) modelState {
-	core, decision := e.Step(here.core, event, payload)
+func (e *explorer) take(current modelState, event Event, payload Facts) modelState {
+	core, decision := e.Step(current.core, event, payload)
 	if decision.Row < 0 {
-		e.addViolation(fmt.Sprintf("the table has no row for event %q (%s)", event, decision.Answer), here)
-		return here
+		e.addViolation(fmt.Sprintf("the table has no row for event %q (%s)", event, decision.Answer), current)
+		return current
 	}
-	here.core, here.timer = core, slices.Contains(decision.Do, PaceStore) || slices.Contains(decision.Do, PacePeers)
+	current.core, current.timer = core, slices.Contains(decision.Do, PaceStore) || slices.Contains(decision.Do, PacePeers)
 	var names []string
 	for _, action := range decision.Do {
 		if action != PaceStore && action != PacePeers {
 			names = append(names, string(action))
 		}
 	}
-	here.pending = strings.Join(names, "|")
-	return here
+	current.pending = strings.Join(names, "|")
+	return current
 }
 
 func (e *explorer) enqueue(p modelState) {

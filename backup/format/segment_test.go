@@ -159,8 +159,8 @@ func TestSegmentReader_skipsWithoutAnIdentity(t *testing.T) {
 	require.NoError(t, err)
 	_, err = reader.Record()
 	assert.ErrorIs(t, err, format.ErrNoIdentity)
-	_, again := reader.Next()
-	assert.Equal(t, err, again, "every later call returns the same error")
+	_, laterErr := reader.Next()
+	assert.Equal(t, err, laterErr, "every later call returns the same error")
 }
 
 func TestSegmentReader_skipsTheRestOfASegment(t *testing.T) {

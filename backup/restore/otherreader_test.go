@@ -90,7 +90,8 @@ func keepHistory(t *testing.T, keys *format.Keys) *keptHistory {
 // middle of a segment.
 func (k *keptHistory) keep() {
 	for i, full := range k.fulls {
-		startsChain := i == 0 || i%3 == 2 // unless i is 0, the previous chain continues past the snapshot
+		// If a chain starts at a later snapshot, the previous chain continues past that snapshot.
+		startsChain := i == 0 || i%3 == 2
 		if i > 0 && !startsChain {
 			k.segments(full.revision)
 		}

@@ -49,8 +49,8 @@ type harness struct {
 	*Writer
 	superseded chan error // receives the reason with which the writer requests that etcd be closed
 	stop       func()
-	delay      *pausing // in a cluster test, the member's store
-	resume     func()   // in a history, ends the last pause of delay
+	delay      *pausing // the member's store in a cluster test
+	resume     func()   // ends the last pause of delay in a history
 }
 
 // newHealth returns a health for tests without a writer.

@@ -122,11 +122,11 @@ func TestSpool_removesUpToAPosition(t *testing.T) {
 	require.NoError(t, s.Rewind(objects[2].Position))
 	assert.Equal(t, []int64{7}, positions(s))
 	assert.Equal(t, objects[2].Size(), s.Bytes())
-	again, _ := openSpool(t, dir)
-	assert.Equal(t, []int64{7}, positions(again))
-	require.NoError(t, again.Clear())
-	assert.Zero(t, again.Bytes())
-	assert.Empty(t, again.Entries())
+	reopened, _ := openSpool(t, dir)
+	assert.Equal(t, []int64{7}, positions(reopened))
+	require.NoError(t, reopened.Clear())
+	assert.Zero(t, reopened.Bytes())
+	assert.Empty(t, reopened.Entries())
 }
 
 func TestSpool_preservesTornSegments(t *testing.T) {
@@ -165,9 +165,9 @@ func TestSpool_preservesTornSegments(t *testing.T) {
 			require.NoError(t, err)
 			assert.ErrorContains(t, older, "but the next segment starts at")
 			assert.Equal(t, []int64{7, 8}, positions(s), "only the segments after the damaged one remain")
-			again, torn := openSpool(t, dir)
+			reopened, torn := openSpool(t, dir)
 			assert.Empty(t, torn)
-			assert.Equal(t, []int64{7, 8}, positions(again))
+			assert.Equal(t, []int64{7, 8}, positions(reopened))
 			assert.Equal(t, objects[2].Size()+objects[3].Size(), s.Bytes())
 			assert.ElementsMatch(t, []string{objects[0].Position.String(), objects[1].Position.String()}, preserved(t, dir), "all other segments are preserved")
 		})
@@ -207,9 +207,9 @@ func TestSpool_preservingFails(t *testing.T) {
 	_, err := s.Preserve(func(Spooled) bool { return true })
 	require.ErrorContains(t, err, "cannot preserve the spool")
 	assert.Equal(t, []int64{5, 6}, positions(s))
-	again, torn := openSpool(t, dir)
+	reopened, torn := openSpool(t, dir)
 	assert.Empty(t, torn)
-	assert.Equal(t, []int64{5, 6}, positions(again))
+	assert.Equal(t, []int64{5, 6}, positions(reopened))
 }
 
 func TestSpool_removesUnfinishedFiles(t *testing.T) {
@@ -253,8 +253,8 @@ func TestSpool_failedSync(t *testing.T) {
 	require.ErrorIs(t, s.Put(objects[1], true), ioError)
 	assert.Equal(t, []int64{5}, positions(s))
 	assert.Equal(t, objects[0].Size(), s.Bytes())
-	again, dropped := openSpool(t, dir)
+	reopened, dropped := openSpool(t, dir)
 	assert.Empty(t, dropped)
-	assert.Equal(t, []int64{5}, positions(again))
-	require.NoError(t, again.Put(objects[1], true))
+	assert.Equal(t, []int64{5}, positions(reopened))
+	require.NoError(t, reopened.Put(objects[1], true))
 }

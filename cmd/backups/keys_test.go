@@ -101,7 +101,7 @@ func TestDiff(t *testing.T) {
 }
 
 func TestChanges(t *testing.T) {
-	of := func(keys ...string) func(func(*mvccpb.KeyValue, error) bool) {
+	revisionsOf := func(keys ...string) func(func(*mvccpb.KeyValue, error) bool) {
 		return func(yield func(*mvccpb.KeyValue, error) bool) {
 			for i := 0; i < len(keys); i += 2 {
 				if !yield(&mvccpb.KeyValue{Key: []byte(keys[i]), ModRevision: int64(len(keys[i+1]))}, nil) {
@@ -114,10 +114,10 @@ func TestChanges(t *testing.T) {
 		from, to func(func(*mvccpb.KeyValue, error) bool)
 		want     string
 	}{
-		{of(), of(), ""},
-		{of(), of("a", "1", "b", "1"), "created a at revision 1\ncreated b at revision 1\n"},
-		{of("a", "1", "b", "1"), of(), "deleted a, last modified at revision 1\ndeleted b, last modified at revision 1\n"},
-		{of("a", "1", "c", "1", "d", "1"), of("b", "22", "c", "1", "d", "22"), "deleted a, last modified at revision 1\ncreated b at revision 2\nchanged d at revision 2, previously at revision 1\n"},
+		{revisionsOf(), revisionsOf(), ""},
+		{revisionsOf(), revisionsOf("a", "1", "b", "1"), "created a at revision 1\ncreated b at revision 1\n"},
+		{revisionsOf("a", "1", "b", "1"), revisionsOf(), "deleted a, last modified at revision 1\ndeleted b, last modified at revision 1\n"},
+		{revisionsOf("a", "1", "c", "1", "d", "1"), revisionsOf("b", "22", "c", "1", "d", "22"), "deleted a, last modified at revision 1\ncreated b at revision 2\nchanged d at revision 2, previously at revision 1\n"},
 	} {
 		var out bytes.Buffer
 		for change, err := range changes(example.from, example.to) {
@@ -127,7 +127,7 @@ func TestChanges(t *testing.T) {
 		assert.Equal(t, example.want, out.String())
 	}
 	failing := func(yield func(*mvccpb.KeyValue, error) bool) { yield(nil, os.ErrDeadlineExceeded) }
-	for _, err := range changes(of("a", "1"), failing) {
+	for _, err := range changes(revisionsOf("a", "1"), failing) {
 		assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	}
 }

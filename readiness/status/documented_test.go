@@ -13,15 +13,15 @@ import (
 )
 
 // fields returns the types of a struct's fields by JSON name. It looks through pointers and slices.
-func fields(of reflect.Type) map[string]reflect.Type {
-	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
-		of = of.Elem()
+func fields(typ reflect.Type) map[string]reflect.Type {
+	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
+		typ = typ.Elem()
 	}
 	found := map[string]reflect.Type{}
-	if of.Kind() != reflect.Struct || of == reflect.TypeFor[time.Time]() {
+	if typ.Kind() != reflect.Struct || typ == reflect.TypeFor[time.Time]() {
 		return found
 	}
-	for _, field := range reflect.VisibleFields(of) {
+	for _, field := range reflect.VisibleFields(typ) {
 		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); !field.Anonymous {
 			found[name] = field.Type
 		}
@@ -49,9 +49,9 @@ func TestEveryFieldOfTheDocumentIsDocumented(t *testing.T) {
 
 func TestEveryFieldHasANameInJSON(t *testing.T) {
 	var visit func(reflect.Type)
-	visit = func(of reflect.Type) {
-		for name, kind := range fields(of) {
-			assert.Regexp(t, "^[a-z_]+$", name, "in %s", of)
+	visit = func(typ reflect.Type) {
+		for name, kind := range fields(typ) {
+			assert.Regexp(t, "^[a-z_]+$", name, "in %s", typ)
 			visit(kind)
 		}
 	}

@@ -29,11 +29,11 @@ type Suite[F statemachine.Facts[F, P], P any] struct {
 	Machine
 	Final statemachine.State
 	Cases []Case[F, P]
-	// Known contains facts with which check tests the only row for a state and an event instead of with the case's own
-	// facts, because such a row must be taken whatever the facts are.
+	// Known replaces the facts of a case if there is only one row for its state and event, because that row must be
+	// taken whatever the facts are.
 	Known []F
-	// Rest returns the expected answer to an event in a state that has no row for it. The tests of these answers use
-	// Given as the facts and Payload as the payload.
+	// Rest returns the expected answer to an event in a state that has no row for it. These answers are checked with
+	// the facts Given and the payload Payload.
 	Rest    func(statemachine.State, statemachine.Event) statemachine.Answer
 	Given   F
 	Payload P

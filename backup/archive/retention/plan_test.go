@@ -42,19 +42,19 @@ func TestPlan_crossedFullIsNoBase(t *testing.T) {
 // Segments whose manifests were not read, and merged objects that extend past the base, must be kept.
 func TestPlan_objectsWithUnknownEnds(t *testing.T) {
 	base := fullAt(ago(25 * time.Hour))
-	behind := func(revisions int64) format.Position { return format.After(base.Revision + revisions) }
+	afterBase := func(revisions int64) format.Position { return format.After(base.Revision + revisions) }
 	// In each list, the first object is deleted.
 	for name, objects := range map[string][]archive.Object{
 		"merged": {
-			{Level: archive.Hour, Start: behind(-60), Next: base.Next},
-			{Level: archive.Minute, Start: behind(-1), Next: behind(1)},
+			{Level: archive.Hour, Start: afterBase(-60), Next: base.Next},
+			{Level: archive.Minute, Start: afterBase(-1), Next: afterBase(1)},
 			{Level: archive.Segment, Start: base.Next},
 			{Level: archive.Segment, Start: format.Position{Revision: base.Next.Revision, Part: 1}},
 		},
 		"segments": {
-			{Level: archive.Segment, Start: behind(-60), Next: behind(-30)},
-			{Level: archive.Segment, Start: behind(-30), Next: behind(30)},
-			{Level: archive.Segment, Start: behind(-1)}, // the manifest could not be read
+			{Level: archive.Segment, Start: afterBase(-60), Next: afterBase(-30)},
+			{Level: archive.Segment, Start: afterBase(-30), Next: afterBase(30)},
+			{Level: archive.Segment, Start: afterBase(-1)}, // the manifest could not be read
 		},
 	} {
 		h := history(chain(hourly(2*day, 0)...))
@@ -263,9 +263,9 @@ func TestParsePolicy(t *testing.T) {
 		policy, err := ParsePolicy(text)
 		require.NoError(t, err, text)
 		assert.Equal(t, expected, policy)
-		again, err := ParsePolicy(policy.String())
+		parsed, err := ParsePolicy(policy.String())
 		require.NoError(t, err, policy)
-		assert.Equal(t, policy, again)
+		assert.Equal(t, policy, parsed)
 	}
 	assert.Equal(t, "points=24h,hourly=24,daily=0,weekly=0", Policy{Points: day, Hourly: 24}.String())
 }

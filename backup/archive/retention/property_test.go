@@ -26,7 +26,7 @@ import (
 func (w *simulation) simulate(t *rapid.T) {
 	for range rapid.IntRange(10, 40).Draw(t, "steps") {
 		w.advance(time.Duration(rapid.IntRange(1, 4*60).Draw(t, "minutes")) * time.Minute)
-		if made := w.fulls[len(w.fulls)-1].Time; w.now().Sub(made) > 12*time.Hour {
+		if lastTime := w.fulls[len(w.fulls)-1].Time; w.now().Sub(lastTime) > 12*time.Hour {
 			// Take a full snapshot, because a longer pause would cause a safety check to fail.
 			w.full(false)
 		}
@@ -251,23 +251,23 @@ func (w *simulation) put(object format.Object) {
 
 // full stores a full snapshot at the head of the chain, or at the current revision if there is a gap.
 func (w *simulation) full(gap bool) archive.Full {
-	made := archive.Full{
+	full := archive.Full{
 		Cluster: w.generation.Cluster, Generation: w.generation.Number, Revision: w.head.Position.Revision - 1, Next: w.head.Position,
 		Time: w.now(), Chain: w.head.Before, Last: w.head.Last, Member: "m", Reason: "schedule",
 	}
 	if gap {
-		made.Revision, made.Next = w.clock, format.After(w.clock)
-		made.Chain, made.Last = format.Seed(made.Cluster, made.Generation, made.Revision), format.Digest{}
+		full.Revision, full.Next = w.clock, format.After(w.clock)
+		full.Chain, full.Last = format.Seed(full.Cluster, full.Generation, full.Revision), format.Digest{}
 	}
-	made, err := archivetest.PutFull(context.Background(), w.archive, made, strings.NewReader(strings.Repeat("database", 64)))
+	full, err := archivetest.PutFull(context.Background(), w.archive, full, strings.NewReader(strings.Repeat("database", 64)))
 	require.NoError(w.t, err)
-	w.head = made.Start()
-	w.fulls = append(w.fulls, made)
+	w.head = full.Start()
+	w.fulls = append(w.fulls, full)
 	if gap {
 		w.unmerged = nil
 		w.rows = append(w.rows, point{w.generation.Number, w.clock})
 	}
-	return made
+	return full
 }
 
 // putResult stores the result of a restore test of a full snapshot.

@@ -39,13 +39,13 @@ func TestMissingFolder_isRetried(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	m.StartReady().Shutdown() // a member without data would refuse to start, because the data might have been lost
-	away := m.mount + ".away"
-	rename(t, m.mount, away)
+	moved := m.mount + ".away"
+	rename(t, m.mount, moved)
 	run := m.StartReady()
 	m.write("key", "before the folder exists")
 	m.requireServingWithProblem(run, m.mount)
 	assert.NoDirExists(t, m.mount, "no folder is created at the mount point")
-	rename(t, away, m.mount)
+	rename(t, moved, m.mount)
 	awaitBackupStatus(run, "backups continue", recovered)
 	run.Shutdown()
 	assert.Equal(t, "before the folder exists", m.keys(t, targetLatest)["key"])
@@ -111,9 +111,9 @@ func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	run.Shutdown()
 
 	m.useStore(first)
-	again := m.StartReady()
-	m.requireServingWithProblem(again, "cluster ID mismatch")
-	again.Shutdown()
+	restarted := m.StartReady()
+	m.requireServingWithProblem(restarted, "cluster ID mismatch")
+	restarted.Shutdown()
 	assert.Equal(t, before, files(t, first.dir), "the store is unchanged")
 }
 
@@ -147,9 +147,9 @@ func TestEmptiedStore_startsNewChain(t *testing.T) {
 	run.Shutdown()
 	require.NoError(t, os.RemoveAll(m.dir))
 	require.NoError(t, os.Mkdir(m.dir, 0o700))
-	again := m.StartReady()
-	again.AwaitStored(m.write("another key", "after"))
-	again.Shutdown()
+	restarted := m.StartReady()
+	restarted.AwaitStored(m.write("another key", "after"))
+	restarted.Shutdown()
 	require.Len(t, m.requireSound(t), 1)
 	assert.Equal(t, state{"key": "before", "another key": "after"}, m.keys(t, targetLatest))
 }
@@ -169,8 +169,8 @@ func TestDataOlderThanBackups(t *testing.T) {
 	require.NoError(t, os.RemoveAll(m.DataDir()))
 	rename(t, old, m.DataDir())
 
-	again := m.Start()
-	require.Equal(t, 70, again.Exit(harness.Patience), "the program exits because the data could be a copy that another process is using")
-	again.AwaitLine(harness.Line{"message": "another copy of this data is writing to the same backups", "level": "error"})
+	restarted := m.Start()
+	require.Equal(t, 70, restarted.Exit(harness.Patience), "the program exits because the data could be a copy that another process is using")
+	restarted.AwaitLine(harness.Line{"message": "another copy of this data is writing to the same backups", "level": "error"})
 	assert.Equal(t, kept, m.head(t))
 }

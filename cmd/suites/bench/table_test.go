@@ -65,7 +65,7 @@ func short(value float64) string {
 }
 
 func (r row) ratio() string {
-	if len(r.plain) == 0 || r.plain.least() == 0 { // there is nothing to divide by
+	if len(r.plain) == 0 || r.plain.least() == 0 { // there is no value to divide by
 		return "–"
 	}
 	return fmt.Sprintf("%.2f", r.paired())

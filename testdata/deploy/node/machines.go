@@ -63,7 +63,7 @@ func (m *Machines) Offer(ctx context.Context, name string, count int, taints ...
 func (m *Machines) offerOne(ctx context.Context, kind string, number int, taints []corev1.Taint) error {
 	name := fmt.Sprintf("%s-%d", kind, number)
 	nodes := m.client.CoreV1().Nodes()
-	made, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+	node, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 		"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": fmt.Sprintf("zone-%d", number), "kind": kind,
 	}}}, metav1.CreateOptions{})
 	if err != nil {
@@ -72,15 +72,15 @@ func (m *Machines) offerOne(ctx context.Context, kind string, number int, taints
 	room := corev1.ResourceList{
 		"cpu": resource.MustParse("64"), "memory": resource.MustParse("256Gi"), "pods": resource.MustParse("200"), "ephemeral-storage": resource.MustParse("100Gi"),
 	}
-	made.Status.Capacity, made.Status.Allocatable = room, room
-	made.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
-	made.Status.DaemonEndpoints.KubeletEndpoint.Port = m.kubelet
-	made.Status.Conditions = []corev1.NodeCondition{ready(corev1.ConditionTrue)}
-	if made, err = nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
+	node.Status.Capacity, node.Status.Allocatable = room, room
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
+	node.Status.DaemonEndpoints.KubeletEndpoint.Port = m.kubelet
+	node.Status.Conditions = []corev1.NodeCondition{ready(corev1.ConditionTrue)}
+	if node, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	made.Spec.Taints = taints // the API server may add an initial taint, which no controller here would remove
-	_, err = nodes.Update(ctx, made, metav1.UpdateOptions{})
+	node.Spec.Taints = taints // the API server may add an initial taint, which no controller here would remove
+	_, err = nodes.Update(ctx, node, metav1.UpdateOptions{})
 	return err
 }
 
