@@ -35,8 +35,8 @@ func TestDocumentedLifecycle(t *testing.T) {
 	})
 }
 
-// parkings maps each state before a stop to a function that makes a run stay in that state.
-var parkings = map[State]func(*stage){
+// keepIn maps each state before a stop to a function that keeps a run in that state.
+var keepIn = map[State]func(*stage){
 	Query:       func(s *stage) { s.status = hang },
 	Trigger:     func(s *stage) { s.trigger = hang },
 	Wait:        func(s *stage) { s.statuses = []bootstrap.InitializationStatus{bootstrap.Progress} },
@@ -46,11 +46,11 @@ var parkings = map[State]func(*stage){
 }
 
 func TestStop_inEveryState(t *testing.T) {
-	for state, park := range parkings {
+	for state, keep := range keepIn {
 		t.Run(string(state), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage()
-				park(s)
+				keep(s)
 				wait := s.run(t)
 				pass(10 * time.Second)
 				assert.Equal(t, state, s.driver.Snapshot().State)

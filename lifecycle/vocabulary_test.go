@@ -93,7 +93,7 @@ func TestStates_areHandledEverywhere(t *testing.T) {
 	assertKnown(t, slices.Concat(BeforeEtcd, WithEtcd, Group{Terminating, Terminated}),
 		"add it to BeforeEtcd or WithEtcd (vocabulary.go), so that it has rows for a stop and a crash")
 	for _, state := range BeforeEnd {
-		assert.Contains(t, parkings, state, "add a way to keep a run in this state to parkings (driver_test.go)")
+		assert.Contains(t, keepIn, state, "add a way to keep a run in this state to keepIn (driver_test.go)")
 	}
 	for _, state := range WithEtcd {
 		assert.NotContains(t, BeforeEtcd, state, "a state must not be in both BeforeEtcd and WithEtcd (vocabulary.go)")

@@ -230,16 +230,16 @@ func TestWatch_removedMember(t *testing.T) {
 	t.Parallel()
 	configs := clusterConfigs(t, 2)
 	configs[0].StrictReconfigCheck = false
-	stays, goes := benchWith(t, configs[0]), benchWith(t, configs[1])
-	openAll(t, []*bench{stays, goes})
+	remaining, removed := benchWith(t, configs[0]), benchWith(t, configs[1])
+	openAll(t, []*bench{remaining, removed})
 
 	watched := make(chan error, 1)
-	go func() { watched <- goes.Watch(soon(t)) }()
-	_, err := stays.client(t).MemberRemove(soon(t), uint64(goes.ID()))
+	go func() { watched <- removed.Watch(soon(t)) }()
+	_, err := remaining.client(t).MemberRemove(soon(t), uint64(removed.ID()))
 	require.NoError(t, err)
 	require.ErrorContains(t, <-watched, "etcd stopped; the member may have been removed")
-	assert.ErrorContains(t, goes.ListenerError(), "etcd stopped; the member may have been removed")
-	for _, b := range []*bench{goes, stays} {
+	assert.ErrorContains(t, removed.ListenerError(), "etcd stopped; the member may have been removed")
+	for _, b := range []*bench{removed, remaining} {
 		b.mustClose(t)
 	}
 }

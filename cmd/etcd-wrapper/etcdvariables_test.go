@@ -58,15 +58,15 @@ func TestReplacement_isAKeyThatEtcdKnows(t *testing.T) {
 	embed.NewConfig().AddFlags(flags)
 	keys := 0
 	flags.VisitAll(func(f *flag.Flag) {
-		instead, ok := strings.CutSuffix(replacement("ETCD_"+strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))), " in etcd's configuration")
+		key, ok := strings.CutSuffix(replacement("ETCD_"+strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))), " in etcd's configuration")
 		if !ok {
 			assert.Contains(t, []string{"config-file", "client-crl-file", "peer-crl-file", "raft-read-timeout", "raft-write-timeout"}, f.Name)
 			return
 		}
 		keys++
-		yaml := instead + ":\n"
-		if section, key, in := strings.Cut(instead, "."); in {
-			yaml = section + ": {" + key + ": }\n"
+		yaml := key + ":\n"
+		if section, inner, ok := strings.Cut(key, "."); ok {
+			yaml = section + ": {" + inner + ": }\n"
 		}
 		if base := "name: default\ndata-dir: /v/new.etcd\n"; !strings.Contains(base, yaml[:len(yaml)-1]) {
 			yaml = base + yaml

@@ -257,11 +257,11 @@ func TestReleaseManifestIsInstalledByKrew(t *testing.T) {
 	assert.Contains(t, string(printed), "kubectl etcd [flags] COMMAND")
 }
 
-// brewing is a Ruby program that does with our formula what Homebrew would do: it selects the archive for a platform
+// brewScript is a Ruby program that does with our formula what Homebrew would do: it selects the archive for a platform
 // and runs install. Instead of copying files, it prints their names.
 //
 //go:embed testdata/brewing.rb
-var brewing string
+var brewScript string
 
 func TestReleaseFormulaInstallsOnEachPlatform(t *testing.T) {
 	ruby, err := exec.LookPath("ruby")
@@ -278,7 +278,7 @@ func TestReleaseFormulaInstallsOnEachPlatform(t *testing.T) {
 		archive := "etcd-wrapper_v1.2.3_" + platform + ".tar.gz"
 		files, _ := unpacked(t, all[archive])
 		system, processor, _ := strings.Cut(platform, "_")
-		out, err := exec.Command(ruby, "-we", brewing, formula, system, processor).CombinedOutput()
+		out, err := exec.Command(ruby, "-we", brewScript, formula, system, processor).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		lines := strings.Fields(string(out))
 		assert.Equal(t, []string{"1.2.3", "https://example.org/team/etcd-wrapper/releases/download/v1.2.3/" + archive, sum([]byte(all[archive]))}, lines[:3])

@@ -361,10 +361,10 @@ func TestPlan_deletesAFullThatCannotBeVerified(t *testing.T) {
 	g := &h.Generations[0]
 	garbage := archive.StoredFull{Full: archive.Full{Generation: 1, Revision: 1 << 40, Time: now.Add(365 * day)}, Stored: now, Err: errors.New("garbage")}
 	g.Fulls = append(g.Fulls, garbage)
-	for after, goes := range map[time.Duration]bool{0: false, 30 * day: true} {
+	for after, deleted := range map[time.Duration]bool{0: false, 30 * day: true} {
 		p := Make(policy, Facts{History: h, Now: now.Add(after), Store: now.Add(after)})
 		i := slices.IndexFunc(p.Items, func(i Item) bool { return i.Name == garbage.Name() })
-		assert.Equal(t, goes, p.Items[i].Goes)
+		assert.Equal(t, deleted, p.Items[i].Goes)
 		assert.Contains(t, p.Items[i].Why, "cannot be verified")
 	}
 }

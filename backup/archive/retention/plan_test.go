@@ -121,7 +121,7 @@ func TestPlan_withoutPoints(t *testing.T) {
 func TestPlan_oldGeneration(t *testing.T) {
 	for _, example := range []struct {
 		end, next time.Duration // age of the last backup, and of the next generation
-		goes      bool          // whether the generation is deleted
+		deleted   bool          // whether the generation is deleted
 	}{
 		{time.Hour, time.Hour, false},
 		{3 * day, 3 * day, false},
@@ -141,7 +141,7 @@ func TestPlan_oldGeneration(t *testing.T) {
 		p := plan(h)
 		require.Empty(t, p.Unsafe)
 		require.Equal(t, Generation, p.Items[0].Kind)
-		assert.Equal(t, example.goes, p.Items[0].Goes, "the last backup is %v old: %s", end, p.Items[0].Why)
+		assert.Equal(t, example.deleted, p.Items[0].Goes, "the last backup is %v old: %s", end, p.Items[0].Why)
 	}
 }
 

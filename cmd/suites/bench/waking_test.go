@@ -20,7 +20,7 @@ const (
 	wakingInitialization = 3500 * time.Millisecond
 	wakingConfig         = 3700 * time.Millisecond
 
-	wakings = 7
+	wakeRounds = 7
 )
 
 // wakeThree starts three gracefully stopped members, whose sidecars are slow, and measures how long they need in
@@ -50,7 +50,7 @@ func wakeThree(t *testing.T) []row {
 // wakeTogether starts three stopped members at the same time. None of them is ready before they have elected a leader.
 func wakeTogether(t *testing.T) row {
 	var ready [2]series
-	for range wakings {
+	for range wakeRounds {
 		for i, s := range both {
 			t.Run("cluster", func(t *testing.T) { // the members are stopped at the end of this subtest
 				members := launchThree(t, s)

@@ -54,9 +54,9 @@ func grow(t *testing.T, c *clientv3.Client, prefix string, mebibytes int) {
 	writers.Wait()
 }
 
-// thin deletes the values that grow has written under a prefix, in batches of 100, and compacts. This leaves free
-// pages in the database.
-func thin(t *testing.T, c *clientv3.Client, prefix string) {
+// deleteValues deletes the values that grow has written under a prefix, in batches of 100, and compacts. This leaves
+// free pages in the database.
+func deleteValues(t *testing.T, c *clientv3.Client, prefix string) {
 	t.Helper()
 	var reply *clientv3.DeleteResponse
 	var err error

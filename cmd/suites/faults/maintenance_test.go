@@ -40,7 +40,7 @@ func TestMaintenance_delaysWritesOnlyBriefly(t *testing.T) {
 		require.Zero(t, run.Status().Maintenance.Completed)
 	}
 	end := harness.StartLatencyClients(t, 16, func() *clientv3.Client { return clientOfAll(t, pods) })
-	thin(t, c, "/garbage/")
+	deleteValues(t, c, "/garbage/")
 	for _, run := range runs {
 		harness.Eventually(t, "the member is defragmented", func() bool { return run.Status().Maintenance.Completed == 1 })
 	}
@@ -129,7 +129,7 @@ func fragmentDuringSnapshot(t *testing.T, pods []*harness.Pod, runs []*harness.R
 	before := completed(runs)
 	prefix := fmt.Sprintf("/garbage-%d/", round)
 	grow(t, c, prefix, 40)
-	thin(t, c, prefix)
+	deleteValues(t, c, prefix)
 	_, err = pods[reader].Etcd().Defragment(t.Context(), pods[reader].Endpoint())
 	assert.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
 	harness.Eventually(t, "the two members without a snapshot are defragmented", func() bool { return completed(runs) >= before+2 })
@@ -144,7 +144,7 @@ func killDuringDefragmentation(t *testing.T, pods []*harness.Pod, runs []*harnes
 	c := clientOfAll(t, pods)
 	prefix := fmt.Sprintf("/garbage-before-kill-%d/", round)
 	grow(t, c, prefix, 40)
-	thin(t, c, prefix)
+	deleteValues(t, c, prefix)
 	victim := -1
 	harness.Eventually(t, "a member is being defragmented", func() bool {
 		victim = slices.IndexFunc(runs, func(run *harness.Run) bool { return run.Status().Maintenance.Busy() })
@@ -172,7 +172,7 @@ func exceedQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 		_, err := c.Put(t.Context(), fmt.Sprintf("/too-much/%06d", i), large())
 		full = err != nil
 	}
-	thin(t, c, "/too-much/")
+	deleteValues(t, c, "/too-much/")
 	watch := harness.StartWatch()
 	require.Eventually(t, func() bool {
 		_, err := c.Put(t.Context(), "/key", "value")
@@ -198,7 +198,7 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 	for round := range times {
 		prefix := fmt.Sprintf("/garbage-%d/", round)
 		grow(t, c, prefix, 24)
-		thin(t, c, prefix)
+		deleteValues(t, c, prefix)
 		before := pods[0].Revision()
 		for _, run := range runs {
 			harness.Eventually(t, "the member is defragmented", func() bool { return run.Status().Maintenance.Completed == 1 })

@@ -63,7 +63,7 @@ func TestMaintenance_plainEtcd(t *testing.T) {
 	c := connect()
 	grow(t, c, "/kept/", *inUse)
 	grow(t, c, "/garbage/", *inUse)
-	thin(t, c, "/garbage/")
+	deleteValues(t, c, "/garbage/")
 	end := harness.StartLatencyClients(t, 16, connect)
 	watch := harness.StartWatch()
 	for _, endpoint := range endpoints {

@@ -23,7 +23,7 @@ func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	}
 	runs := harness.StartAll(pods)
 	end := harness.StartLatencyClients(t, 12, func() *clientv3.Client { return clientOfAll(t, pods) })
-	moves, excused := 0, false
+	moves, mayFail := 0, false
 	for tries := 0; moves < len(pods); tries++ {
 		require.Less(t, tries, 4*len(pods), "number of attempts to transfer leadership")
 		leader := awaitLeader(t, pods)
@@ -33,7 +33,7 @@ func TestRollingRestart_answersEveryWrite(t *testing.T) {
 			moves++
 			t.Logf("member %d transferred leadership to %v in %v ms", leader, moved[0]["to"], moved[0]["took_ms"])
 		}
-		excused = excused || len(moved) == 0 || slices.ContainsFunc(runs, tooBusy)
+		mayFail = mayFail || len(moved) == 0 || slices.ContainsFunc(runs, tooBusy)
 		runs[leader] = pods[leader].Start()
 		runs[leader].AwaitReady()
 	}
@@ -46,7 +46,7 @@ func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	longest := harness.Longest(writers)
 	t.Logf("longest write gap of %d clients: %s", len(writers), longest.Longest)
 	for _, w := range writers {
-		assert.True(t, excused || len(w.Failed) == 0, "no write may fail: %v", w.Failed)
+		assert.True(t, mayFail || len(w.Failed) == 0, "no write may fail: %v", w.Failed)
 	}
 	requireNothingLost(t, clientOfAll(t, pods), writers)
 }

@@ -10,12 +10,12 @@ import (
 
 // exampleLedger returns a ledger with three attempts to change the same key: a put that was acknowledged at revision
 // 5, a put whose outcome is unknown, and a deletion that was acknowledged at revision 9.
-func exampleLedger() (l *ledger, first, perhaps, last *attempt) {
+func exampleLedger() (l *ledger, first, uncertain, last *attempt) {
 	l = newLedger()
-	first, perhaps, last = l.attempt("k", false, 0), l.attempt("k", false, 0), l.attempt("k", true, 0)
+	first, uncertain, last = l.attempt("k", false, 0), l.attempt("k", false, 0), l.attempt("k", true, 0)
 	l.acknowledge(first, 5)
 	l.acknowledge(last, 9)
-	return l, first, perhaps, last
+	return l, first, uncertain, last
 }
 
 // contentAfter returns etcd's contents if the given attempt was the last one to take effect, at the given revision.
@@ -33,10 +33,10 @@ func TestLedger_acceptsValidResults(t *testing.T) {
 	assert.Empty(t, wrong)
 	assert.Equal(t, 1, undone)
 
-	l, _, perhaps, last := exampleLedger()
-	wrong, _ = l.verify(contentAfter(perhaps, 7), 8, true)
+	l, _, uncertain, last := exampleLedger()
+	wrong, _ = l.verify(contentAfter(uncertain, 7), 8, true)
 	assert.Empty(t, wrong)
-	assert.EqualValues(t, 7, perhaps.revision, "verify records the revision of the attempt")
+	assert.EqualValues(t, 7, uncertain.revision, "verify records the revision of the attempt")
 	assert.True(t, last.failed)
 
 	l, _, _, last = exampleLedger()
@@ -52,7 +52,7 @@ func TestLedger_acceptsValidResults(t *testing.T) {
 // verify must find all kinds of violations, because the chaos tests rely on the ledger.
 func TestLedger_findsViolations(t *testing.T) {
 	for name, test := range map[string]struct {
-		have    func(first, perhaps, last *attempt) contents
+		have    func(first, uncertain, last *attempt) contents
 		at      int64
 		message string
 	}{
@@ -73,18 +73,18 @@ func TestLedger_findsViolations(t *testing.T) {
 			return have
 		}, 6, "unknown was never written"},
 	} {
-		l, first, perhaps, last := exampleLedger()
-		wrong, _ := l.verify(test.have(first, perhaps, last), test.at, true)
+		l, first, uncertain, last := exampleLedger()
+		wrong, _ := l.verify(test.have(first, uncertain, last), test.at, true)
 		require.Len(t, wrong, 1, name)
 		assert.Contains(t, wrong[0], test.message, name)
 	}
 }
 
 func TestLedger_findsUndoneWrites(t *testing.T) {
-	l, first, perhaps, _ := exampleLedger()
+	l, first, uncertain, _ := exampleLedger()
 	wrong, _ := l.verify(contentAfter(first, 5), 6, true)
 	require.Empty(t, wrong)
-	wrong, _ = l.verify(contentAfter(perhaps, 7), 1000, true)
+	wrong, _ = l.verify(contentAfter(uncertain, 7), 1000, true)
 	require.Len(t, wrong, 1)
 	assert.Contains(t, wrong[0], "rolled back or never took effect")
 }
