@@ -66,7 +66,7 @@ const (
 	ConfigKept        Guard = "Successful, config available"
 	StatusFailed      Guard = "Failed"
 	FailedPermanently Guard = "Failed permanently"
-	RequestRepeated   Guard = "repeated without result"
+	RequestRepeated   Guard = "request repeated"
 	NeverOpened       Guard = "etcd never opened"
 	CleanStop         Guard = "stop requested, closed cleanly"
 	SecondSignal      Guard = "second signal"

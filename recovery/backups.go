@@ -120,13 +120,13 @@ func (b *remoteStore) describeVolume() relation.Data {
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 
 // foreignStates are the states of a store that does not belong to this member.
-var foreignStates = []StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed}
+var foreignStates = []StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unidentified}
 
 // state returns the state of the store. All relations that allow a restore map to the same state, because the rules
 // do not distinguish between them.
 func (c contents) state() StoreState {
 	r := c.judgment.Relation
-	if slices.Contains(foreignStates, r) || slices.Contains([]StoreState{relation.Empty, relation.Founded, relation.Adopted}, r) {
+	if slices.Contains(foreignStates, r) || slices.Contains([]StoreState{relation.Empty, relation.Initialized, relation.Adopted}, r) {
 		return r
 	}
 	return relation.Ours
@@ -188,31 +188,31 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 		b.volume.logDone()
 	}
 	if why := b.findMissingKey(seen); why != nil && !slices.Contains(foreignStates, state) {
-		answer.Answer, answer.Behind, answer.Err = StoreLocked, false, why
-		return Answered, answer, nil
+		answer.Answer, answer.Behind, answer.Err = StoreNoKeys, false, why
+		return StoreResponded, answer, nil
 	}
 	if state == relation.Ours && seen.path.Revision > 0 && b.mayReplace() {
 		writer, err := b.checkWriter(ctx, seen)
 		if err != nil {
-			answer.Answer, answer.Err = b.awayState(), err
-			return Answered, answer, nil
+			answer.Answer, answer.Err = b.unreachableState(), err
+			return StoreResponded, answer, nil
 		}
 		if b.silentSince = (time.Time{}); writer != nil {
 			answer.Answer, answer.Err = StoreInUse, writer
-			return Answered, answer, nil
+			return StoreResponded, answer, nil
 		}
 	}
 	b.retries, b.silentSince = 0, time.Time{}
 	answer.Err = b.describe(state)
 	if state == relation.Ours && seen.path.Revision == 0 {
-		answer.Answer = StoreBare
+		answer.Answer = StoreNoBackup
 	}
-	return Answered, answer, nil
+	return StoreResponded, answer, nil
 }
 
 // storeAnswer returns the event for a store in the given state. why is the error to show to the user.
 func storeAnswer(state StoreState, why error) (Event, Facts, error) {
-	return Answered, Facts{StoreFacts: StoreFacts{Answer: state}, Err: why}, nil
+	return StoreResponded, Facts{StoreFacts: StoreFacts{Answer: state}, Err: why}, nil
 }
 
 // limitWait returns a context with a timeout for a request to the store. The timeout is limit or, if valid data is
@@ -227,12 +227,12 @@ func (b *remoteStore) limitWait(limit time.Duration) (context.Context, context.C
 	return context.WithTimeout(b.ctx, limit)
 }
 
-// awayState returns the state of an unreachable store.
-func (b *remoteStore) awayState() StoreState {
+// unreachableState returns the state of an unreachable store.
+func (b *remoteStore) unreachableState() StoreState {
 	if b.now().Sub(b.silentSince) >= b.serveAfter {
-		return StoreLongAway
+		return StoreLongUnreachable
 	}
-	return StoreAway
+	return StoreUnreachable
 }
 
 // queryFailed returns the state of a store that could not be read, and the reason. A valid volume needs no restore,
@@ -242,13 +242,13 @@ func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, e
 		why = fmt.Errorf("%w; if restore %q has already been done, remove --restore-to, and this member will get its data from the others", why, b.options.Request.ID)
 	}
 	if !notVerified(why) {
-		return b.awayState(), why
+		return b.unreachableState(), why
 	}
 	if f := b.facts; (f.Alone || f.Unidentified) && b.isValid() && !b.requested {
 		older, err := b.compareNames(ctx, why)
 		switch {
 		case err != nil:
-			return b.awayState(), err
+			return b.unreachableState(), err
 		case older == nil:
 			b.options.Log.Warn().Err(why).Msg("recovery: cannot verify the store; starting etcd anyway because the data is valid and no object name suggests missing revisions")
 			return StoreUnverified, why
@@ -257,7 +257,7 @@ func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, e
 	}
 	b.last = contents{} // earlier answers are outdated
 	if errors.Is(why, format.ErrUntrusted) {
-		return StoreLocked, why
+		return StoreNoKeys, why
 	}
 	return StoreDamaged, why
 }
@@ -313,7 +313,7 @@ func (b *remoteStore) describe(state StoreState) error {
 		return fmt.Errorf("%s belongs to cluster %s", b.options.Archive, seen.Cluster.Cluster)
 	case (b.requested || seen.Newest().Number == 0) && seen.notKept != nil:
 		return seen.notKept
-	case b.survey.Membership == peers.Partial && b.survey.Missing != nil:
+	case b.survey.Membership == peers.SomeStarted && b.survey.Missing != nil:
 		return b.survey.Missing
 	}
 	return b.volume.damage
@@ -419,9 +419,9 @@ func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 	case b.ctx.Err() != nil:
 		return "", Facts{}, b.ctx.Err()
 	case store.FailureOf(err) != "":
-		return storeAnswer(b.awayState(), fmt.Errorf("uploading the segments queued on the volume: %w", err))
+		return storeAnswer(b.unreachableState(), fmt.Errorf("uploading the segments queued on the volume: %w", err))
 	case isOneOf(err, format.ErrUntrusted, format.ErrNoIdentity, archive.ErrUnsigned):
-		return storeAnswer(StoreLocked, err)
+		return storeAnswer(StoreNoKeys, err)
 	case errors.Is(err, archive.ErrNameless): // the store will accept the segments once it is repaired
 		return storeAnswer(StoreDamaged, err)
 	}
@@ -466,9 +466,9 @@ func (b *remoteStore) findEnd() (Event, Facts, error) {
 	seen, err := b.find(ctx)
 	switch {
 	case errors.Is(err, format.ErrUntrusted):
-		return storeAnswer(StoreLocked, err)
+		return storeAnswer(StoreNoKeys, err)
 	case err != nil:
-		return StoreSilent, Facts{Err: err}, nil
+		return StoreUnavailable, Facts{Err: err}, nil
 	}
 	if seen.Newest().Number == b.last.Newest().Number && seen.path.Revision > 0 {
 		b.last = seen
@@ -525,7 +525,7 @@ func (b *remoteStore) endNamed() (Event, Facts, error) {
 		err = b.endGeneration(ctx, b.last.Newest(), next, format.Position{})
 	}
 	if err != nil {
-		return StoreSilent, Facts{Err: err}, nil
+		return StoreUnavailable, Facts{Err: err}, nil
 	}
 	return b.findEnd()
 }
@@ -549,12 +549,12 @@ func (b *remoteStore) adopt() (Event, Facts, error) {
 		err = b.options.Archive.BeginGeneration(ctx, next)
 	}
 	if err != nil {
-		return StoreSilent, Facts{Err: err}, nil
+		return StoreUnavailable, Facts{Err: err}, nil
 	}
 	b.volume.identity = archive.Identity{Cluster: next.Cluster, Generation: next.Number}
 	b.options.Log.Warn().Str("cluster", next.Cluster).Int("generation", next.Number).
 		Msg("recovery: adopted the store; the new generation starts with the data on the volume")
-	return Taken, Facts{}, nil
+	return StoreAdopted, Facts{}, nil
 }
 
 // endGeneration ends the generation last in favor of the generation next, so that nothing can be added to it anymore.
@@ -590,8 +590,8 @@ func (b *remoteStore) writeIdentity(result Event) error {
 	defer cancel()
 	identity, err := b.volume.identity, error(nil)
 	switch {
-	case result == FoundCluster, b.isValid() && !identity.Known() && b.facts.Answer == relation.Empty:
-		identity, err = b.foundCluster(ctx)
+	case result == CreateCluster, b.isValid() && !identity.Known() && b.facts.Answer == relation.Empty:
+		identity, err = b.createClusterID(ctx)
 	case !b.isValid() && b.survey.ID != "":
 		identity = archive.Identity{Cluster: b.survey.ID, Generation: b.survey.Generation}
 	case !b.isValid() && result != RestoreData: // the members that provide the data reported no identity
@@ -603,9 +603,9 @@ func (b *remoteStore) writeIdentity(result Event) error {
 	}
 	_, isFinal := errors.AsType[*exitcode.FinalError](err)
 	switch {
-	case isFinal && result == FoundCluster:
+	case isFinal && result == CreateCluster:
 		return err
-	case err != nil && result == FoundCluster && !errors.Is(err, store.ErrDenied):
+	case err != nil && result == CreateCluster && !errors.Is(err, store.ErrDenied):
 		return fmt.Errorf("cannot create an ID for the new cluster: %w; %s", err, cmp.Or(storeWayOut(err, reachStore), "retrying"))
 	case err != nil:
 		b.options.Log.Warn().Err(err).Msg("recovery: cannot record the cluster ID on the volume yet; retrying later")
@@ -619,8 +619,8 @@ func (b *remoteStore) writeIdentity(result Event) error {
 	return identity.Write(b.member.DataDir)
 }
 
-// foundCluster creates the ID of a new cluster, or returns the one that another member has created.
-func (b *remoteStore) foundCluster(ctx context.Context) (archive.Identity, error) {
+// createClusterID creates the ID of a new cluster, or returns the one that another member has created.
+func (b *remoteStore) createClusterID(ctx context.Context) (archive.Identity, error) {
 	etcd := b.volume.position.ClusterID
 	if etcd == 0 {
 		members := b.member.Members

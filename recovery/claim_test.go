@@ -254,11 +254,11 @@ var invariants = []struct {
 		return !p.opens() || t.data == "restored" && t.installedVerified || t.data == "original" && t.validated && p.input.volume != VolumeCorrupt || p.isNew() || t.joinsPeers
 	}},
 	{"data that is older than the store is not opened while no other member has usable data", func(p modelState) bool {
-		byStore := p.input.behind && p.input.listing == peers.Gone
-		return !p.opens() || !byStore || p.input.never || p.actual.data != "original" || p.actual.listing != peers.Gone
+		byStore := p.input.behind && p.input.listing == peers.AllLost
+		return !p.opens() || !byStore || p.input.never || p.actual.data != "original" || p.actual.listing != peers.AllLost
 	}},
 	{"a member that lists no peers and joins no cluster creates a cluster only if the store is unused", func(p modelState) bool {
-		return !p.opens() || !p.isNew() || p.input.peers || p.input.joins || p.input.storeState == relation.Empty || p.input.storeState == relation.Founded
+		return !p.opens() || !p.isNew() || p.input.peers || p.input.joins || p.input.storeState == relation.Empty || p.input.storeState == relation.Initialized
 	}},
 	{"if the store was queried, a cluster is created only after the queued segments were uploaded", func(p modelState) bool {
 		return !p.opens() || !p.isNew() || p.core.Facts.Answer == "" || p.actual.spoolUploaded
@@ -267,8 +267,8 @@ var invariants = []struct {
 		return !p.opens() || p.actual.uncompared || !p.input.alone || p.input.never || p.actual.data == "restored" || !p.input.behind || p.input.storeState != relation.Ours && p.input.storeState != StoreUnverified
 	}},
 	{"a member of a multi-member cluster starts without data only if the cluster is new or expects it, or with --recover=never", func(p modelState) bool {
-		founds := p.actual.listing == peers.Founding || p.actual.listing == peers.Partial
-		unknown := founds && p.core.Facts.Listing == p.actual.listing && (!p.input.store || p.input.storeState == relation.Empty || p.input.storeState == relation.Founded)
+		founds := p.actual.listing == peers.AllEmpty || p.actual.listing == peers.SomeStarted
+		unknown := founds && p.core.Facts.Listing == p.actual.listing && (!p.input.store || p.input.storeState == relation.Empty || p.input.storeState == relation.Initialized)
 		left := p.input.never && (p.core.Facts.Listing == peers.Added || p.core.Facts.Listing == peers.Unlisted)
 		return !p.opens() || !p.isNew() || !p.input.peers || left || unknown || p.core.Facts.Listing == peers.Expected
 	}},
@@ -276,7 +276,7 @@ var invariants = []struct {
 		return !p.opens() || p.input.alone || p.actual.data != "original" || !p.core.Facts.Outdated
 	}},
 	{"data that was compared with the store is opened only if the store is unused, adopted, or of the same cluster", func(p modelState) bool {
-		others := p.input.storeState == relation.OtherCluster || p.input.storeState == relation.OtherOwner || p.input.storeState == relation.Unclaimed || p.input.storeState == relation.Adopted && !p.actual.adoptedStore
+		others := p.input.storeState == relation.OtherCluster || p.input.storeState == relation.OtherOwner || p.input.storeState == relation.Unidentified || p.input.storeState == relation.Adopted && !p.actual.adoptedStore
 		return !p.opens() || !p.input.alone || p.input.never || p.actual.uncompared || !others
 	}},
 	{"a claim is installed at most once", func(p modelState) bool { return p.actual.installCount <= 1 }},
@@ -320,10 +320,10 @@ type input struct {
 // allInputs returns every sensible input.
 func allInputs() (all []input) {
 	for _, found := range []VolumeState{VolumeEmpty, VolumeValid, VolumeCorrupt} {
-		for _, owner := range []StoreState{relation.Empty, relation.Founded, relation.Ours, relation.Adopted, relation.OtherOwner, relation.Unclaimed, relation.OtherCluster, StoreUnverified} {
+		for _, owner := range []StoreState{relation.Empty, relation.Initialized, relation.Ours, relation.Adopted, relation.OtherOwner, relation.Unidentified, relation.OtherCluster, StoreUnverified} {
 			for bits := range 32 {
 				given := input{store: true, volume: found, storeState: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, restorable: bits&8 > 0, behind: bits&16 > 0}
-				given.unidentified = found == VolumeValid && (owner == relation.Unclaimed || owner == relation.Adopted || owner == relation.Empty)
+				given.unidentified = found == VolumeValid && (owner == relation.Unidentified || owner == relation.Adopted || owner == relation.Empty)
 				if given.isConsistent() {
 					all = append(all, given.variants()...)
 				}
@@ -343,11 +343,11 @@ func (l input) isConsistent() bool {
 		return !l.restorable
 	case relation.Empty:
 		return !l.restorable && (!l.behind || !l.alone)
-	case relation.Founded:
+	case relation.Initialized:
 		return l.volume != VolumeValid && !l.restorable && !l.behind
 	case relation.OtherOwner:
 		return l.volume != VolumeValid || l.behind
-	case relation.Unclaimed:
+	case relation.Unidentified:
 		return l.volume == VolumeValid && !l.behind
 	case relation.Adopted:
 		return l.volume == VolumeValid && !l.behind && !l.requested
@@ -368,7 +368,7 @@ func (l input) variants() (all []input) {
 	joining := l
 	joining.joins = true
 	all = append(all, l, joining) // the configuration does not list the peers
-	for _, listing := range []PeerState{peers.Founding, peers.Partial, peers.Gone, peers.Asking, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
+	for _, listing := range []PeerState{peers.AllEmpty, peers.SomeStarted, peers.AllLost, peers.RestoreAgreed, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
 		for bits := range 4 {
 			l.peers, l.listing, l.store, l.remains = true, listing, bits&1 > 0, bits&2 > 0
 			if l.isPossible() {
@@ -384,11 +384,11 @@ func (l input) isPossible() bool {
 	switch {
 	case l.remains && l.volume != VolumeEmpty, l.behind && !l.rolledBack(), l.requested && !l.store:
 		return false
-	case l.listing == peers.Founding, l.listing == peers.Partial:
+	case l.listing == peers.AllEmpty, l.listing == peers.SomeStarted:
 		return l.volume == VolumeEmpty && !l.requested
-	case l.listing == peers.Gone:
+	case l.listing == peers.AllLost:
 		return (l.volume != VolumeValid || l.behind) && !l.requested
-	case l.listing == peers.Asking:
+	case l.listing == peers.RestoreAgreed:
 		return l.requested
 	default:
 		return true
@@ -397,7 +397,7 @@ func (l input) isPossible() bool {
 
 // rolledBack reports whether the peers or the store can reveal that the volume was rolled back.
 func (l input) rolledBack() bool {
-	return l.listing == peers.Started || l.listing == peers.Gone && l.store && l.storeState == relation.Ours && l.restorable
+	return l.listing == peers.Started || l.listing == peers.AllLost && l.store && l.storeState == relation.Ours && l.restorable
 }
 
 func initialState(given input) actualState {

@@ -19,15 +19,15 @@ import (
 // A peerGroup queries the other members of the cluster and compares the volume with their responses.
 type peerGroup struct {
 	*session
-	volume    *localVolume
-	backups   *remoteStore
-	newer     error     // data in the store that a valid volume lacks; nil if there is none or the store was not read
-	needed    int64     // revision that any quorum must have, according to the store; 0 if unknown
-	id        string    // ID of this member's cluster, from the volume or the store
-	etcdID    string    // etcd cluster ID recorded in the store; used for peers that report only that ID
-	storeAway bool      // whether the store was unreachable when id was read
-	askedAt   time.Time // time of the last request to the store
-	lostSince time.Time // time since which no member has reported usable data; zero if one has
+	volume           *localVolume
+	backups          *remoteStore
+	newer            error     // data in the store that a valid volume lacks; nil if there is none or the store was not read
+	needed           int64     // revision that any quorum must have, according to the store; 0 if unknown
+	id               string    // ID of this member's cluster, from the volume or the store
+	etcdID           string    // etcd cluster ID recorded in the store; used for peers that report only that ID
+	storeUnreachable bool      // whether the store was unreachable when id was read
+	askedAt          time.Time // time of the last request to the store
+	lostSince        time.Time // time since which no member has reported usable data; zero if one has
 }
 
 // queryPeers asks the other members how they list this member. The steps of a rejoin are not recorded, because
@@ -52,14 +52,14 @@ func (c *peerGroup) queryPeers() (Event, Facts, error) {
 		s.Outdated = c.checkMember()
 	}
 	s.Blocked = cmp.Or(s.Blocked, c.checkQuorum(s), c.checkFreeSpace(s))
-	return PeersTold, Facts{Err: c.reason(s), PeerFacts: PeerFacts{
+	return PeersResponded, Facts{Err: c.reason(s), PeerFacts: PeerFacts{
 		Listing: s.Membership, Outdated: s.Outdated != nil, Free: s.Blocked == nil, AllUploaded: s.Uploaded, Settled: c.isWaitDone(),
 	}}, nil
 }
 
 // isWaitDone reports whether no member has had usable data for so long that a late mount is ruled out.
 func (c *peerGroup) isWaitDone() bool {
-	if listing := c.survey.Membership; listing != peers.Gone && listing != peers.Founding {
+	if listing := c.survey.Membership; listing != peers.AllLost && listing != peers.AllEmpty {
 		c.lostSince = time.Time{}
 		return false
 	}
@@ -73,7 +73,7 @@ func (c *peerGroup) isWaitDone() bool {
 func (c *peerGroup) stateForPeers() peers.Volume {
 	switch state := c.facts.Volume; {
 	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // data was lost, so no other member may create a new cluster with this one
-		return peers.Ruins
+		return peers.Unusable
 	case state == VolumeEmpty:
 		return peers.Nothing
 	case state == VolumeValid && c.newer != nil:
@@ -91,7 +91,7 @@ func (c *peerGroup) compare(s *peers.Survey) {
 		return
 	}
 	switch id := hex(v.position.ClusterID); {
-	case v.position.ClusterID == 0 || s.Cluster == id && s.Membership != peers.Claimed:
+	case v.position.ClusterID == 0 || s.Cluster == id && s.Membership != peers.NoQuorum:
 		if v.identity.Known() && s.ID == v.identity.Cluster { // an adoption by the peers may have created a generation
 			v.identity.Generation = max(v.identity.Generation, s.Generation)
 		}
@@ -100,7 +100,7 @@ func (c *peerGroup) compare(s *peers.Survey) {
 	case c.isValid(): // with any other volume, the member waits for the other members anyway
 		s.Outdated = c.compareStore(s)
 	}
-	if s.Outdated == nil && (s.Membership == peers.Started || s.Membership == peers.Claimed) && v.position.MemberID != 0 {
+	if s.Outdated == nil && (s.Membership == peers.Started || s.Membership == peers.NoQuorum) && v.position.MemberID != 0 {
 		s.Outdated = c.checkCrash()
 	}
 }
@@ -117,7 +117,7 @@ func (c *peerGroup) checkCluster(s *peers.Survey) error {
 		ctx, cancel := context.WithTimeout(c.ctx, shortStoreTimeout)
 		defer cancel()
 		seen, err := c.backups.readCluster(ctx)
-		if c.storeAway = err != nil; err == nil && seen.Cluster.Cluster != "" {
+		if c.storeUnreachable = err != nil; err == nil && seen.Cluster.Cluster != "" {
 			c.etcdID, c.id = seen.Etcd(), seen.Cluster.Cluster
 		}
 	}
@@ -127,7 +127,7 @@ func (c *peerGroup) checkCluster(s *peers.Survey) error {
 		return fmt.Errorf("the other members belong to cluster %s (etcd ID), but %s belongs to cluster %s; %s", s.Cluster, c.options.Archive, c.etcdID, leave)
 	case s.ID != "" && c.id != "" && s.ID != c.id:
 		return fmt.Errorf("the other members belong to cluster %s, but this member belongs to cluster %s; %s", s.ID, c.id, leave)
-	case s.ID != "" && c.id == "" && c.storeAway:
+	case s.ID != "" && c.id == "" && c.storeUnreachable:
 		return fmt.Errorf("the other members belong to cluster %s, but this member's cluster is unknown while the store is unreachable; %s; if it is the same cluster and the store is gone for good, start without --backup-store", s.ID, leave)
 	}
 	return nil
@@ -305,7 +305,7 @@ func (c *peerGroup) reason(s *peers.Survey) error {
 	case s.Blocked != nil:
 		return s.Blocked
 	case missing == nil:
-	case s.Membership == peers.Claimed, c.newer != nil && s.Cluster == "":
+	case s.Membership == peers.NoQuorum, c.newer != nil && s.Cluster == "":
 		return fmt.Errorf("%w; %s", missing, c.wayOut())
 	case s.Membership == peers.Unknown && (!archived || c.isValid()):
 		return missing
@@ -335,7 +335,7 @@ func (c *peerGroup) addMember() (Event, Facts, error) {
 // changed returns the event for the outcome of a membership change.
 func (c *peerGroup) changed(err error, message string) (Event, Facts, error) {
 	if err != nil {
-		return PeersSilent, Facts{Err: err}, nil
+		return PeersUnavailable, Facts{Err: err}, nil
 	}
 	c.options.Log.Info().Msg("recovery: " + message)
 	return Changed, Facts{}, nil
@@ -352,7 +352,7 @@ func (c *peerGroup) confirmPeers(ctx context.Context, next archive.Generation) e
 	}
 	s := c.member.Peers.Query(ctx, selfForRestore(next))
 	switch s.Membership { //nolint:exhaustive // all others have a cluster
-	case peers.Gone, peers.Founding, peers.Asking:
+	case peers.AllLost, peers.AllEmpty, peers.RestoreAgreed:
 		return nil
 	case peers.Unknown:
 		return fmt.Errorf("%w: %w", errNotAllHere, cmp.Or(s.Missing, errors.New("another member may have data")))

@@ -54,20 +54,20 @@ var (
 	emptyVolumes    = []VolumeState{VolumeEmpty, VolumeLost}
 	corruptVolumes  = []VolumeState{VolumeCorrupt}
 	unusableVolumes = []VolumeState{VolumeEmpty, VolumeLost, VolumeCorrupt, VolumeBehind}
-	singlePeers     = []PeerState{PeersNone, PeersItself}
-	emptyStores     = []StoreState{StoreNone, relation.Empty, relation.Founded}
-	namelessPeers   = []PeerState{PeersUnnamed, PeersExisting}
+	singlePeers     = []PeerState{PeersNone, PeersNoneJoin}
+	emptyStores     = []StoreState{StoreNone, relation.Empty, relation.Initialized}
+	namelessPeers   = []PeerState{PeersUnnamed, PeersUnnamedJoin}
 	unaskedPeers    = []PeerState{PeersUnasked}
 	heardPeers      = []PeerState{
-		peers.Unknown, peers.Claimed, PeersNotAgreed, peers.Asking, peers.Founding, peers.Partial, peers.Gone, PeersJustLost, PeersStillLost, PeersUnstored,
-		peers.Expected, peers.Started, peers.Added, peers.Unlisted, PeersBusy,
+		peers.Unknown, peers.NoQuorum, PeersNotAgreed, peers.RestoreAgreed, peers.AllEmpty, peers.SomeStarted, peers.AllLost, PeersJustLost, PeersStillLost, PeersUploading,
+		peers.Expected, peers.Started, peers.Added, peers.Unlisted, PeersBlocked,
 	}
-	knownPeers   = slices.Concat(singlePeers, namelessPeers, heardPeers)
-	awayStores   = []StoreState{StoreAway, StoreLongAway}
-	nothingAsked = []RequestKind{AskedNothing, AskedNever}
-	isAuto       = []RequestKind{AskedNothing}
-	isNever      = []RequestKind{AskedNever}
-	restoreAsked = []RequestKind{AskedRestore}
+	knownPeers        = slices.Concat(singlePeers, namelessPeers, heardPeers)
+	unreachableStores = []StoreState{StoreUnreachable, StoreLongUnreachable}
+	nothingAsked      = []RequestKind{AskedNothing, AskedNever}
+	isAuto            = []RequestKind{AskedNothing}
+	isNever           = []RequestKind{AskedNever}
+	restoreAsked      = []RequestKind{AskedRestore}
 )
 
 func reject(why, wayOut string) Decision        { return Decision{Refuse, why, wayOut} }
@@ -89,22 +89,22 @@ var rules = []rule{
 	// Store states that take precedence over everything else.
 	{nil, nil, []StoreState{relation.OtherCluster}, nil, reject("backups of another cluster are never restored to this member", relation.OtherCluster.WayOut())},
 	{nil, nil, []StoreState{relation.OtherOwner}, nil, reject("backups of another owner are not restored to a volume that is empty or missing revisions", relation.OtherOwner.WayOut())},
-	{nil, nil, []StoreState{relation.Unclaimed}, nil, reject("the store belongs to a cluster, but the data does not record which cluster it belongs to, as with plain etcd or after \"etcdutl snapshot restore\"", relation.Unclaimed.WayOut())},
+	{nil, nil, []StoreState{relation.Unidentified}, nil, reject("the store belongs to a cluster, but the data does not record which cluster it belongs to, as with plain etcd or after \"etcdutl snapshot restore\"", relation.Unidentified.WayOut())},
 	{nil, nil, []StoreState{relation.Adopted}, nil, Decision{AdoptStore, "--adopt names the cluster of the store, which will continue with the data on this volume", ""}},
 	{nil, nil, []StoreState{StoreDamaged}, nil, reject("nothing was restored or moved because a metadata object in the store is damaged",
 		"restore the object, for example from an earlier version in the bucket; or build a data directory from a full snapshot manually with \"age -d\", \"zstd -d\" and \"etcd-wrapper restore --snapshot\"; or, to create a new cluster, start with an empty volume and a different --backup-store")},
-	{nil, nil, []StoreState{StoreLocked}, nil, reject("nothing was moved and no older backup was restored because the backups are signed or encrypted with keys that are not configured",
+	{nil, nil, []StoreState{StoreNoKeys}, nil, reject("nothing was moved and no older backup was restored because the backups are signed or encrypted with keys that are not configured",
 		"add the key to the --backup-trusted-keys file or to --backup-identities; or, if the signer is unknown, delete the objects; or choose a revision to restore with --restore-to and --restore-id")},
 
 	// Unreachable stores.
-	{unusableVolumes, nil, awayStores, isNever, reject("nothing can be restored while the store is unreachable, and --recover=never does not wait for it", checkStore)},
-	{usableVolumes, knownPeers, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, checkStore + "; the data will be compared once the store responds"}},
-	{nil, nil, awayStores, nil, Decision{Wait, "the store cannot be read, so it is unknown whether data was lost or rolled back", reachStore}},
+	{unusableVolumes, nil, unreachableStores, isNever, reject("nothing can be restored while the store is unreachable, and --recover=never does not wait for it", checkStore)},
+	{usableVolumes, knownPeers, []StoreState{StoreLongUnreachable}, nothingAsked, Decision{StartEtcd, notCompared, checkStore + "; the data will be compared once the store responds"}},
+	{nil, nil, unreachableStores, nil, Decision{Wait, "the store cannot be read, so it is unknown whether data was lost or rolled back", reachStore}},
 
 	// Requested restores.
 	{nil, namelessPeers, nil, restoreAsked, rejectRequest("a member can only be restored together with the others, but the configuration does not list them",
 		"remove --restore-to or list all members in initial-cluster; if the others are gone for good, move the data directory aside")},
-	{nil, nil, []StoreState{StoreNone, relation.Empty, relation.Founded, StoreBare, StoreUnverified}, restoreAsked, rejectRequest("nothing was moved because the requested target cannot be restored",
+	{nil, nil, []StoreState{StoreNone, relation.Empty, relation.Initialized, StoreNoBackup, StoreUnverified}, restoreAsked, rejectRequest("nothing was moved because the requested target cannot be restored",
 		"choose a target from the output of \"etcd-wrapper backup list\", or remove --restore-to")},
 	{nil, nil, []StoreState{StoreUnasked}, restoreAsked, Decision{ConsultStore, "checking in the store whether the target can be restored and whether the restore has already been done", ""}},
 	{nil, unaskedPeers, []StoreState{StoreInUse}, restoreAsked, Decision{ConsultPeers, "the other members may still be writing the backups", ""}},
@@ -113,21 +113,21 @@ var rules = []rule{
 		Wait, "another process wrote backups less than 90s ago and may still be running",
 		"if the process is running elsewhere, stop it or point --backup-store at another location",
 	}},
-	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersItself, peers.Asking, PeersUnstored}, nil, restoreAsked, Decision{FlushFirst, "uploading the revisions that only this volume has before all members are restored", ""}},
-	{nil, []PeerState{PeersNone, PeersItself, peers.Asking}, nil, restoreAsked, Decision{RestoreData, "restoring all members; the store has everything that can be read from this volume", ""}},
+	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersNoneJoin, peers.RestoreAgreed, PeersUploading}, nil, restoreAsked, Decision{FlushFirst, "uploading the revisions that only this volume has before all members are restored", ""}},
+	{nil, []PeerState{PeersNone, PeersNoneJoin, peers.RestoreAgreed}, nil, restoreAsked, Decision{RestoreData, "restoring all members; the store has everything that can be read from this volume", ""}},
 
 	// Data that may be opened, and new members.
-	{emptyVolumes, []PeerState{PeersItself}, emptyStores, nil, reject("initial-cluster-state: existing makes this member join a cluster, but initial-cluster lists no other members",
+	{emptyVolumes, []PeerState{PeersNoneJoin}, emptyStores, nil, reject("initial-cluster-state: existing makes this member join a cluster, but initial-cluster lists no other members",
 		"to create a new cluster, remove initial-cluster-state or set it to new; to join a cluster, list its members in initial-cluster")},
-	{[]VolumeState{VolumeLost}, []PeerState{PeersNone, PeersUnnamed, peers.Founding, peers.Partial, peers.Gone}, emptyStores, nil, reject("the data directory is empty, but etcd has served data from it before; lost data is never replaced by a new cluster",
+	{[]VolumeState{VolumeLost}, []PeerState{PeersNone, PeersUnnamed, peers.AllEmpty, peers.SomeStarted, peers.AllLost}, emptyStores, nil, reject("the data directory is empty, but etcd has served data from it before; lost data is never replaced by a new cluster",
 		"mount the volume that has the data or move a preserved copy back to the data directory; to create a new cluster instead, delete exit_code.last on the volume")},
-	{emptyVolumes, []PeerState{PeersNone, PeersUnnamed, peers.Founding, peers.Partial}, emptyStores, nil, Decision{FoundCluster, "creating a new cluster: no member is known to have data, and there are no backups", ""}},
+	{emptyVolumes, []PeerState{PeersNone, PeersUnnamed, peers.AllEmpty, peers.SomeStarted}, emptyStores, nil, Decision{CreateCluster, "creating a new cluster: no member is known to have data, and there are no backups", ""}},
 	{usableVolumes, []PeerState{PeersNone, PeersUnasked}, nil, isNever, Decision{StartEtcd, "with --recover=never, valid data is opened unchanged", ""}},
 	{nil, singlePeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "uploading segments queued on the volume and checking the store for newer data", ""}},
-	{[]VolumeState{VolumeUnnamed}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data does not record which cluster it belongs to; checking whether the store belongs to a cluster", ""}},
-	{[]VolumeState{VolumeRefused}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "comparing the data with the store again because an earlier comparison found a mismatch", ""}},
+	{[]VolumeState{VolumeUnidentified}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data does not record which cluster it belongs to; checking whether the store belongs to a cluster", ""}},
+	{[]VolumeState{VolumeRejected}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "comparing the data with the store again because an earlier comparison found a mismatch", ""}},
 	{usableVolumes, knownPeers, nil, nothingAsked, Decision{StartEtcd, "the data is valid, and neither the other members nor the store are known to have newer data", ""}},
-	{emptyVolumes, []PeerState{PeersExisting, peers.Expected}, nil, nil, Decision{StartEtcd, "this member has never started, and the cluster expects it to join", ""}},
+	{emptyVolumes, []PeerState{PeersUnnamedJoin, peers.Expected}, nil, nil, Decision{StartEtcd, "this member has never started, and the cluster expects it to join", ""}},
 	{emptyVolumes, []PeerState{peers.Added, peers.Unlisted}, nil, isNever, Decision{StartEtcd, "with --recover=never, membership changes are left to the user", ""}},
 
 	// Lost or rolled-back data.
@@ -135,26 +135,26 @@ var rules = []rule{
 	{corruptVolumes, unaskedPeers, nil, isNever, reject(notRestoredAlone, "")},
 	{corruptVolumes, []PeerState{peers.Expected}, nil, nil, reject("the data is damaged, but this member has never started according to the other members", "if this member never had data, move the data directory aside")},
 	{nil, unaskedPeers, nil, nil, Decision{ConsultPeers, "the other members may have data that the volume lacks", ""}},
-	{nil, []PeerState{peers.Started, peers.Claimed}, nil, isNever, reject("this member could get its data from the other members, but --recover=never forbids it", recoverAuto)},
-	{nil, []PeerState{PeersBusy}, nil, nil, Decision{Wait, "waiting until this member can rejoin the cluster", ""}},
+	{nil, []PeerState{peers.Started, peers.NoQuorum}, nil, isNever, reject("this member could get its data from the other members, but --recover=never forbids it", recoverAuto)},
+	{nil, []PeerState{PeersBlocked}, nil, nil, Decision{Wait, "waiting until this member can rejoin the cluster", ""}},
 	{nil, []PeerState{peers.Started, peers.Added, peers.Unlisted}, nil, nil, Decision{Rejoin, "replacing the data on the volume with the data of the other members", ""}},
 	{emptyVolumes, []PeerState{peers.Unknown}, nil, nil, Decision{
 		Wait, "waiting for other members, which may have data",
 		"a new cluster is created once all members of initial-cluster have started without data; remove a member from initial-cluster only if it never had data",
 	}},
-	{nil, []PeerState{peers.Unknown, peers.Claimed}, nil, nil, Decision{Wait, "waiting for a quorum of the other members, which have data that this member lacks", ""}},
+	{nil, []PeerState{peers.Unknown, peers.NoQuorum}, nil, nil, Decision{Wait, "waiting for a quorum of the other members, which have data that this member lacks", ""}},
 
 	// Data that all members have lost.
-	{nil, []PeerState{PeersUnnamed, peers.Founding, peers.Partial, peers.Gone}, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "no member is known to have usable data; checking in the store whether the cluster existed before", ""}},
+	{nil, []PeerState{PeersUnnamed, peers.AllEmpty, peers.SomeStarted, peers.AllLost}, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "no member is known to have usable data; checking in the store whether the cluster existed before", ""}},
 	{emptyVolumes, []PeerState{PeersUnnamed}, nil, nil, reject("the store belongs to an existing cluster, but the configuration does not list the members that may have its data",
 		"list all members in initial-cluster instead of using a discovery service; to create a new cluster, set a different --backup-store")},
-	{unusableVolumes, []PeerState{peers.Partial}, []StoreState{relation.Ours, StoreBare}, isAuto, Decision{Wait, "waiting for all members to report that they have no data", ""}},
-	{nil, []PeerState{peers.Founding, peers.Gone}, []StoreState{relation.Ours}, isAuto, Decision{ConsultPeers, "checking once more whether another member has the data", ""}},
-	{nil, []PeerState{PeersUnstored}, nil, nil, Decision{Wait, "waiting for the other members to upload revisions that are only on their volumes", ""}},
+	{unusableVolumes, []PeerState{peers.SomeStarted}, []StoreState{relation.Ours, StoreNoBackup}, isAuto, Decision{Wait, "waiting for all members to report that they have no data", ""}},
+	{nil, []PeerState{peers.AllEmpty, peers.AllLost}, []StoreState{relation.Ours}, isAuto, Decision{ConsultPeers, "checking once more whether another member has the data", ""}},
+	{nil, []PeerState{PeersUploading}, nil, nil, Decision{Wait, "waiting for the other members to upload revisions that are only on their volumes", ""}},
 	{nil, []PeerState{PeersJustLost}, nil, nil, Decision{Wait, "no volume has usable data; waiting 10s for volumes that may be mounted late", ""}},
-	{unusableVolumes, []PeerState{PeersNone, PeersItself, PeersStillLost}, []StoreState{relation.Ours}, isAuto, Decision{RestoreData, "no volume has usable data; restoring the newest backup", ""}},
+	{unusableVolumes, []PeerState{PeersNone, PeersNoneJoin, PeersStillLost}, []StoreState{relation.Ours}, isAuto, Decision{RestoreData, "no volume has usable data; restoring the newest backup", ""}},
 	{nil, nil, []StoreState{relation.Ours}, isNever, reject("the data could be restored, but --recover=never forbids it", recoverAuto)},
-	{nil, nil, []StoreState{StoreBare}, nil, reject("the store belongs to an existing cluster but has no usable backups, so nothing was restored and no new cluster was created",
+	{nil, nil, []StoreState{StoreNoBackup}, nil, reject("the store belongs to an existing cluster but has no usable backups, so nothing was restored and no new cluster was created",
 		"if the store is slow to list objects, start again; otherwise restore the objects from earlier versions in the bucket, or mount the lost volumes (a quorum of them in a cluster); if nothing was ever stored there, delete cluster.json and everything under gen/")},
 	{nil, nil, nil, nil, reject("there is no backup to restore",
 		"mount the lost volumes (a quorum of them in a cluster); to create a new cluster, empty the volumes (including exit_code.last) and, if a store is configured, set a different --backup-store")},
@@ -188,7 +188,7 @@ type VolumeFacts struct {
 	Lost         bool        // whether the data directory is empty even though an earlier run served data from it
 }
 
-// PeerFacts describes what the other members reported. The PeersTold event sets these facts.
+// PeerFacts describes what the other members reported. The PeersResponded event sets these facts.
 type PeerFacts struct {
 	Listing     PeerState // how the other members list this member
 	Outdated    bool      // whether this member once had newer data than the volume has now
@@ -197,7 +197,7 @@ type PeerFacts struct {
 	Settled     bool      // whether no member has had usable data for so long that a late mount is ruled out
 }
 
-// StoreFacts describes what the store reported. The Answered event sets these facts.
+// StoreFacts describes what the store reported. The StoreResponded event sets these facts.
 type StoreFacts struct {
 	Answer      StoreState // empty if the store was not queried
 	Behind      bool       // whether the store has data that the volume lacks
@@ -210,7 +210,7 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 	case Examined:
 		payload.Never, payload.Store, payload.Err = f.Never, f.Store, nil
 		return payload // Conclude has already reset the other facts
-	case PeersTold:
+	case PeersResponded:
 		f.PeerFacts, f.Heard = payload.PeerFacts, true
 	case Flushed:
 		f.Uploaded = true
@@ -218,7 +218,7 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 		f.Volume, f.Remains, f.Lost = VolumeEmpty, false, false
 	case Installed:
 		f.Asked = payload.Asked
-	case Answered:
+	case StoreResponded:
 		f.Answer, f.Asked = payload.Answer, f.Asked && !payload.RestoreDone
 		if !isKnown(f.Answer) { // an earlier response may have shown that the store has newer data
 			f.Behind = f.Behind || payload.Behind
@@ -245,7 +245,7 @@ func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 
 // hasStoreMismatch reports whether a valid volume failed the comparison with the store.
 func (f Facts) hasStoreMismatch() bool {
-	return f.Volume == VolumeValid && !f.Asked && slices.Contains([]StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed, StoreDamaged, StoreLocked}, f.Answer)
+	return f.Volume == VolumeValid && !f.Asked && slices.Contains([]StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unidentified, StoreDamaged, StoreNoKeys}, f.Answer)
 }
 
 // Holds implements statemachine.Facts.
@@ -253,13 +253,13 @@ func (f Facts) Holds(guard statemachine.Guard) bool { return conditions.Evaluate
 
 // conditions defines the guards.
 var conditions = statemachine.Conditions[Facts]{
-	NoStore:     func(f Facts) bool { return !f.Store },
-	Several:     func(f Facts) bool { return !f.Alone },
-	StillAsked:  func(f Facts) bool { return f.Asked },
-	PeersHeard:  func(f Facts) bool { return slices.Contains(heardPeers, f.peerState()) },
-	InItsPlace:  func(f Facts) bool { return f.Remains },
-	StillListed: func(f Facts) bool { return !f.Remains && f.Listing == peers.Started },
-	NotListed:   func(f Facts) bool { return !f.Remains && f.Listing == peers.Unlisted },
+	NoStore:          func(f Facts) bool { return !f.Store },
+	MultiMember:      func(f Facts) bool { return !f.Alone },
+	StillAsked:       func(f Facts) bool { return f.Asked },
+	PeersAnswered:    func(f Facts) bool { return slices.Contains(heardPeers, f.peerState()) },
+	DirectoryPresent: func(f Facts) bool { return f.Remains },
+	Listed:           func(f Facts) bool { return !f.Remains && f.Listing == peers.Started },
+	NotListed:        func(f Facts) bool { return !f.Remains && f.Listing == peers.Unlisted },
 }
 
 // caseOf returns the case described by the facts.
@@ -289,42 +289,42 @@ func (f Facts) volumeState() VolumeState {
 	case !f.Asked && (f.Outdated || f.Alone && f.Behind):
 		return VolumeBehind
 	case f.Rejected && f.Store && !f.Never && !f.Asked && !isKnown(f.Answer):
-		return VolumeRefused
+		return VolumeRejected
 	case f.Unidentified && f.Store && !f.Never && !f.Asked && f.Answer == "":
-		return VolumeUnnamed
+		return VolumeUnidentified
 	default:
 		return VolumeValid
 	}
 }
 
 func (f Facts) peerState() PeerState {
-	confirmed := f.isLost() && f.Heard && isKnown(f.Answer) && f.Listing != peers.Partial // the peers were queried after the store
+	confirmed := f.isLost() && f.Heard && isKnown(f.Answer) && f.Listing != peers.SomeStarted // the peers were queried after the store
 	switch {
 	case f.Alone && f.Joins && f.Volume == VolumeEmpty:
-		return PeersItself
+		return PeersNoneJoin
 	case f.Alone:
 		return PeersNone
 	case !f.Peers && !f.Heard && f.Joins:
-		return PeersExisting
+		return PeersUnnamedJoin
 	case !f.Peers && !f.Heard && f.Listing == "":
 		return PeersUnnamed
 	case !f.Heard && (f.Asked || !f.isLost()):
 		return PeersUnasked
-	case f.Asked && f.Listing != peers.Asking:
+	case f.Asked && f.Listing != peers.RestoreAgreed:
 		return PeersNotAgreed
 	case (f.Asked || confirmed) && !f.AllUploaded:
-		return PeersUnstored
+		return PeersUploading
 	case f.Asked:
-		return peers.Asking
+		return peers.RestoreAgreed
 	case confirmed && !f.Settled:
 		return PeersJustLost
 	case confirmed:
 		return PeersStillLost
-	case f.Listing == peers.Founding && f.Volume != VolumeEmpty:
-		return peers.Gone
+	case f.Listing == peers.AllEmpty && f.Volume != VolumeEmpty:
+		return peers.AllLost
 	case f.Listing.HasQuorum() && !f.Free && !f.Never:
-		return PeersBusy
-	case f.Listing == "", f.Listing == peers.Asking:
+		return PeersBlocked
+	case f.Listing == "", f.Listing == peers.RestoreAgreed:
 		return peers.Unknown
 	default:
 		return f.Listing
@@ -332,7 +332,7 @@ func (f Facts) peerState() PeerState {
 }
 
 func (f Facts) isLost() bool {
-	return f.Listing == peers.Founding || f.Listing == peers.Gone || f.Listing == peers.Partial
+	return f.Listing == peers.AllEmpty || f.Listing == peers.AllLost || f.Listing == peers.SomeStarted
 }
 
 func (f Facts) storeState() StoreState {

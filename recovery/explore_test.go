@@ -44,7 +44,7 @@ func explore() *explorer {
 // begin starts a run. The new process has lost what the previous one had only in memory.
 func (e *explorer) begin(given input, now actualState) modelState {
 	now.validated, now.replaceable, now.joinsPeers, now.announced, now.uncompared, now.allReported = false, false, false, false, false, now.allReported && now.recorded
-	return e.take(modelState{input: given, actual: now, core: statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never, Store: given.store}}}, Begun, Facts{})
+	return e.take(modelState{input: given, actual: now, core: statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never, Store: given.store}}}, RunStarted, Facts{})
 }
 
 func (e *explorer) expand(current modelState) {
@@ -259,7 +259,7 @@ func outcomesOf(after actualState, events ...Event) (all []outcome) {
 // afterwards, which leads to one of the states in done.
 func brokeOutcomes(now actualState, done ...actualState) (all []outcome) {
 	for _, after := range append(done, now) {
-		all = append(all, outcomesOf(after, Broke)...)
+		all = append(all, outcomesOf(after, Failed)...)
 	}
 	return all
 }
@@ -270,12 +270,12 @@ func outcomes(action Action, given input, now actualState) []outcome {
 	next := func(events ...Event) []outcome {
 		return append(outcomesOf(then, events...), brokeOutcomes(now, then)...)
 	}
-	untrusted := outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: StoreLocked}}, now}
+	untrusted := outcome{StoreResponded, Facts{StoreFacts: StoreFacts{Answer: StoreNoKeys}}, now}
 	switch action {
 	case ReadPosition:
 		switch {
 		case !now.recorded:
-			return next(NothingBegun)
+			return next(NothingToResume)
 		case now.data == "restored":
 			return next(InstallFound)
 		default:
@@ -287,7 +287,7 @@ func outcomes(action Action, given input, now actualState) []outcome {
 			then.violation = "a claimed restore is removed"
 		}
 		return next("")
-	case ForgetClaim:
+	case DropClaim:
 		then.recorded, then.claimed, then.installCount = false, false, 0
 		if now.data == "restored" {
 			then.violation = "the claim of an installed restore is dropped"
@@ -297,7 +297,7 @@ func outcomes(action Action, given input, now actualState) []outcome {
 		return validationOutcomes(given, now)
 	case AskThePeers:
 		return surveyOutcomes(given, now)
-	case TellReturn:
+	case LogRejoin:
 		return next("")
 	case RemoveMember:
 		return membershipOutcomes(given, now, peers.Started, peers.Unlisted)
@@ -310,38 +310,38 @@ func outcomes(action Action, given input, now actualState) []outcome {
 		}
 		return []outcome{{after: then}} // this action cannot fail
 	case AskTheStore:
-		all := append(storeOutcomes(given, now), outageOutcome(given, now), outcome{event: Broke, after: now})
-		for _, told := range []StoreState{StoreAway, StoreInUse, StoreDamaged, StoreLocked} {
-			all = append(all, outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: told, RestoreDone: given.requested && !wantsRestore(given, now)}}, now})
+		all := append(storeOutcomes(given, now), outageOutcome(given, now), outcome{event: Failed, after: now})
+		for _, told := range []StoreState{StoreUnreachable, StoreInUse, StoreDamaged, StoreNoKeys} {
+			all = append(all, outcome{StoreResponded, Facts{StoreFacts: StoreFacts{Answer: told, RestoreDone: given.requested && !wantsRestore(given, now)}}, now})
 		}
 		return all
 	case TakeStore:
 		if then.adoptedStore = true; given.storeState != relation.Adopted {
 			then.violation = "a store is adopted without --adopt"
 		}
-		return append(next(Taken), append(outcomesOf(now, StoreSilent), outcomesOf(then, StoreSilent)...)...)
-	case TellLoss:
+		return append(next(StoreAdopted), append(outcomesOf(now, StoreUnavailable), outcomesOf(then, StoreUnavailable)...)...)
+	case LogLoss:
 		return append(append(next(""), outcomesOf(now, Missing)...), untrusted)
 	case FlushSpool:
 		then.spoolUploaded = true
-		return append(append(next(""), outcomesOf(now, Stuck)...), outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: StoreAway}}, now})
+		return append(append(next(""), outcomesOf(now, Stuck)...), outcome{StoreResponded, Facts{StoreFacts: StoreFacts{Answer: StoreUnreachable}}, now})
 	case FlushVolume:
 		then.volumeUploaded = true
 		return next(Flushed)
 	case FindEnd, EndAdopted:
-		return append(next(""), outcomesOf(now, StoreSilent)...)
-	case MeasureRoom:
-		return next(RoomEnough, RoomLacking)
+		return append(next(""), outcomesOf(now, StoreUnavailable)...)
+	case CheckSpace:
+		return next(EnoughSpace, NoSpace)
 	case BuildData:
 		then.built = true
-		if slices.Contains([]StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed, relation.Adopted}, given.storeState) {
+		if slices.Contains([]StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unidentified, relation.Adopted}, given.storeState) {
 			then.violation = "the data of another cluster is restored"
 		}
-		return append(append(next(Built), outcomesOf(now, StoreSilent, Unbuildable, RoomLacking, Missing, Grown)...), untrusted)
-	case ProveData:
+		return append(append(next(Built), outcomesOf(now, StoreUnavailable, BackupsDamaged, NoSpace, Missing, MultiMemberBackup)...), untrusted)
+	case ValidateBuilt:
 		then.verified = true
-		return append(next(Proved), outcomesOf(now, Unproved, Diverged)...)
-	case NotePosition:
+		return append(next(Validated), outcomesOf(now, ValidationFailed, Diverged)...)
+	case RecordClaim:
 		then.announced, then.recorded = true, true
 		return next("")
 	case ClaimGeneration:
@@ -350,7 +350,7 @@ func outcomes(action Action, given input, now actualState) []outcome {
 		return preserveOutcomes(given, now)
 	case InstallData:
 		return installOutcomes(given, now)
-	case Remember:
+	case RecordRestore:
 		then.recorded, then.idRecorded = false, true
 		return next(Installed)
 	}
@@ -360,7 +360,7 @@ func outcomes(action Action, given input, now actualState) []outcome {
 // outageOutcome returns the outcome if the store has been unreachable for so long that valid data is served.
 func outageOutcome(given input, now actualState) outcome {
 	now.uncompared = (given.alone || given.unidentified) && !wantsRestore(given, now)
-	return outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: StoreLongAway}}, now}
+	return outcome{StoreResponded, Facts{StoreFacts: StoreFacts{Answer: StoreLongUnreachable}}, now}
 }
 
 func validationOutcomes(given input, now actualState) []outcome {
@@ -374,7 +374,7 @@ func validationOutcomes(given input, now actualState) []outcome {
 	}
 	return []outcome{
 		{Examined, Facts{VolumeFacts: VolumeFacts{Volume: condition, Alone: given.alone, Joins: given.joins, Peers: given.peers, Remains: holdsData(given, now), Unidentified: given.unidentified && condition == VolumeValid && now.data == "original" && !now.adoptedStore}, Asked: given.requested && !now.idRecorded}, now},
-		{Broke, Facts{}, now},
+		{Failed, Facts{}, now},
 	}
 }
 
@@ -383,7 +383,7 @@ func validationOutcomes(given input, now actualState) []outcome {
 func storeOutcomes(given input, now actualState) []outcome {
 	now.allReported, now.uncompared = false, false
 	if given.storeState == StoreUnverified && now.data != "restored" && (!given.alone || given.volume != VolumeValid || given.behind || wantsRestore(given, now)) {
-		return []outcome{{event: Answered, payload: Facts{StoreFacts: StoreFacts{Answer: StoreDamaged}}, after: now}}
+		return []outcome{{event: StoreResponded, payload: Facts{StoreFacts: StoreFacts{Answer: StoreDamaged}}, after: now}}
 	}
 	behind := (given.behind || now.overtaken || now.claimed) && now.data != "restored"
 	owner := given.storeState
@@ -391,9 +391,9 @@ func storeOutcomes(given input, now actualState) []outcome {
 		owner = relation.Ours // the store has the generation of this volume
 	}
 	if owner == relation.Ours && !given.restorable {
-		owner = StoreBare
+		owner = StoreNoBackup
 	}
-	return []outcome{{Answered, Facts{StoreFacts: StoreFacts{Answer: owner, Behind: behind, RestoreDone: given.requested && !wantsRestore(given, now)}}, now}}
+	return []outcome{{StoreResponded, Facts{StoreFacts: StoreFacts{Answer: owner, Behind: behind, RestoreDone: given.requested && !wantsRestore(given, now)}}, now}}
 }
 
 // holdsData reports whether the data directory exists.
@@ -410,33 +410,33 @@ func wantsRestore(given input, now actualState) bool {
 // replacement, responses without a quorum, and no response.
 func surveyOutcomes(given input, now actualState) (all []outcome) {
 	runs := now.listing == peers.Added || now.listing == peers.Started || now.listing == peers.Unlisted
-	byStore := given.behind && now.listing == peers.Gone
+	byStore := given.behind && now.listing == peers.AllLost
 	outdated := given.volume == VolumeValid && now.data == "original" && (byStore || runs && (given.behind && now.listing == peers.Started || now.overtaken))
 	asked := now
 	asked.replaceable = runs
 	listing := now.listing
-	if listing == peers.Asking && !wantsRestore(given, now) {
+	if listing == peers.RestoreAgreed && !wantsRestore(given, now) {
 		listing = peers.Unknown
 	}
-	allHere := listing == peers.Gone || listing == peers.Founding || listing == peers.Asking
+	allHere := listing == peers.AllLost || listing == peers.AllEmpty || listing == peers.RestoreAgreed
 	asked.allReported = now.allReported || allHere
-	all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: listing, Outdated: outdated, Free: true, AllUploaded: true, Settled: true}}, asked})
+	all = append(all, outcome{PeersResponded, Facts{PeerFacts: PeerFacts{Listing: listing, Outdated: outdated, Free: true, AllUploaded: true, Settled: true}}, asked})
 	asked.allReported = now.allReported
 	if allHere {
-		if listing != peers.Asking {
-			all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: listing, Outdated: outdated, Free: true, AllUploaded: true}}, asked})
+		if listing != peers.RestoreAgreed {
+			all = append(all, outcome{PeersResponded, Facts{PeerFacts: PeerFacts{Listing: listing, Outdated: outdated, Free: true, AllUploaded: true}}, asked})
 		}
-		all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: listing, Outdated: outdated, Free: true}}, asked})
+		all = append(all, outcome{PeersResponded, Facts{PeerFacts: PeerFacts{Listing: listing, Outdated: outdated, Free: true}}, asked})
 	}
 	asked.replaceable = false
 	if now.listing == peers.Started || now.listing == peers.Unlisted {
-		all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: now.listing, Outdated: outdated}}, asked})
+		all = append(all, outcome{PeersResponded, Facts{PeerFacts: PeerFacts{Listing: now.listing, Outdated: outdated}}, asked})
 	}
 	if runs {
-		all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: peers.Claimed, Free: true}}, asked})
+		all = append(all, outcome{PeersResponded, Facts{PeerFacts: PeerFacts{Listing: peers.NoQuorum, Free: true}}, asked})
 	}
 	outdated = outdated && byStore
-	return append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: peers.Unknown, Outdated: outdated, Free: true}}, asked}, outcome{Broke, Facts{}, now})
+	return append(all, outcome{PeersResponded, Facts{PeerFacts: PeerFacts{Listing: peers.Unknown, Outdated: outdated, Free: true}}, asked}, outcome{Failed, Facts{}, now})
 }
 
 // membershipOutcomes returns the outcomes of a membership change.
@@ -453,7 +453,7 @@ func membershipOutcomes(given input, now actualState, from, to PeerState) []outc
 	case given.never:
 		then.violation = "the membership is changed despite --recover=never"
 	}
-	return slices.Concat(outcomesOf(then, Changed), outcomesOf(now, PeersSilent), outcomesOf(then, PeersSilent), brokeOutcomes(now, then))
+	return slices.Concat(outcomesOf(then, Changed), outcomesOf(now, PeersUnavailable), outcomesOf(then, PeersUnavailable), brokeOutcomes(now, then))
 }
 
 func claimOutcomes(given input, now actualState) []outcome {
@@ -475,11 +475,11 @@ func claimOutcomes(given input, now actualState) []outcome {
 		then.violation = "a generation is claimed for data that was not verified, or before the claim is recorded"
 	}
 	if !given.alone && !now.claimed && now.peersReturned { // the last survey detects the members that returned
-		return append(outcomesOf(now, ClaimLost, PeersSilent, StoreSilent), brokeOutcomes(now)...)
+		return append(outcomesOf(now, ClaimLost, PeersUnavailable, StoreUnavailable), brokeOutcomes(now)...)
 	}
-	all := slices.Concat(outcomesOf(then, Claimed, StoreSilent), outcomesOf(now, StoreSilent))
+	all := slices.Concat(outcomesOf(then, Claimed, StoreUnavailable), outcomesOf(now, StoreUnavailable))
 	if !given.alone {
-		all = append(all, outcomesOf(now, PeersSilent)...)
+		all = append(all, outcomesOf(now, PeersUnavailable)...)
 	}
 	if !now.overtaken {
 		lost.overtaken = true

@@ -414,8 +414,8 @@ func (h *history) copyNames() (names []string) {
 
 // listings maps the names used in histories to responses from the other members.
 var listings = map[string]PeerState{
-	"unknown": peers.Unknown, "claimed": peers.Claimed, "founding": peers.Founding, "partial": peers.Partial, "gone": peers.Gone,
-	"asking": peers.Asking, "expected": peers.Expected, "added": peers.Added, "started": peers.Started, "unlisted": peers.Unlisted,
+	"unknown": peers.Unknown, "no-quorum": peers.NoQuorum, "all-empty": peers.AllEmpty, "some-started": peers.SomeStarted, "all-lost": peers.AllLost,
+	"restore-agreed": peers.RestoreAgreed, "expected": peers.Expected, "added": peers.Added, "started": peers.Started, "unlisted": peers.Unlisted,
 }
 
 // setPeers changes the responses from the other members.
@@ -447,10 +447,10 @@ func (h *history) setPeers(a arguments) {
 			o.failChange = value
 		case "revision":
 			o.revision = int64(arguments{value}.number(0))
-		case "gone-if-older":
+		case "lost-if-older":
 			o.respond = func(self peers.Self) PeerState {
 				if self.Volume == peers.Older || self.Volume == peers.Restores {
-					return peers.Gone
+					return peers.AllLost
 				}
 				return peers.Unknown
 			}

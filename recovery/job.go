@@ -42,7 +42,7 @@ type job struct {
 func (j *job) resume() (Event, Facts, error) {
 	r, err := j.readRecord()
 	if err != nil || r.Claim == nil || r.Claim.DataDir != j.member.DataDir {
-		return NothingBegun, Facts{}, err
+		return NothingToResume, Facts{}, err
 	}
 	j.claim, j.resumed = *r.Claim, true
 	built, err := hasMember(j.volume.restoredDir())
@@ -53,7 +53,7 @@ func (j *job) resume() (Event, Facts, error) {
 	case err == nil && identity.Cluster == j.claim.Generation.Cluster && identity.Generation == j.claim.Generation.Number:
 		return InstallFound, Facts{}, nil
 	}
-	return NothingBegun, Facts{}, err // the built data is gone, because the user has deleted it
+	return NothingToResume, Facts{}, err // the built data is gone, because the user has deleted it
 }
 
 // recordClaim records the claim before the generation is created. recordClaim notifies the peers first. Otherwise,
@@ -74,10 +74,10 @@ func (j *job) checkSpace() (Event, Facts, error) {
 	err := j.volume.checkRename()
 	if err == nil {
 		if lacks := j.volume.freeSpace(restore.NewSource(j.options.Archive, j.backups.last.path), storeTimeout); lacks != nil {
-			return RoomLacking, Facts{Err: lacks}, nil
+			return NoSpace, Facts{Err: lacks}, nil
 		}
 	}
-	return RoomEnough, Facts{}, err
+	return EnoughSpace, Facts{}, err
 }
 
 // build fetches the backup and builds a data directory. If the build fails, the event depends on the cause: the
@@ -104,7 +104,7 @@ func (j *job) build() (Event, Facts, error) {
 	}
 	revision := j.backups.last.path.Revision
 	if j.member.Alone && !j.requested && result.Voters > 1 {
-		return Grown, Facts{Err: fmt.Errorf("the cluster had %d voting members at revision %d", result.Voters, revision)}, nil
+		return MultiMemberBackup, Facts{Err: fmt.Errorf("the cluster had %d voting members at revision %d", result.Voters, revision)}, nil
 	}
 	j.claim, j.resumed = j.newClaim(result), false
 	identity := archive.Identity{Cluster: j.claim.Generation.Cluster, Generation: j.claim.Generation.Number}
@@ -190,17 +190,17 @@ func (j *job) classify(err error) (Event, Facts, error) {
 	case j.ctx.Err() != nil:
 		return "", Facts{}, j.ctx.Err()
 	case isOneOf(err, format.ErrUntrusted, format.ErrNoIdentity):
-		return storeAnswer(StoreLocked, err)
+		return storeAnswer(StoreNoKeys, err)
 	case errors.Is(err, errMissing):
 		return Missing, Facts{Err: err}, nil
 	case store.FailureOf(err) != "":
-		return StoreSilent, Facts{Err: err}, nil
+		return StoreUnavailable, Facts{Err: err}, nil
 	case isOneOf(err, restore.ErrNoRoom, syscall.ENOSPC, syscall.EDQUOT):
-		return RoomLacking, Facts{Err: err}, nil
+		return NoSpace, Facts{Err: err}, nil
 	case j.shouldRetry(err):
 		return Missing, Facts{Err: err}, nil
 	case errors.As(restore.Blamed(err, j.backups.last.path), &fault), errors.Is(err, format.ErrNewer):
-		return Unbuildable, Facts{Err: err}, nil
+		return BackupsDamaged, Facts{Err: err}, nil
 	}
 	return "", Facts{}, err
 }
@@ -216,10 +216,10 @@ func (j *job) verify() (Event, Facts, error) {
 	case j.ctx.Err() != nil, datadir.IsTransient(err): // a temporary error, such as insufficient memory
 		return "", Facts{}, cmp.Or(j.ctx.Err(), err)
 	case err != nil:
-		return Unproved, Facts{Err: err}, nil
+		return ValidationFailed, Facts{Err: err}, nil
 	case j.requested || !j.isValid() || j.volume.position.Revision == 0:
 		// A requested restore may differ from the data; otherwise, there is no data to compare.
-		return Proved, Facts{}, nil
+		return Validated, Facts{}, nil
 	}
 	revision, err := datadir.Divergence(j.member.DataDir, j.volume.restoredDir())
 	if revision != 0 {
@@ -234,7 +234,7 @@ func (j *job) verify() (Event, Facts, error) {
 	case revision != 0:
 		return Diverged, Facts{Err: fmt.Errorf("revision %d on the volume does not match the backup in %s: the disk corrupted it, or the data is a modified copy", revision, j.options.Archive)}, nil
 	}
-	return Proved, Facts{}, nil
+	return Validated, Facts{}, nil
 }
 
 // createGeneration reserves revisions and creates the next generation unless another process has created it. If the
@@ -248,11 +248,11 @@ func (j *job) createGeneration() (Event, Facts, error) {
 		j.retries = 0
 		return Claimed, Facts{}, nil
 	case errors.Is(err, errNotAllHere):
-		return PeersSilent, Facts{Err: err}, nil
+		return PeersUnavailable, Facts{Err: err}, nil
 	case isOneOf(err, errClaimLost, archive.ErrMoved), notVerified(err):
 		return ClaimLost, Facts{Err: err}, nil
 	default:
-		return StoreSilent, Facts{Err: err}, nil
+		return StoreUnavailable, Facts{Err: err}, nil
 	}
 }
 
@@ -371,7 +371,7 @@ func (j *job) reportRejoin() (Event, Facts, error) {
 func (j *job) reportLost() (Event, Facts, error) {
 	switch why := j.backups.last.path.PastEnd; {
 	case errors.Is(why, format.ErrUntrusted):
-		return storeAnswer(StoreLocked, why)
+		return storeAnswer(StoreNoKeys, why)
 	case why != nil && j.shouldRetry(why): // unlike damage, a missing object may only be delayed
 		return Missing, Facts{Err: why}, nil
 	}

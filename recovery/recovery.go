@@ -241,35 +241,35 @@ func newRun(ctx context.Context, e *environment, member Member, examine func(con
 	r.actions = map[Action]func() (Event, Facts, error){
 		ReadPosition:    r.job.resume,
 		DropUnfinished:  r.volume.removeUnfinished,
-		ForgetClaim:     r.job.dropClaim,
+		DropClaim:       r.job.dropClaim,
 		ValidateVolume:  r.volume.validate,
 		AskThePeers:     r.cluster.queryPeers,
-		TellReturn:      r.job.reportRejoin,
+		LogRejoin:       r.job.reportRejoin,
 		RemoveMember:    r.cluster.removeMember,
 		AddMember:       r.cluster.addMember,
 		AdoptCluster:    r.join,
 		TakeStore:       r.backups.adopt,
 		AskTheStore:     r.backups.queryStore,
-		TellLoss:        r.job.reportLost,
+		LogLoss:         r.job.reportLost,
 		FlushSpool:      r.backups.uploadSpool,
 		FlushVolume:     r.backups.uploadVolume,
 		FindEnd:         r.backups.findEnd,
-		MeasureRoom:     r.job.checkSpace,
+		CheckSpace:      r.job.checkSpace,
 		EndAdopted:      r.backups.endNamed,
 		BuildData:       r.job.build,
-		ProveData:       r.job.verify,
-		NotePosition:    r.job.recordClaim,
+		ValidateBuilt:   r.job.verify,
+		RecordClaim:     r.job.recordClaim,
 		ClaimGeneration: r.job.createGeneration,
 		SetVolumeAside:  r.job.preserveVolume,
 		InstallData:     r.job.install,
-		Remember:        r.job.complete,
+		RecordRestore:   r.job.complete,
 	}
 	return r
 }
 
 // process handles events until the run ends.
 func (r *runner) process() error {
-	for event, facts := Begun, (Facts{}); event != "" && r.core.State != Refused; {
+	for event, facts := RunStarted, (Facts{}); event != "" && r.core.State != Refused; {
 		if r.ctx.Err() != nil {
 			return fmt.Errorf("recovery was stopped in state %s: %w", r.core.State, context.Cause(r.ctx))
 		}
@@ -298,13 +298,13 @@ func (r *runner) allowStart() error {
 	if r.job.outcome.Ended == Restored { // if an earlier run restored the data, this run made no decision
 		result = RestoreData
 	}
-	if result == FoundCluster { // check before the new cluster claims the store
+	if result == CreateCluster { // check before the new cluster claims the store
 		if err := etcdconf.CheckFounding(r.ctx, r.member.Config); err != nil {
 			return &exitcode.FinalError{Status: exitcode.BadConfig, Err: err}
 		}
 	}
 	err := r.backups.writeIdentity(result)
-	if copies := disk.PreservedCopies(r.member.DataDir); r.decision.Result == FoundCluster && len(copies) > 0 {
+	if copies := disk.PreservedCopies(r.member.DataDir); r.decision.Result == CreateCluster && len(copies) > 0 {
 		warning := fmt.Sprintf("created a new cluster without restoring the earlier data in %s; to use that data, stop etcd-wrapper and move it to %s",
 			copies[len(copies)-1].Path, r.member.DataDir)
 		r.changeProgress(func(p *Progress) { p.Reason, p.Warning = warning, true })
@@ -370,7 +370,7 @@ func (r *runner) do(actions []Action) (Event, Facts, error) {
 		}
 		event, facts, err := r.actions[action]()
 		if err != nil {
-			return Broke, Facts{Err: err}, nil
+			return Failed, Facts{Err: err}, nil
 		}
 		if event != "" {
 			return event, facts, nil
@@ -405,7 +405,7 @@ func (r *runner) pause(action Action) {
 func (r *runner) report(from State, event Event, facts Facts, decision statemachine.Decision) {
 	row, reason := r.rules.Row(decision.Row), decision.Why
 	switch {
-	case row.On == Broke:
+	case row.On == Failed:
 		reason = fmt.Sprintf("%v; %s", facts.Err, reason)
 	case facts.Err != nil:
 		reason += ": " + facts.Err.Error()
@@ -445,12 +445,12 @@ const (
 
 // waysOut lists the ways out of refusals that are not decisions. For other events, the error contains the way out.
 var waysOut = map[Event]string{
-	RoomLacking: "enlarge the volume or delete files that are not needed",
-	Unbuildable: "choose an earlier target with --restore-to and --restore-id; \"etcd-wrapper backup list\" shows the targets",
-	Grown:       "list all members in initial-cluster or, if the others are gone for good, start with --restore-to=latest and a --restore-id",
+	NoSpace:           "enlarge the volume or delete files that are not needed",
+	BackupsDamaged:    "choose an earlier target with --restore-to and --restore-id; \"etcd-wrapper backup list\" shows the targets",
+	MultiMemberBackup: "list all members in initial-cluster or, if the others are gone for good, start with --restore-to=latest and a --restore-id",
 	Diverged: "if the disk corrupted the data, move the data directory aside to restore it from the store; if the data is a copy that you want to keep, " +
 		"point --backup-store at another location or start once with --adopt and the ID of the store's cluster",
-	Unproved: "choose an earlier target with --restore-to and --restore-id",
+	ValidationFailed: "choose an earlier target with --restore-to and --restore-id",
 }
 
 // wayOut returns what the user can do after a step, or "" if there is nothing to do or the error already says it.
@@ -464,7 +464,7 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 		return "mount the volume read-write"
 	case row.From != Decide:
 		return waysOut[row.On]
-	case r.facts.Answer == StoreLocked && r.backups.last.Cluster.Cluster == "":
+	case r.facts.Answer == StoreNoKeys && r.backups.last.Cluster.Cluster == "":
 		// The rule suggests choosing a revision to restore, but the revisions cannot be listed.
 		return trustKey
 	}
@@ -479,7 +479,7 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 // process should retry.
 func rejection(event Event, sentence string, cause error) error {
 	err := bootstrap.Mark(errors.New(sentence), cause)
-	if event == Broke {
+	if event == Failed {
 		return err
 	}
 	status := exitcode.EtcdFailed // the user has to fix something other than the configuration

@@ -302,7 +302,7 @@ func TestPartlyReadableVolumeIsDamaged(t *testing.T) {
 	f.wait = func(context.Context, int) { cancel() }
 	_, err := f.recovery().prepare(ctx, f.member, func(context.Context) error { return nil })
 	require.ErrorIs(t, err, context.Canceled)
-	assert.Equal(t, peers.Ruins, o.reported)
+	assert.Equal(t, peers.Unusable, o.reported)
 	assert.Empty(t, f.preserved())
 }
 
@@ -356,7 +356,7 @@ func TestBuiltDirectoryIsLockedUntilInstalled(t *testing.T) {
 	f.damage()
 	seen := 0
 	require.NoError(t, f.runWith(func(action Action) error {
-		if action == ProveData || action == ClaimGeneration || action == InstallData {
+		if action == ValidateBuilt || action == ClaimGeneration || action == InstallData {
 			seen++
 			_, err := seed.Lock(f.member.DataDir + restoredSuffix)
 			require.ErrorIs(t, err, seed.ErrInUse, action)

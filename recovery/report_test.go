@@ -184,7 +184,7 @@ func TestMembersThatFoundTogetherHaveOneID(t *testing.T) {
 	f.member.Members, f.member.PeerURLs = members, members["m-2"]
 	f.emptyStore()
 	f.lose()
-	o.listing = peers.Founding
+	o.listing = peers.AllEmpty
 	require.NoError(t, f.run())
 	etcd, err := membership.NewClusterFromURLsMap(zap.NewNop(), f.member.InitialClusterToken, members)
 	require.NoError(t, err)
@@ -193,7 +193,7 @@ func TestMembersThatFoundTogetherHaveOneID(t *testing.T) {
 	other.archive, other.options.Archive = f.archive, f.archive
 	other.member.Name, other.member.Members, other.member.PeerURLs = "m-1", members, members["m-1"]
 	other.lose()
-	o.listing = peers.Founding
+	o.listing = peers.AllEmpty
 	require.NoError(t, other.run())
 	assert.Equal(t, f.identity(), other.identity())
 }
@@ -279,12 +279,12 @@ func (o *fakePeers) Query(_ context.Context, self peers.Self) peers.Survey {
 	}
 	c := peers.Survey{Membership: o.listing, Running: o.running, Revision: o.revision, NoQuorumElsewhere: o.noQuorum, Older: o.older, Voters: o.voters, Uploaded: !o.notUploaded}
 	switch {
-	case o.listing == peers.Unknown, o.listing == peers.Gone:
+	case o.listing == peers.Unknown, o.listing == peers.AllLost:
 		c.Missing = errors.New("m-0 does not answer")
 		return c
 	case o.withoutQuorum > 0:
 		o.withoutQuorum--
-		c.Membership, c.Missing = peers.Claimed, errors.New("m-1 does not answer")
+		c.Membership, c.Missing = peers.NoQuorum, errors.New("m-1 does not answer")
 		return c
 	}
 	c.Cluster, c.ID, c.Generation, c.Size = strconv.FormatUint(o.cluster, 16), o.id, o.generation, o.size

@@ -33,72 +33,72 @@ var (
 // decide.go decide what happens to a volume. The table only carries out their decisions, which are the events of
 // Decide.
 var written = statemachine.Entries{
-	{Resume, Begun, always, Resume, []Action{ReadPosition}, "an earlier run may have been interrupted after it claimed a generation"},
-	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "no restore is pending; validating the data directory"},
+	{Resume, RunStarted, always, Resume, []Action{ReadPosition}, "an earlier run may have been interrupted after it claimed a generation"},
+	{Resume, NothingToResume, always, Examine, []Action{DropUnfinished, ValidateVolume}, "no restore is pending; validating the data directory"},
 	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was interrupted, and only the store shows its progress; start with --backup-store or, if the data directory still exists, move recovery.json aside to keep that directory"},
-	{Resume, ClaimFound, always, Prove, []Action{ProveData}, "resuming an interrupted restore with the data directory that it built"},
-	{Resume, InstallFound, always, Install, []Action{Remember}, "recording an interrupted restore that is already installed"},
+	{Resume, ClaimFound, always, Prove, []Action{ValidateBuilt}, "resuming an interrupted restore with the data directory that it built"},
+	{Resume, InstallFound, always, Install, []Action{RecordRestore}, "recording an interrupted restore that is already installed"},
 
 	{Examine, Examined, always, Decide, decideNow, "the state of the volume is known"},
 
 	{Decide, StartEtcd, always, Ready, nil, "etcd may open the data directory as it is"},
-	{Decide, FoundCluster, always, Ready, nil, "etcd creates a new cluster"},
+	{Decide, CreateCluster, always, Ready, nil, "etcd creates a new cluster"},
 	{Decide, ConsultPeers, always, AskPeers, askPeers, "the other members may have newer data"},
 	{Decide, ConsultStore, always, AskStore, []Action{FlushSpool, AskTheStore}, "the store may have newer data"},
-	{Decide, Wait, PeersHeard, AskPeers, []Action{PacePeers}, "asking the peers again after a pause"},
+	{Decide, Wait, PeersAnswered, AskPeers, []Action{PacePeers}, "asking the peers again after a pause"},
 	{Decide, Wait, always, AskStore, []Action{PaceStore}, "asking the store again after a pause"},
-	{Decide, FlushFirst, always, Flush, []Action{TellLoss, FlushVolume}, "uploading the revisions that only the volume has before its data is replaced"},
-	{Decide, RestoreData, Several, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "the store has the data to restore, including uploads from all members' volumes"},
-	{Decide, RestoreData, always, MakeRoom, []Action{TellLoss, MeasureRoom}, "the store has data that the volume lacks"},
-	{Decide, Rejoin, InItsPlace, GiveWay, []Action{TellReturn, SetVolumeAside}, "preserving the data on the volume before the other members' data replaces it"},
-	{Decide, Rejoin, StillListed, Leave, []Action{TellReturn, RemoveMember}, "the member has lost its log, so it must not vote under its old identity"},
-	{Decide, Rejoin, NotListed, Enter, []Action{TellReturn, AddMember}, "adding this member to the cluster, as a learner if possible because learners do not count toward the quorum"},
+	{Decide, FlushFirst, always, Flush, []Action{LogLoss, FlushVolume}, "uploading the revisions that only the volume has before its data is replaced"},
+	{Decide, RestoreData, MultiMember, MakeRoom, []Action{FindEnd, LogLoss, CheckSpace}, "the store has the data to restore, including uploads from all members' volumes"},
+	{Decide, RestoreData, always, MakeRoom, []Action{LogLoss, CheckSpace}, "the store has data that the volume lacks"},
+	{Decide, Rejoin, DirectoryPresent, GiveWay, []Action{LogRejoin, SetVolumeAside}, "preserving the data on the volume before the other members' data replaces it"},
+	{Decide, Rejoin, Listed, Leave, []Action{LogRejoin, RemoveMember}, "the member has lost its log, so it must not vote under its old identity"},
+	{Decide, Rejoin, NotListed, Enter, []Action{LogRejoin, AddMember}, "adding this member to the cluster, as a learner if possible because learners do not count toward the quorum"},
 	{Decide, Rejoin, always, Ready, []Action{AdoptCluster}, "the cluster expects this member, which will get its data from the others"},
 	{Decide, AdoptStore, always, Adopt, []Action{TakeStore}, "--adopt names the store's cluster"},
 	{Decide, Refuse, always, Refused, nil, "user action is required"},
 	{Decide, Decline, always, Refused, nil, "the request cannot be fulfilled"},
 
-	{AskPeers, PeersTold, always, Decide, decideNow, "the peers have responded"},
+	{AskPeers, PeersResponded, always, Decide, decideNow, "the peers have responded"},
 	{AskPeers, Elapsed, always, AskPeers, askPeers, "the pause is over"},
 
-	{Adopt, Taken, always, Ready, nil, "the store has a new generation for the data"},
-	{Adopt, StoreSilent, always, AskStore, []Action{PaceStore}, "the adoption failed; retrying unless another process has adopted the store"},
+	{Adopt, StoreAdopted, always, Ready, nil, "the store has a new generation for the data"},
+	{Adopt, StoreUnavailable, always, AskStore, []Action{PaceStore}, "the adoption failed; retrying unless another process has adopted the store"},
 
 	{GiveWay, Moved, always, AskPeers, askPeers, "the data directory was moved"},
 	{statemachine.Group{Leave, Enter}, Changed, always, AskPeers, askPeers, "the membership of the cluster has changed"},
-	{statemachine.Group{Leave, Enter}, PeersSilent, always, AskPeers, []Action{PacePeers}, "the membership may not have changed; asking the peers again"},
+	{statemachine.Group{Leave, Enter}, PeersUnavailable, always, AskPeers, []Action{PacePeers}, "the membership may not have changed; asking the peers again"},
 
-	{statemachine.Group{AskStore, Flush, MakeRoom, Build}, Answered, always, Decide, decideNow, "the store has responded"},
+	{statemachine.Group{AskStore, Flush, MakeRoom, Build}, StoreResponded, always, Decide, decideNow, "the store has responded"},
 	{AskStore, Stuck, always, Refused, nil, "a restore would lose queued segments that cannot be uploaded"},
 	{AskStore, Elapsed, always, AskStore, []Action{FlushSpool, AskTheStore}, "the pause is over"},
 
-	{Flush, Flushed, Several, AskPeers, askPeers, "the volume was uploaded; the restore starts once all members have uploaded theirs"},
-	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "as much of the volume's data as possible was uploaded; the volume will be preserved"},
+	{Flush, Flushed, MultiMember, AskPeers, askPeers, "the volume was uploaded; the restore starts once all members have uploaded theirs"},
+	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, LogLoss, CheckSpace}, "as much of the volume's data as possible was uploaded; the volume will be preserved"},
 	{readingStates, Missing, always, AskStore, []Action{PaceStore}, "an object in the store is missing, possibly because of a delayed listing or a merge; searching again before restoring an older backup"},
-	{statemachine.Group{MakeRoom, Build}, StoreSilent, always, AskStore, []Action{PaceStore}, "the store became unreachable; reading it and fetching the backup again"},
-	{statemachine.Group{MakeRoom, Build}, RoomLacking, always, Refused, nil, "the volume has no room for both the restored data and the old data, so the fetched data was removed"},
-	{MakeRoom, RoomEnough, always, Build, []Action{EndAdopted, BuildData}, "the volume has room for both the restored data and the old data"},
+	{statemachine.Group{MakeRoom, Build}, StoreUnavailable, always, AskStore, []Action{PaceStore}, "the store became unreachable; reading it and fetching the backup again"},
+	{statemachine.Group{MakeRoom, Build}, NoSpace, always, Refused, nil, "the volume has no room for both the restored data and the old data, so the fetched data was removed"},
+	{MakeRoom, EnoughSpace, always, Build, []Action{EndAdopted, BuildData}, "the volume has room for both the restored data and the old data"},
 
-	{Build, Built, always, Prove, []Action{ProveData}, "a data directory was built next to the old one"},
-	{Build, Unbuildable, always, Refused, nil, "the backups are damaged"},
-	{Build, Grown, always, Refused, []Action{DropUnfinished}, "the configuration lists only this member, but the backups are from a multi-member cluster that may still be running"},
+	{Build, Built, always, Prove, []Action{ValidateBuilt}, "a data directory was built next to the old one"},
+	{Build, BackupsDamaged, always, Refused, nil, "the backups are damaged"},
+	{Build, MultiMemberBackup, always, Refused, []Action{DropUnfinished}, "the configuration lists only this member, but the backups are from a multi-member cluster that may still be running"},
 
-	{Prove, Proved, always, Claim, []Action{NotePosition, ClaimGeneration}, "the restored data is valid"},
-	{Prove, Unproved, always, Refused, []Action{ForgetClaim}, "the restored data is invalid and will not be opened"},
-	{Prove, Diverged, always, Refused, []Action{ForgetClaim, DropUnfinished}, "nothing was moved because the data on the volume differs from its backups"},
+	{Prove, Validated, always, Claim, []Action{RecordClaim, ClaimGeneration}, "the restored data is valid"},
+	{Prove, ValidationFailed, always, Refused, []Action{DropClaim}, "the restored data is invalid and will not be opened"},
+	{Prove, Diverged, always, Refused, []Action{DropClaim, DropUnfinished}, "nothing was moved because the data on the volume differs from its backups"},
 
 	{Claim, Claimed, always, SetAside, []Action{SetVolumeAside}, "the store has a generation for the restored data; replacing the old data"},
-	{Claim, ClaimLost, always, Examine, []Action{ForgetClaim, DropUnfinished, ValidateVolume}, "the built data directory is outdated; starting recovery over"},
-	{Claim, StoreSilent, always, Claim, []Action{PaceStore}, "the store may not have created the generation; reading it again"},
-	{Claim, PeersSilent, always, Claim, []Action{PacePeers}, "waiting for every member to respond once more before the cluster is replaced"},
+	{Claim, ClaimLost, always, Examine, []Action{DropClaim, DropUnfinished, ValidateVolume}, "the built data directory is outdated; starting recovery over"},
+	{Claim, StoreUnavailable, always, Claim, []Action{PaceStore}, "the store may not have created the generation; reading it again"},
+	{Claim, PeersUnavailable, always, Claim, []Action{PacePeers}, "waiting for every member to respond once more before the cluster is replaced"},
 	{Claim, Elapsed, always, Claim, []Action{ClaimGeneration}, "the pause is over"},
 
-	{SetAside, Moved, always, Install, []Action{InstallData, Remember}, "the data directory was moved"},
+	{SetAside, Moved, always, Install, []Action{InstallData, RecordRestore}, "the data directory was moved"},
 
 	{Install, Installed, StillAsked, Examine, []Action{ValidateVolume}, "an interrupted restore was completed, but another restore has been requested"},
 	{Install, Installed, always, Ready, nil, "the restored data is installed"},
 
-	{workStates, Broke, always, Refused, nil, "retrying recovery from this step"},
+	{workStates, Failed, always, Refused, nil, "retrying recovery from this step"},
 }
 
 // Elsewhere handles events that have no row in Table. An event that ends a state's work is accepted only in that
@@ -176,74 +176,74 @@ const (
 
 // Events that are not decisions. All events except the first one and Elapsed end a state's work.
 const (
-	Begun        Event = "begun"              // a run has started; sent once
-	NothingBegun Event = "nothing begun"      // there is no claimed restore to install
-	ClaimFound   Event = "claim found"        // a claimed restore was interrupted, and its data directory exists
-	InstallFound Event = "install found"      // a claimed restore was interrupted after it was installed
-	Examined     Event = "examined"           // the data directory was examined
-	PeersTold    Event = "peers told"         // the other members have reported how they list this member
-	PeersSilent  Event = "peers silent"       // the membership change failed, or a member did not respond
-	Changed      Event = "members changed"    // this member was removed from or added to the cluster
-	Answered     Event = "answered"           // the state of the store is known
-	StoreSilent  Event = "store silent"       // the store is temporarily unavailable
-	Stuck        Event = "stuck"              // the queued segments cannot be uploaded, and waiting would not help
-	Missing      Event = "missing"            // an object that the store listed is missing, possibly only temporarily
-	Flushed      Event = "flushed"            // everything that could be uploaded from the volume is in the store
-	RoomEnough   Event = "room enough"        // the volume has room for the restored data
-	RoomLacking  Event = "room lacking"       // the volume has too little space
-	Built        Event = "built"              // a data directory was built next to the current one and synced to disk
-	Unbuildable  Event = "unbuildable"        // the backups are damaged
-	Grown        Event = "grown"              // only this member of a multi-member cluster would be restored
-	Proved       Event = "proved"             // the restored data passed validation
-	Unproved     Event = "unproved"           // the restored data failed validation
-	Diverged     Event = "diverged"           // the restored data is valid, but the current data is not an earlier state of it
-	Taken        Event = "taken"              // the next generation in the store was created for the data on the volume
-	Claimed      Event = "claimed"            // the next generation in the store was created for this restore and is empty
-	ClaimLost    Event = "claim lost"         // another process was faster, or another member has data
-	Moved        Event = "moved"              // the previous data directory was moved
-	Installed    Event = "installed"          // the restored data is in the data directory, and recovery has recorded that the restore is done
-	Broke        Event = "broke"              // the volume or this program failed
-	Elapsed      Event = statemachine.Elapsed // the state's timer expired
+	RunStarted        Event = "run started"             // a run has started; sent once
+	NothingToResume   Event = "nothing to resume"       // there is no claimed restore to install
+	ClaimFound        Event = "claim found"             // a claimed restore was interrupted, and its data directory exists
+	InstallFound      Event = "installed restore found" // a claimed restore was interrupted after it was installed
+	Examined          Event = "examined"                // the data directory was examined
+	PeersResponded    Event = "peers responded"         // the other members have reported how they list this member
+	PeersUnavailable  Event = "peers unavailable"       // the membership change failed, or a member did not respond
+	Changed           Event = "membership changed"      // this member was removed from or added to the cluster
+	StoreResponded    Event = "store responded"         // the state of the store is known
+	StoreUnavailable  Event = "store unavailable"       // the store is temporarily unavailable
+	Stuck             Event = "upload stuck"            // the queued segments cannot be uploaded, and waiting would not help
+	Missing           Event = "object missing"          // an object that the store listed is missing, possibly only temporarily
+	Flushed           Event = "flushed"                 // everything that could be uploaded from the volume is in the store
+	EnoughSpace       Event = "enough space"            // the volume has room for the restored data
+	NoSpace           Event = "not enough space"        // the volume has too little space
+	Built             Event = "built"                   // a data directory was built next to the current one and synced to disk
+	BackupsDamaged    Event = "backups damaged"         // the backups are damaged
+	MultiMemberBackup Event = "multi-member backup"     // only this member of a multi-member cluster would be restored
+	Validated         Event = "validated"               // the restored data passed validation
+	ValidationFailed  Event = "validation failed"       // the restored data failed validation
+	Diverged          Event = "diverged"                // the restored data is valid, but the current data is not an earlier state of it
+	StoreAdopted      Event = "store adopted"           // the next generation in the store was created for the data on the volume
+	Claimed           Event = "claimed"                 // the next generation in the store was created for this restore and is empty
+	ClaimLost         Event = "claim lost"              // another process was faster, or another member has data
+	Moved             Event = "data moved"              // the previous data directory was moved
+	Installed         Event = "installed"               // the restored data is in the data directory, and recovery has recorded that the restore is done
+	Failed            Event = "failed"                  // the volume or this program failed
+	Elapsed           Event = statemachine.Elapsed      // the state's timer expired
 )
 
 // Guards, in addition to statemachine.Always; see conditions.
 const (
-	NoStore     statemachine.Guard = "no store"
-	Several     statemachine.Guard = "multi-member"
-	StillAsked  statemachine.Guard = "another restore requested"
-	PeersHeard  statemachine.Guard = "the others heard"
-	InItsPlace  statemachine.Guard = "data in the way"
-	StillListed statemachine.Guard = "listed, no data in the way"
-	NotListed   statemachine.Guard = "not listed, no data in the way"
+	NoStore          statemachine.Guard = "no store"
+	MultiMember      statemachine.Guard = "multi-member"
+	StillAsked       statemachine.Guard = "another restore requested"
+	PeersAnswered    statemachine.Guard = "peer responses known"
+	DirectoryPresent statemachine.Guard = "data directory present"
+	Listed           statemachine.Guard = "listed, no data directory"
+	NotListed        statemachine.Guard = "not listed, no data directory"
 )
 
 // Actions. PaceStore and PacePeers set the timer. All other actions may block.
 const (
 	ReadPosition    Action = "read position"
-	DropUnfinished  Action = "drop unfinished"  // remove data that was built but not claimed
-	ForgetClaim     Action = "forget claim"     // drop a claim that is no longer useful or belongs to another restore
-	ValidateVolume  Action = "validate volume"  // validate the data directory and read its cluster and revision
-	DecideNow       Action = "decide"           // apply the decision rules
-	AskThePeers     Action = "ask the peers"    // query the other members
-	TellReturn      Action = "tell return"      // log which members provide the data
-	RemoveMember    Action = "remove member"    // remove this member's old identity from the cluster
-	AddMember       Action = "add member"       // add this member to the cluster
-	AdoptCluster    Action = "adopt cluster"    // start in the existing cluster with the members that the peers list
-	TakeStore       Action = "take store"       // end the newest generation and create one for the data on the volume
-	AskTheStore     Action = "ask the store"    // read the cluster and contents of the store
-	TellLoss        Action = "tell loss"        // log the number of lost revisions
-	FlushSpool      Action = "flush spool"      // upload the segments queued on the volume
-	FlushVolume     Action = "flush volume"     // upload data that exists only on the volume
-	FindEnd         Action = "find end"         // reread the end of the backups after volumes have uploaded data
-	MeasureRoom     Action = "measure room"     // check the free space on the volume
-	EndAdopted      Action = "end adopted"      // end the generation that the user named before restoring it
-	BuildData       Action = "build data"       // build the restored data next to the data directory
-	ProveData       Action = "prove data"       // validate the restored data
-	NotePosition    Action = "note position"    // notify the peers, then record the claim durably
-	ClaimGeneration Action = "claim generation" // reserve revisions and create the generation
-	SetVolumeAside  Action = "set volume aside" // rename the data directory to its preserved copy
-	InstallData     Action = "install data"     // rename the restored data to the data directory
-	Remember        Action = "remember"         // record durably that the restore is done
+	DropUnfinished  Action = "drop unfinished"        // remove data that was built but not claimed
+	DropClaim       Action = "drop claim"             // drop a claim that is no longer useful or belongs to another restore
+	ValidateVolume  Action = "validate volume"        // validate the data directory and read its cluster and revision
+	DecideNow       Action = "decide"                 // apply the decision rules
+	AskThePeers     Action = "ask the peers"          // query the other members
+	LogRejoin       Action = "log rejoin"             // log which members provide the data
+	RemoveMember    Action = "remove member"          // remove this member's old identity from the cluster
+	AddMember       Action = "add member"             // add this member to the cluster
+	AdoptCluster    Action = "adopt cluster"          // start in the existing cluster with the members that the peers list
+	TakeStore       Action = "take over store"        // end the newest generation and create one for the data on the volume
+	AskTheStore     Action = "ask the store"          // read the cluster and contents of the store
+	LogLoss         Action = "log loss"               // log the number of lost revisions
+	FlushSpool      Action = "flush spool"            // upload the segments queued on the volume
+	FlushVolume     Action = "flush volume"           // upload data that exists only on the volume
+	FindEnd         Action = "find end"               // reread the end of the backups after volumes have uploaded data
+	CheckSpace      Action = "check space"            // check the free space on the volume
+	EndAdopted      Action = "end adopted generation" // end the generation that the user named before restoring it
+	BuildData       Action = "build data"             // build the restored data next to the data directory
+	ValidateBuilt   Action = "validate built data"    // validate the restored data
+	RecordClaim     Action = "record claim"           // notify the peers, then record the claim durably
+	ClaimGeneration Action = "claim generation"       // reserve revisions and create the generation
+	SetVolumeAside  Action = "set volume aside"       // rename the data directory to its preserved copy
+	InstallData     Action = "install data"           // rename the restored data to the data directory
+	RecordRestore   Action = "record restore"         // record durably that the restore is done
 
 	PaceStore Action = "pace store" // query the store again later
 	PacePeers Action = "pace peers" // query the peers again later
@@ -254,33 +254,33 @@ type VolumeState string
 
 // States of a volume.
 const (
-	VolumeEmpty   VolumeState = "empty"            // no data, or only the directories of an etcd that has not stored anything yet
-	VolumeLost    VolumeState = "lost"             // empty, even though an earlier run served data from it
-	VolumeCorrupt VolumeState = "corrupt"          // etcd cannot open or fully read the data
-	VolumeValid   VolumeState = "valid"            // no data is known to be missing
-	VolumeBehind  VolumeState = "behind"           // valid, but the store or the other members have newer data
-	VolumeStored  VolumeState = "stored"           // valid, and uploaded to the store as far as possible
-	VolumeRefused VolumeState = "refused before"   // valid, but the last comparison rejected it
-	VolumeUnnamed VolumeState = "names no cluster" // valid, but does not record its cluster; the store has not been queried yet
+	VolumeEmpty        VolumeState = "empty"        // no data, or only the directories of an etcd that has not stored anything yet
+	VolumeLost         VolumeState = "lost"         // empty, even though an earlier run served data from it
+	VolumeCorrupt      VolumeState = "corrupt"      // etcd cannot open or fully read the data
+	VolumeValid        VolumeState = "valid"        // no data is known to be missing
+	VolumeBehind       VolumeState = "behind"       // valid, but the store or the other members have newer data
+	VolumeStored       VolumeState = "stored"       // valid, and uploaded to the store as far as possible
+	VolumeRejected     VolumeState = "rejected"     // valid, but the last comparison rejected it
+	VolumeUnidentified VolumeState = "unidentified" // valid, but does not record its cluster; the store has not been queried yet
 )
 
 // A PeerState describes how the other members list this member. Its values are those of peers.Membership and the
 // constants below.
 type PeerState = peers.Membership
 
-// States of the other members. The last eight states require either equal responses from a quorum or responses from
-// all members.
+// States of the other members. PeersJustLost, PeersStillLost and PeersUploading require responses from all members.
+// PeersBlocked requires equal responses from a quorum.
 const (
-	PeersNone      PeerState = "none"               // a single-member cluster
-	PeersItself    PeerState = "none, joins"        // a single-member cluster that joins, with an empty volume
-	PeersUnnamed   PeerState = "not named"          // the configuration creates a cluster and names no other member
-	PeersExisting  PeerState = "not named, joins"   // the configuration joins a cluster and names no other member
-	PeersUnasked   PeerState = "not asked"          // the other members have not been queried, or not since the store was
-	PeersNotAgreed PeerState = "not all ask"        // not all members request the same restore
-	PeersJustLost  PeerState = "all lost, just now" // all members have been without data for less than 10s
-	PeersStillLost PeerState = "all lost, still"    // all members are still without data after the store was queried
-	PeersUnstored  PeerState = "volumes hold more"  // "all lost, still" or "all ask", but a member has not yet uploaded the data that only its volume has
-	PeersBusy      PeerState = "run, not now"       // a quorum is running, but this member cannot rejoin yet
+	PeersNone        PeerState = "none"                        // a single-member cluster
+	PeersNoneJoin    PeerState = "none when joining"           // a single-member cluster that joins, with an empty volume
+	PeersUnnamed     PeerState = "not configured"              // the configuration creates a cluster and names no other member
+	PeersUnnamedJoin PeerState = "not configured when joining" // the configuration joins a cluster and names no other member
+	PeersUnasked     PeerState = "not asked"                   // the other members have not been queried, or not since the store was
+	PeersNotAgreed   PeerState = "restore requested by some"   // not all members request the same restore
+	PeersJustLost    PeerState = "all data just lost"          // all members have been without data for less than 10s
+	PeersStillLost   PeerState = "all data lost for 10s"       // all members are still without data after the store was queried
+	PeersUploading   PeerState = "uploads pending"             // as RestoreAgreed or PeersStillLost, but a member has not yet uploaded the data that only its volume has
+	PeersBlocked     PeerState = "rejoin blocked"              // a quorum is running, but this member cannot rejoin yet
 )
 
 // A StoreState describes how the volume relates to the store. Its values are those of relation.Relation and the
@@ -289,20 +289,20 @@ type StoreState = relation.Relation
 
 // States of a store.
 const (
-	StoreNone       StoreState = "none"                // --backup-store is not set
-	StoreUnasked    StoreState = "not asked"           // the store has not been queried yet
-	StoreAway       StoreState = "unreachable"         // unreachable, access denied, or wrong URL
-	StoreLongAway   StoreState = "unreachable for 10s" // no response for 10s
-	StoreInUse      StoreState = "in use"              // another process has written to the store recently and may continue
-	StoreBare       StoreState = "ours, no backup"     // belongs to this cluster, but has no backup that can be restored
-	StoreUnverified StoreState = "not verified"        // damaged, but no object name suggests a revision that the volume lacks
-	StoreDamaged    StoreState = "damaged"             // the store's metadata is damaged
-	StoreLocked     StoreState = "keys lacking"        // signed or encrypted with keys that are not configured
+	StoreNone            StoreState = "none"                // --backup-store is not set
+	StoreUnasked         StoreState = "not asked"           // the store has not been queried yet
+	StoreUnreachable     StoreState = "unreachable"         // unreachable, access denied, or wrong URL
+	StoreLongUnreachable StoreState = "unreachable for 10s" // no response for 10s
+	StoreInUse           StoreState = "in use"              // another process has written to the store recently and may continue
+	StoreNoBackup        StoreState = "ours without backup" // belongs to this cluster, but has no backup that can be restored
+	StoreUnverified      StoreState = "unverified"          // damaged, but no object name suggests a revision that the volume lacks
+	StoreDamaged         StoreState = "damaged"             // the store's metadata is damaged
+	StoreNoKeys          StoreState = "keys missing"        // signed or encrypted with keys that are not configured
 )
 
 // isKnown reports whether the contents of the store are known.
 func isKnown(s StoreState) bool {
-	return s != "" && !slices.Contains([]StoreState{StoreAway, StoreLongAway, StoreInUse, StoreDamaged, StoreLocked}, s)
+	return s != "" && !slices.Contains([]StoreState{StoreUnreachable, StoreLongUnreachable, StoreInUse, StoreDamaged, StoreNoKeys}, s)
 }
 
 // A RequestKind is the kind of restore that the user requests.
@@ -317,15 +317,15 @@ const (
 
 // Decisions, which are also events of the state machine.
 const (
-	StartEtcd    Event = "start"         // etcd opens the volume as it is
-	FoundCluster Event = "found"         // etcd creates a new cluster
-	ConsultPeers Event = "ask the peers" // query the other members
-	ConsultStore Event = "ask the store" // upload the queued segments, then query the store
-	Wait         Event = "wait"          // wait, then query the peers again if they have responded, otherwise the store
-	FlushFirst   Event = "flush"         // upload the volume's data before it is replaced
-	RestoreData  Event = "restore"       // restore from the store
-	Rejoin       Event = "rejoin"        // rejoin with the data of the other members
-	AdoptStore   Event = "adopt"         // create a generation for the data on the volume
-	Refuse       Event = "refuse"        // refuse to start until the user acts
-	Decline      Event = "decline"       // reject the requested restore
+	StartEtcd     Event = "start"          // etcd opens the volume as it is
+	CreateCluster Event = "create cluster" // etcd creates a new cluster
+	ConsultPeers  Event = "ask the peers"  // query the other members
+	ConsultStore  Event = "ask the store"  // upload the queued segments, then query the store
+	Wait          Event = "wait"           // wait, then query the peers again if they have responded, otherwise the store
+	FlushFirst    Event = "flush"          // upload the volume's data before it is replaced
+	RestoreData   Event = "restore"        // restore from the store
+	Rejoin        Event = "rejoin"         // rejoin with the data of the other members
+	AdoptStore    Event = "adopt"          // create a generation for the data on the volume
+	Refuse        Event = "refuse"         // refuse to start until the user acts
+	Decline       Event = "decline"        // reject the requested restore
 )

@@ -28,8 +28,8 @@
 // For example, a volume that was rolled back to yesterday's snapshot has the store's cluster and its newest
 // generation, but its highest revision is below the end of the store: the Relation is Behind. If a cloned volume was
 // written to elsewhere, its data has the same generation and possibly the same number of revisions, but different
-// rows: the Relation is Copied. If a volume was replaced by a restore, the generation of its data has ended: the
-// Relation is Succeeded, regardless of the revisions.
+// rows: the Relation is Diverged. If a volume was replaced by a restore, the generation of its data has ended: the
+// Relation is Superseded, regardless of the revisions.
 //
 // # What the package does not do
 //

@@ -14,22 +14,22 @@ import (
 // A Relation describes how a member's data relates to the contents of a store.
 type Relation string
 
-// Values of Relation.
+// Relations between data and a store.
 const (
-	Empty        Relation = "empty"         // the store has no objects
-	Nameless     Relation = "nameless"      // the store has objects but no cluster ID
-	Founded      Relation = "founded"       // the store belongs to this owner and has never had backups
-	Emptied      Relation = "emptied"       // the store has a cluster ID, but its backups were deleted
-	Ours         Relation = "ours"          // there is no data, and the store belongs to this owner
-	Same         Relation = "same"          // the data belongs to the newest generation and has all of its revisions
-	Behind       Relation = "behind"        // the data belongs to the newest generation, but the store has later revisions
-	Succeeded    Relation = "succeeded"     // the data belongs to a generation that was superseded by a later one
-	Copied       Relation = "copied"        // the data and the store have the same generation but different rows
-	Unnumbered   Relation = "unnumbered"    // the store has neither the generation of the data nor a later one
-	Unclaimed    Relation = "unclaimed"     // the data has no recorded cluster, but the store does
-	OtherCluster Relation = "other cluster" // the data and the store belong to different clusters
-	OtherOwner   Relation = "other owner"   // the store belongs to another owner, and this volume has no data or lacks revisions
-	Adopted      Relation = "adopted"       // --adopt names the store's cluster, so the data continues that cluster
+	Empty             Relation = "empty"              // the store has no objects
+	Nameless          Relation = "no cluster ID"      // the store has objects but no cluster ID
+	Initialized       Relation = "initialized"        // the store belongs to this owner and has never had backups
+	Emptied           Relation = "emptied"            // the store has a cluster ID, but its backups were deleted
+	Ours              Relation = "ours"               // there is no data, and the store belongs to this owner
+	Same              Relation = "same"               // the data belongs to the newest generation and has all of its revisions
+	Behind            Relation = "behind"             // the data belongs to the newest generation, but the store has later revisions
+	Superseded        Relation = "superseded"         // the data belongs to a generation that was superseded by a later one
+	Diverged          Relation = "diverged"           // the data and the store have the same generation but different rows
+	UnknownGeneration Relation = "unknown generation" // the store has neither the generation of the data nor a later one
+	Unidentified      Relation = "unidentified data"  // the data has no recorded cluster, but the store does
+	OtherCluster      Relation = "other cluster"      // the data and the store belong to different clusters
+	OtherOwner        Relation = "other owner"        // the store belongs to another owner, and this volume has no data or lacks revisions
+	Adopted           Relation = "adopted"            // --adopt names the store's cluster, so the data continues that cluster
 )
 
 // State describes the data on a member's volume.
@@ -117,7 +117,7 @@ func Compare(data Data, store Store, adopt bool) Result {
 	j := Result{Relation: classify(c), Identity: data.Identity}
 	j.Lacks = c.Lacks && j.Relation != Same // no revisions are lost if the data continues the backups, even if the store has more revisions
 	switch {
-	case c.Names == This && !data.Identity.Known():
+	case c.Recorded == StoreCluster && !data.Identity.Known():
 		j.Identity = data.Peers
 	case j.Relation == Same && c.Resumes:
 		j.Identity = store.Identity()
@@ -131,13 +131,13 @@ func Compare(data Data, store Store, adopt bool) Result {
 // the URL of the store.
 func (j Result) Newer(data Data, s Store, store string) (reached int64, newer error) {
 	switch j.Relation { //nolint:exhaustive // the others are not of one history with the store
-	case Succeeded:
+	case Superseded:
 		return 0, errors.New(j.Describe(data, s, store))
 	case Behind:
 		reached, newer = s.Head.Revision(), errors.New(j.Describe(data, s, store))
 	case Same:
 		reached = max(0, s.Head.Revision())
-	case Unnumbered: // the head belongs to an earlier generation
+	case UnknownGeneration: // the head belongs to an earlier generation
 	default:
 		return 0, nil
 	}
@@ -176,19 +176,19 @@ func (j Result) Describe(data Data, s Store, store string) string {
 		return fmt.Sprintf("%s belongs to cluster %s, which has reserved revisions up to %d, but does not contain any backups", store, cluster, s.Reserved.Revision)
 	case Behind:
 		return fmt.Sprintf("the data ends at revision %d, but the store has revisions up to %d", data.Revision, s.Head.Revision())
-	case Succeeded:
+	case Superseded:
 		return fmt.Sprintf("another cluster was restored from this cluster's backups: the data belongs to generation %d of cluster %s, which was superseded by generation %d in %s",
 			data.Identity.Generation, cluster, s.Newest().Number, store)
-	case Copied:
+	case Diverged:
 		difference := fmt.Sprintf("the data ends at revision %d", data.Revision)
 		if data.Rows == Different {
 			difference = fmt.Sprintf("revision %d differs from the data on this volume (the next start checks the data for disk corruption)", s.Head.Revision())
 		}
 		return fmt.Sprintf("another copy of this data is writing to the same backups: %s has generation %d of cluster %s up to revision %d, but %s; only the copy that wrote first may continue",
 			store, data.Identity.Generation, cluster, s.Head.Revision(), difference)
-	case Unnumbered:
+	case UnknownGeneration:
 		return fmt.Sprintf("%s does not contain generation %d of cluster %s, which the data belongs to", store, data.Identity.Generation, cluster)
-	case Unclaimed:
+	case Unidentified:
 		return fmt.Sprintf("%s belongs to cluster %s, but the data directory does not identify its cluster", store, cluster)
 	case OtherCluster:
 		return fmt.Sprintf("%s belongs to cluster %s, but the data belongs to cluster %s", store, cluster, data.Identity.Cluster)
@@ -215,7 +215,7 @@ func (e *RowsError) Unwrap() error { return e.Err }
 func (j Result) Refusal(data Data, s Store, store string) error {
 	generation := fmt.Sprintf("--adopt=%s/%d", s.Cluster.Cluster, s.Newest().Number)
 	err := fmt.Errorf("%s; %s", j.Describe(data, s, store), strings.ReplaceAll(j.WayOut(), "--adopt=CLUSTER/GENERATION", generation))
-	if j.Relation != Copied || data.Rows != Different {
+	if j.Relation != Diverged || data.Rows != Different {
 		return err
 	}
 	rows := &RowsError{Err: err, First: s.Head.Revision(), Last: s.Head.Revision()}
@@ -229,12 +229,12 @@ func (j Result) Refusal(data Data, s Store, store string) error {
 func (r Relation) WayOut() string { return wayOut[r] }
 
 var wayOut = map[Relation]string{
-	Nameless:     "restore cluster.json or generation.json from an earlier version of the bucket, or point --backup-store at another location",
-	Emptied:      "restore the backups from an earlier version of the bucket, or delete cluster.json and everything under reservation/ to start a new cluster there",
-	Succeeded:    "export the data directory to keep revisions that exist only on this volume; to keep using this data, point --backup-store at another location",
-	Copied:       "to keep using this data, start once with --adopt=CLUSTER/GENERATION or point --backup-store at another location; to restore from the backups, move the data directory aside",
-	Unnumbered:   "restore the missing generation.json from an earlier version of the bucket",
-	Unclaimed:    "to use the data with that store, start once with --adopt and the store's cluster ID; to keep the two separate, point --backup-store at another location; to restore from the store, move the data directory aside",
-	OtherCluster: "point --backup-store at this cluster's store or at an empty location, mount the volume that belongs to that store, or start once with --adopt and the store's cluster ID to use the data with it",
-	OtherOwner:   "point --backup-store at this cluster's own location, set --cluster-name if the cluster was renamed, or start once with --adopt and the store's cluster ID to restore from it",
+	Nameless:          "restore cluster.json or generation.json from an earlier version of the bucket, or point --backup-store at another location",
+	Emptied:           "restore the backups from an earlier version of the bucket, or delete cluster.json and everything under reservation/ to start a new cluster there",
+	Superseded:        "export the data directory to keep revisions that exist only on this volume; to keep using this data, point --backup-store at another location",
+	Diverged:          "to keep using this data, start once with --adopt=CLUSTER/GENERATION or point --backup-store at another location; to restore from the backups, move the data directory aside",
+	UnknownGeneration: "restore the missing generation.json from an earlier version of the bucket",
+	Unidentified:      "to use the data with that store, start once with --adopt and the store's cluster ID; to keep the two separate, point --backup-store at another location; to restore from the store, move the data directory aside",
+	OtherCluster:      "point --backup-store at this cluster's store or at an empty location, mount the volume that belongs to that store, or start once with --adopt and the store's cluster ID to use the data with it",
+	OtherOwner:        "point --backup-store at this cluster's own location, set --cluster-name if the cluster was renamed, or start once with --adopt and the store's cluster ID to restore from it",
 }

@@ -21,19 +21,19 @@ var update = flag.Bool("update", false, "write testdata/relation.golden")
 const golden = "testdata/relation.golden"
 
 var (
-	states = []State{NoData, Damaged, Valid}
-	names  = []Names{Nothing, This, Another}
-	places = []Place{Void, Objects, Manifest, Reserved, Newest, Ended, NotListed}
-	rows   = []Rows{NotCompared, Equal, Different}
+	states   = []State{NoData, Damaged, Valid}
+	recorded = []Recorded{NoCluster, StoreCluster, ForeignCluster}
+	contents = []Contents{NoObjects, UnidentifiedObjects, ClusterOnly, ReservationOnly, NewestGeneration, EndedGeneration, EarlierGenerations}
+	rows     = []Rows{NotCompared, Equal, Different}
 )
 
 // allCases yields every combination of field values.
 func allCases(yield func(Case) bool) {
-	for i := range len(states) * len(names) * len(places) * len(rows) * 16 {
+	for i := range len(states) * len(recorded) * len(contents) * len(rows) * 16 {
 		pick := func(n int) int { at := i % n; i /= n; return at }
 		c := Case{
 			Adopts: pick(2) == 1, Resumes: pick(2) == 1, Lacks: pick(2) == 1, Owned: pick(2) == 0,
-			Rows: rows[pick(len(rows))], Place: places[pick(len(places))], Names: names[pick(len(names))], State: states[pick(len(states))],
+			Rows: rows[pick(len(rows))], Contents: contents[pick(len(contents))], Recorded: recorded[pick(len(recorded))], State: states[pick(len(states))],
 		}
 		if c.possible() && !yield(c) {
 			return
@@ -43,25 +43,25 @@ func allCases(yield func(Case) bool) {
 
 // possible reports whether caseOf can return c.
 func (c Case) possible() bool {
-	unnamedStore := c.Place == Void || c.Place == Objects
+	unnamedStore := c.Contents == NoObjects || c.Contents == UnidentifiedObjects
 	switch {
-	case unnamedStore && (c.Names == This || c.Lacks || c.Adopts):
+	case unnamedStore && (c.Recorded == StoreCluster || c.Lacks || c.Adopts):
 		return false
-	case c.Names != This && (c.Place == Ended || c.Place == NotListed):
+	case c.Recorded != StoreCluster && (c.Contents == EndedGeneration || c.Contents == EarlierGenerations):
 		return false
-	case c.Lacks && (c.Place == Manifest || c.Place == Reserved), c.Place == Ended && !c.Lacks:
+	case c.Lacks && (c.Contents == ClusterOnly || c.Contents == ReservationOnly), c.Contents == EndedGeneration && !c.Lacks:
 		return false
-	case c.Resumes && (!c.Owned || c.Lacks && c.Place != Ended):
+	case c.Resumes && (!c.Owned || c.Lacks && c.Contents != EndedGeneration):
 		return false
-	case c.Rows != NotCompared && (c.State != Valid || c.Names != This || c.Place != Newest || c.Resumes):
+	case c.Rows != NotCompared && (c.State != Valid || c.Recorded != StoreCluster || c.Contents != NewestGeneration || c.Resumes):
 		return false
 	}
 	return true
 }
 
 func (c Case) String() string {
-	parts := []string{string(c.State), "names " + string(c.Names), "store has " + string(c.Place)}
-	for name, holds := range map[string]bool{"another owner's": !c.Owned, "lacks revisions": c.Lacks, "resumes": c.Resumes, "adopts": c.Adopts} {
+	parts := []string{string(c.State), string(c.Recorded), "store: " + string(c.Contents)}
+	for name, holds := range map[string]bool{"another owner": !c.Owned, "lacks revisions": c.Lacks, "resumes": c.Resumes, "adopts": c.Adopts} {
 		if holds {
 			parts = append(parts, name)
 		}
@@ -76,7 +76,7 @@ func (c Case) String() string {
 func TestRelation_goldenFile(t *testing.T) {
 	var got strings.Builder
 	for c := range allCases {
-		fmt.Fprintf(&got, "%-14s %s\n", classify(c), c)
+		fmt.Fprintf(&got, "%-18s %s\n", classify(c), c)
 	}
 	if *update {
 		require.NoError(t, os.WriteFile(golden, []byte(got.String()), 0o644))
@@ -116,11 +116,11 @@ func TestCase_fromDataAndStore(t *testing.T) {
 	}{
 		"the same":              {func(*Data, *Store) {}, Same, data.Identity},
 		"fewer revisions":       {func(d *Data, _ *Store) { d.Revision = 19 }, Behind, data.Identity},
-		"other rows":            {func(d *Data, _ *Store) { d.Rows = Different }, Copied, data.Identity},
-		"a later generation":    {func(_ *Data, s *Store) { s.Generations = generations(2, 3) }, Succeeded, data.Identity},
-		"only an earlier one":   {func(_ *Data, s *Store) { s.Generations = generations(1) }, Unnumbered, data.Identity},
+		"other rows":            {func(d *Data, _ *Store) { d.Rows = Different }, Diverged, data.Identity},
+		"a later generation":    {func(_ *Data, s *Store) { s.Generations = generations(2, 3) }, Superseded, data.Identity},
+		"only an earlier one":   {func(_ *Data, s *Store) { s.Generations = generations(1) }, UnknownGeneration, data.Identity},
 		"another store":         {func(_ *Data, s *Store) { s.Cluster.Cluster = "b" }, OtherCluster, data.Identity},
-		"no name":               {func(d *Data, _ *Store) { d.Identity = archive.Identity{} }, Unclaimed, archive.Identity{}},
+		"no name":               {func(d *Data, _ *Store) { d.Identity = archive.Identity{} }, Unidentified, archive.Identity{}},
 		"no name, the peers do": {func(d *Data, _ *Store) { d.Identity, d.Peers = archive.Identity{}, data.Identity }, Same, data.Identity},
 		"no name, but created it": {
 			func(d *Data, s *Store) { d.Identity, s.Head = archive.Identity{}, archive.Head{} },
@@ -129,14 +129,14 @@ func TestCase_fromDataAndStore(t *testing.T) {
 		},
 		"created it, and it has ended": {func(d *Data, s *Store) {
 			d.Identity, s.Head = archive.Identity{}, archive.Head{Segment: &format.Manifest{Ends: &format.Ending{Successor: 3}}}
-		}, Unclaimed, archive.Identity{}},
+		}, Unidentified, archive.Identity{}},
 		"an adoption that was cut off": {func(_ *Data, s *Store) {
 			s.Generations, s.Head = generations(2, 3), archive.Head{}
 			s.Generations[1].Parent = 0
 		}, Same, archive.Identity{Cluster: "a", Generation: 3}},
 		"an empty volume":                  {func(d *Data, _ *Store) { *d = Data{State: NoData, Owner: data.Owner} }, Ours, archive.Identity{}},
 		"an empty volume of another owner": {func(d *Data, _ *Store) { *d = Data{State: NoData, Owner: "ns/other"} }, OtherOwner, archive.Identity{}},
-		"an empty volume, nothing stored":  {func(d *Data, s *Store) { *d, s.Generations = Data{State: NoData, Owner: data.Owner}, nil }, Founded, archive.Identity{}},
+		"an empty volume, nothing stored":  {func(d *Data, s *Store) { *d, s.Generations = Data{State: NoData, Owner: data.Owner}, nil }, Initialized, archive.Identity{}},
 		"an empty volume, all of it deleted": {func(d *Data, s *Store) {
 			*d, s.Generations, s.Reserved.Revision = Data{State: NoData, Owner: data.Owner}, nil, 5
 		}, Emptied, archive.Identity{}},
@@ -168,7 +168,7 @@ func TestAnAdoptionIsDoneOnce(t *testing.T) {
 
 func TestRefusals_haveAMessageAndAnAction(t *testing.T) {
 	s := Store{Cluster: clusterA, Lineage: history(1, 2), Remains: "gen/000001/", Reserved: archive.Reservation{Revision: 7}}
-	for _, r := range []Relation{Nameless, Emptied, Succeeded, Unnumbered, Unclaimed, OtherCluster, OtherOwner} {
+	for _, r := range []Relation{Nameless, Emptied, Superseded, UnknownGeneration, Unidentified, OtherCluster, OtherOwner} {
 		assert.NotEmpty(t, Result{Relation: r}.Describe(data, s, "s3://bucket"), r)
 		assert.NotEmpty(t, r.WayOut(), r)
 	}
@@ -233,7 +233,7 @@ func TestRefusalNamesTheRowsThatWereCompared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, s := data, s
 			d.Rows, s.Head.Segment = c.rows, c.segment
-			err := Result{Relation: Copied}.Refusal(d, s, "the store")
+			err := Result{Relation: Diverged}.Refusal(d, s, "the store")
 			assert.ErrorContains(t, err, "; to keep using this data, start once with --adopt=a/2")
 			var rows RowsError
 			if found, ok := errors.AsType[*RowsError](err); ok {

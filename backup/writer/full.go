@@ -351,7 +351,7 @@ func (f *snapshots) uploadFailed(err error) {
 	case errors.Is(err, ErrSpoolFull):
 		f.drop(err)
 	case errors.Is(err, archive.ErrEnded):
-		f.take(succeeded, payload{err: f.remote.succeededBy(m.Generation + 1)})
+		f.take(superseded, payload{err: f.remote.succeededBy(m.Generation + 1)})
 	case errors.Is(err, errOvertaken), errors.Is(err, archive.ErrMoved):
 		f.take(overtaken, payload{err: err})
 	default:

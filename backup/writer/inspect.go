@@ -65,11 +65,11 @@ func (w *Writer) handleResult(result inspection, err error) {
 	}
 	w.health.requestedAt, w.inspectedAt = time.Time{}, time.Now()
 	if err == nil && result.head.Ending() != nil {
-		result.event, result.successor = succeeded, result.head.Ending().Successor
+		result.event, result.successor = superseded, result.head.Ending().Successor
 	}
 	switch {
-	case result.event == succeeded:
-		w.take(succeeded, payload{err: w.remote.succeededBy(result.successor)})
+	case result.event == superseded:
+		w.take(superseded, payload{err: w.remote.succeededBy(result.successor)})
 	case result.event != "":
 		w.take(result.event, payload{err: err})
 	case errors.Is(err, store.ErrNotFound) && (w.options.SegmentsOnly || !w.core.Facts.leads && result.generation.Number == 0):
@@ -172,9 +172,9 @@ func (w *Writer) compare(head archive.Head) (Event, error) {
 	switch {
 	case result.Relation == relation.Behind && (!w.core.Facts.leads || waited <= w.pace.ahead && w.options.Etcd.Members() > 1):
 		return storeAhead, nil // a follower may be slow, and a leader may not have applied all acknowledged writes yet
-	case result.Relation == relation.Behind, result.Relation == relation.Copied:
-		result.Relation = relation.Copied // data that does not catch up is an old copy, not a member that lags behind
-		return succeeded, result.Refusal(data, kept, w.options.Archive.String())
+	case result.Relation == relation.Behind, result.Relation == relation.Diverged:
+		result.Relation = relation.Diverged // data that does not catch up is an old copy, not a member that lags behind
+		return superseded, result.Refusal(data, kept, w.options.Archive.String())
 	}
 	if stored {
 		w.remote.recordIdentity()
@@ -457,11 +457,11 @@ func (i *inspection) evaluate(kept relation.Store) error {
 	result := relation.Compare(data, kept, false)
 	refusal := result.Refusal(data, kept, i.Archive.String())
 	switch result.Relation { //nolint:exhaustive // after any other refusal, the inspection is repeated
-	case relation.Succeeded:
-		i.event, i.successor = succeeded, kept.Newest().Number
+	case relation.Superseded:
+		i.event, i.successor = superseded, kept.Newest().Number
 	case relation.OtherCluster:
 		i.event, refusal = refused, fmt.Errorf("%w: %w", archive.ErrForeign, refusal)
-	case relation.Unclaimed:
+	case relation.Unidentified:
 		i.event, refusal = refused, fmt.Errorf("%w; the store is reachable now, so try restarting the member first", refusal)
 	}
 	return refusal

@@ -146,7 +146,7 @@ func (r *remote) findSuccessor() {
 		if err != nil || manifest.Ends == nil || manifest.Cluster != cluster {
 			return func() {} // there is no object yet, or it is not the end of this generation
 		}
-		return func() { r.take(succeeded, payload{err: r.succeededBy(manifest.Ends.Successor)}) }
+		return func() { r.take(superseded, payload{err: r.succeededBy(manifest.Ends.Successor)}) }
 	})
 }
 
@@ -206,7 +206,7 @@ func (r *remote) checkStored() {
 			case err == nil:
 				r.checkpoint = r.lastStored()
 			case archive.Unusable(err):
-				r.take(storeLost, payload{})
+				r.take(objectsLost, payload{})
 			}
 		}
 	})

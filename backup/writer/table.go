@@ -48,33 +48,33 @@ const (
 	tick           Event = "tick"            // a tick (100 ms) has passed, or a job has finished
 	elected        Event = "elected"         // this member became the leader
 	lostLeadership Event = "leadership lost" // this member is no longer the leader
-	stalled        Event = "stalled"         // the leader has stopped uploading even though there are changes to store
+	stalled        Event = "leader stalled"  // the leader has stopped uploading even though there are changes to store
 
 	storeUnused Event = "store unused"
 	chainFound  Event = "chain found" // this member's data continues the backups
 	noChain     Event = "no chain"    // the store belongs to this cluster but has no full snapshot
 	endDamaged  Event = "end damaged"
-	refused     Event = "refused"      // the store belongs to another cluster, or its backups contain different data
-	storeAhead  Event = "store ahead"  // the store has later revisions than this member
-	emptied     Event = "emptied"      // the backups have disappeared
-	fullyStored Event = "fully stored" // the closed etcd has nothing to add to the store
-	succeeded   Event = "succeeded"    // the generation was superseded
+	refused     Event = "store refused" // the store belongs to another cluster, or its backups contain different data
+	storeAhead  Event = "store ahead"   // the store has later revisions than this member
+	emptied     Event = "store emptied" // the backups have disappeared
+	fullyStored Event = "fully stored"  // the closed etcd has nothing to add to the store
+	superseded  Event = "superseded"    // another generation has superseded this one
 
-	expired      Event = "expired"       // the end of the backups has not been read recently
-	storeLost    Event = "store lost"    // objects are missing from the store
-	collided     Event = "collided"      // another member has stored a segment at the same position
-	spoolLost    Event = "spool lost"    // a segment in the spool is missing or unreadable
-	chainBroken  Event = "chain broken"  // etcd compacted changes before they were captured
-	copyStarted  Event = "copy started"  // the database is being copied for the full snapshot that starts a chain
-	chainStarted Event = "chain started" // the full snapshot that starts a chain is stored
-	overtaken    Event = "overtaken"     // another member has extended the backups
-	fullLost     Event = "full lost"     // a full snapshot could not be made, or its copy could not be kept
+	expired      Event = "inspection expired" // the end of the backups has not been read recently
+	objectsLost  Event = "objects lost"       // objects are missing from the store
+	collided     Event = "collided"           // another member has stored a segment at the same position
+	spoolLost    Event = "spool lost"         // a segment in the spool is missing or unreadable
+	chainBroken  Event = "chain broken"       // etcd compacted changes before they were captured
+	copyStarted  Event = "copy started"       // the database is being copied for the full snapshot that starts a chain
+	chainStarted Event = "chain started"      // the full snapshot that starts a chain is stored
+	overtaken    Event = "overtaken"          // another member has extended the backups
+	fullLost     Event = "full snapshot lost" // a full snapshot could not be made, or its copy could not be kept
 )
 
 const (
-	isWriter     Guard = "this member writes"
-	hasTakenOver Guard = "took over from the leader"
-	closed       Guard = "closed etcd, segments only"
+	isWriter     Guard = "writer"
+	hasTakenOver Guard = "writer after takeover"
+	closed       Guard = "etcd closed, segments only"
 )
 
 var conditions = statemachine.Conditions[memberState]{
@@ -90,7 +90,7 @@ const (
 	makeFull      Action = "make full"      // make a full snapshot if one is due
 	storeFull     Action = "store full"     // upload the copy of the database
 	inspectSoon   Action = "inspect soon"   // inspect immediately unless the store has a problem
-	countSilence  Action = "count silence"  // take over if the leader starts no chain for several inspections
+	watchLeader   Action = "watch leader"   // take over if the leader starts no chain for several inspections
 	takeOver      Action = "take over"      // write backups instead of the leader
 	continueChain Action = "continue chain" // continue from the end of the chain
 	clearChain    Action = "clear chain"    // discard segments that follow a missing full snapshot
@@ -99,9 +99,9 @@ const (
 	leaveChain    Action = "leave chain"    // do not start a chain, because another member has extended the backups
 	dropSpool     Action = "drop spool"     // discard the spool and capture its changes again
 	forgetStore   Action = "forget store"
-	refuse        Action = "refuse"         // record why this member must not write to the store
+	refuse        Action = "record refusal" // record why this member must not write to the store
 	keepWatching  Action = "keep watching"  // read the store again after an interval
-	await         Action = "await"          // wait for this member to apply more changes
+	await         Action = "await changes"  // wait for this member to apply more changes
 	finish        Action = "finish"         // record the result of Flush
 	findSuccessor Action = "find successor" // check whether the generation has a successor, if a check is due
 	checkStored   Action = "check stored"   // check that stored segments still exist, if a check is due
@@ -196,12 +196,12 @@ var written = statemachine.Entries{
 	{watching, stalled, always, aligning, []Action{takeOver}, "the leader is not uploading, so this member takes over"},
 
 	{inspecting, storeUnused, closed, drained, []Action{finish}, "only the writer starts a chain"},
-	{inspecting, storeUnused, always, unknown, []Action{countSilence}, "only the leader initializes the store"},
+	{inspecting, storeUnused, always, unknown, []Action{watchLeader}, "only the leader initializes the store"},
 	{inspecting, chainFound, isWriter, writing, []Action{continueChain}, "this member extends the chain"},
 	{inspecting, chainFound, always, watching, []Action{continueChain}, "another member extends the chain"},
 	{inspecting, noChain, closed, drained, []Action{finish}, "only the writer starts a chain"},
 	{inspecting, noChain, isWriter, opening, []Action{clearChain, openChain}, "a chain starts with a full snapshot"},
-	{inspecting, noChain, always, watching, []Action{clearChain, countSilence}, "only the leader starts a chain"},
+	{inspecting, noChain, always, watching, []Action{clearChain, watchLeader}, "only the leader starts a chain"},
 	{inspecting, endDamaged, closed, drained, []Action{finish}, "only the writer starts a chain"},
 	{inspecting, endDamaged, isWriter, opening, []Action{abandonEnd}, "a damaged end cannot be extended and is left in place"},
 	{inspecting, endDamaged, always, aligning, []Action{keepWatching}, "only the leader starts a chain"},
@@ -212,10 +212,10 @@ var written = statemachine.Entries{
 	{inspecting, emptied, always, unknown, []Action{forgetStore}, "the store must be initialized again"},
 	{inspecting, fullyStored, always, drained, []Action{finish}, "another member uploads the rest"},
 
-	{serving, succeeded, always, ended, []Action{endGeneration}, "only the first successor counts"},
+	{serving, superseded, always, ended, []Action{endGeneration}, "only the first successor counts"},
 
 	{endKnown, expired, always, aligning, nil, "the last read of the store is out of date"},
-	{endKnown, storeLost, always, aligning, nil, "the store may have been emptied or belong to another cluster"},
+	{endKnown, objectsLost, always, aligning, nil, "the store may have been emptied or belong to another cluster"},
 	{endKnown, collided, always, aligning, nil, "another member uploaded a segment first; this member continues after it"},
 	{endKnown, spoolLost, always, aligning, []Action{dropSpool}, "the changes are still in the database"},
 	{writing, chainBroken, closed, drained, []Action{finish}, "only the writer starts a chain"},
@@ -232,8 +232,8 @@ var written = statemachine.Entries{
 var Elsewhere = statemachine.RejectByDefault(Table,
 	statemachine.LateEvents{Why: "the store was read before this chain was started", On: []Event{storeUnused, chainFound, noChain, endDamaged, storeAhead, emptied, fullyStored}},
 	statemachine.LateEvents{Why: "the generation has ended", On: []Event{refused}},
-	statemachine.LateEvents{Why: "already known", On: []Event{succeeded}},
-	statemachine.LateEvents{Why: "the store is already being read", On: []Event{expired, storeLost, collided}},
+	statemachine.LateEvents{Why: "already known", On: []Event{superseded}},
+	statemachine.LateEvents{Why: "the store is already being read", On: []Event{expired, objectsLost, collided}},
 	statemachine.LateEvents{Why: "the changes are captured again anyway", On: []Event{spoolLost}},
 	statemachine.LateEvents{Why: "the full snapshot was canceled", On: []Event{chainStarted, overtaken}},
 	statemachine.LateEvents{Why: "a chain exists without this full snapshot", On: []Event{fullLost}},

@@ -168,7 +168,7 @@ func (w *Writer) actions() map[Action]func(payload) {
 		makeFull:      func(payload) { w.snapshots.start() },
 		storeFull:     func(payload) { w.snapshots.store() },
 		inspectSoon:   func(payload) { w.inspectNow() },
-		countSilence:  func(payload) { w.watchProgress(true, emptyStallLimit) },
+		watchLeader:   func(payload) { w.watchProgress(true, emptyStallLimit) },
 		takeOver:      func(payload) { w.takeOver() },
 		continueChain: w.continueChain,
 		clearChain:    func(payload) { w.clearChain() },

@@ -351,7 +351,7 @@ func (p *Peers) addCounts(s *Survey, self Self, responses []*response, waiting [
 		if status.Volume == Older {
 			s.Older++
 		}
-		if usable := status.Volume != Nothing && status.Volume != Ruins; usable && (status.Cluster == "" || status.Cluster == formatID(self.ClusterID)) {
+		if usable := status.Volume != Nothing && status.Volume != Unusable; usable && (status.Cluster == "" || status.Cluster == formatID(self.ClusterID)) {
 			with++
 		} else {
 			without++
@@ -519,7 +519,7 @@ func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 // cluster. Reading a revision requires no quorum.
 func (p *Peers) queryRevisions(ctx context.Context, self Self, s *Survey, responses []*response) (clauses []string) {
 	for _, r := range responses {
-		if s.Membership != Claimed || self.ClusterID == 0 || r.cluster != formatID(self.ClusterID) {
+		if s.Membership != NoQuorum || self.ClusterID == 0 || r.cluster != formatID(self.ClusterID) {
 			continue
 		}
 		page, err := p.fetchPage(ctx, r.own(), "/metrics")

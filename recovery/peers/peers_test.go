@@ -22,18 +22,18 @@ func TestQuery_membership(t *testing.T) {
 		want   Membership
 	}{
 		"all list it":        {func(*testCluster) {}, Started},
-		"one is unreachable": {func(tc *testCluster) { tc.fakes[0].unreachable.Store(true) }, Claimed},
+		"one is unreachable": {func(tc *testCluster) { tc.fakes[0].unreachable.Store(true) }, NoQuorum},
 		"no responses":       {func(tc *testCluster) { tc.fakes[0].unreachable.Store(true); tc.fakes[1].unreachable.Store(true) }, Unknown},
 		"no member lists it": {func(tc *testCluster) { tc.list = withoutOwn(tc.list) }, Unlisted},
 		"it was added":       {func(tc *testCluster) { tc.list = ownUnstarted(99)(tc.list) }, Added},
 		"in a new cluster":   {func(tc *testCluster) { tc.list = ownUnstarted(tc.peers.initialID)(tc.list) }, Expected},
-		"one omits it":       {func(tc *testCluster) { tc.changeList(0, withoutOwn) }, Claimed},
+		"one omits it":       {func(tc *testCluster) { tc.changeList(0, withoutOwn) }, NoQuorum},
 		"one omits it, one has added it": {func(tc *testCluster) {
 			tc.list = withoutOwn(tc.list)
 			tc.changeList(0, func(list []Member) []Member { return ownUnstarted(99)(append(list, Member{})) })
-		}, Claimed},
-		"one expects it, one lists it as started": {func(tc *testCluster) { tc.changeList(0, ownUnstarted(tc.peers.initialID)) }, Claimed},
-		"the cluster IDs differ":                  {func(tc *testCluster) { tc.fakes[0].cluster = "def" }, Claimed},
+		}, NoQuorum},
+		"one expects it, one lists it as started": {func(tc *testCluster) { tc.changeList(0, ownUnstarted(tc.peers.initialID)) }, NoQuorum},
+		"the cluster IDs differ":                  {func(tc *testCluster) { tc.fakes[0].cluster = "def" }, NoQuorum},
 		"one expects it, one is unreachable": {func(tc *testCluster) {
 			tc.list = ownUnstarted(tc.peers.initialID)(tc.list)
 			tc.fakes[1].unreachable.Store(true)
@@ -50,7 +50,7 @@ func TestQuery_membership(t *testing.T) {
 			test.action(tc)
 			c := tc.query()
 			assert.Equal(t, test.want, c.Membership)
-			assert.Equal(t, test.want != Unknown && test.want != Claimed, c.Cluster != "" && c.Membership != Claimed)
+			assert.Equal(t, test.want != Unknown && test.want != NoQuorum, c.Cluster != "" && c.Membership != NoQuorum)
 		})
 	}
 }
@@ -134,7 +134,7 @@ func TestQuery_secondVoterThatWasAdded(t *testing.T) {
 func TestQuery_twoOtherVoters(t *testing.T) {
 	tc := newClusterOfTwo(t)
 	tc.list = []Member{tc.list[0], member(98, "m-9", "http://127.0.0.1:9")}
-	assert.Equal(t, Claimed, tc.query().Membership)
+	assert.Equal(t, NoQuorum, tc.query().Membership)
 }
 
 func TestQuery_dataInUseElsewhere(t *testing.T) {

@@ -67,7 +67,7 @@ func TestQuery_checksTheListedURLs(t *testing.T) {
 // It must be possible to replace a member of five even if another member has lost its volume and cannot provide
 // metrics.
 func TestQuery_anotherMemberWithoutEtcd(t *testing.T) {
-	for holds, free := range map[Volume]bool{Nothing: true, Ruins: true, Older: true, Restores: true, Data: false} {
+	for holds, free := range map[Volume]bool{Nothing: true, Unusable: true, Older: true, Restores: true, Data: false} {
 		tc := newTestCluster(t)
 		tc.add(0xc3, "m-3")
 		tc.add(0xc4, "m-4").status = &Status{Name: "m-4", Volume: holds}
@@ -98,7 +98,7 @@ func TestQuery_revisionsWithoutQuorum(t *testing.T) {
 			tc.fakes[0].metrics = test.metrics
 			tc.fakes[1].unreachable.Store(true)
 			c := tc.peers.Query(t.Context(), selfWithData(0xabc, ownID, 3))
-			assert.Equal(t, Claimed, c.Membership)
+			assert.Equal(t, NoQuorum, c.Membership)
 			assert.Equal(t, test.reach, c.Revision)
 			require.ErrorContains(t, c.Missing, test.message)
 			require.ErrorContains(t, c.Missing, "m-1 does not respond")
@@ -172,7 +172,7 @@ func TestQuery_invalidMembers(t *testing.T) {
 			tc := newTestCluster(t)
 			tc.changeList(1, spoil)
 			c := tc.query()
-			assert.Equal(t, Claimed, c.Membership, "one valid response is not a quorum")
+			assert.Equal(t, NoQuorum, c.Membership, "one valid response is not a quorum")
 			require.ErrorContains(t, c.Missing, "m-1 does not respond (ignoring the response from "+tc.fakes[1].URL+": ")
 			assertShort(t, c.Missing.Error())
 		})
@@ -312,7 +312,7 @@ func TestAutoTLS_members(t *testing.T) {
 	}
 	c := all[0].Query(t.Context(), Self{Volume: Nothing})
 	assert.NoError(t, c.Missing)
-	assert.Equal(t, Founding, c.Membership)
+	assert.Equal(t, AllEmpty, c.Membership)
 	all[1].Publish(Self{Volume: Data})
 	c = all[0].Query(t.Context(), Self{Volume: Nothing})
 	assert.Equal(t, Unknown, c.Membership)
@@ -394,5 +394,5 @@ func TestQuery_replacedCAs(t *testing.T) {
 	survey()
 	c := survey()
 	assert.NoError(t, c.Missing)
-	assert.Equal(t, Founding, c.Membership)
+	assert.Equal(t, AllEmpty, c.Membership)
 }

@@ -18,18 +18,18 @@ import (
 // Membership describes how the other members list this member.
 type Membership string
 
-// Values of Membership. A membership change requires a value backed by a quorum of equal responses.
+// Memberships. A membership change requires a value backed by a quorum of equal responses.
 const (
-	Unknown  Membership = "not all there"  // no quorum, and no cluster is known except the configured one
-	Claimed  Membership = "no quorum"      // a cluster is known, but there is no quorum of equal responses
-	Founding Membership = "never had data" // no cluster is known, and all members respond and have no data
-	Partial  Membership = "some never had" // no cluster is known and no member has data, but some members are already running for the first time
-	Gone     Membership = "all lost"       // no cluster is known, all members respond, and some have unusable data
-	Asking   Membership = "all ask"        // no cluster is known, and all members respond and request the same restore
-	Expected Membership = "expect it"      // this member has never started and is part of a new cluster
-	Added    Membership = "added it"       // this member has never started and was added to a running cluster
-	Started  Membership = "know it"        // this member has run in the cluster
-	Unlisted Membership = "do not list it" // the cluster does not list this member
+	Unknown       Membership = "unknown"                  // no quorum, and no cluster is known except the configured one
+	NoQuorum      Membership = "no quorum"                // a cluster is known, but there is no quorum of equal responses
+	AllEmpty      Membership = "all volumes empty"        // no cluster is known, and all members respond and have no data
+	SomeStarted   Membership = "some members started"     // no cluster is known, no member has data, and some members are already running for the first time
+	AllLost       Membership = "all data lost"            // no cluster is known, all members respond, and some have unusable data
+	RestoreAgreed Membership = "restore requested by all" // no cluster is known, and all members respond and request the same restore
+	Expected      Membership = "this member expected"     // this member has never started and is part of a new cluster
+	Added         Membership = "this member added"        // this member has never started and was added to a running cluster
+	Started       Membership = "this member started"      // this member has run in the cluster
+	Unlisted      Membership = "this member not listed"   // the cluster does not list this member
 )
 
 // HasQuorum reports whether a quorum of the other members is running.
@@ -60,11 +60,11 @@ type Status struct {
 // Volume describes the data on a member's volume.
 type Volume string
 
-// Values of Volume.
+// Data on a volume.
 const (
 	Nothing  Volume = "nothing"
-	Ruins    Volume = "ruins" // unusable data
-	Older    Volume = "older" // data that is older than the data in the store
+	Unusable Volume = "unusable" // etcd cannot use the data
+	Older    Volume = "older"    // data that is older than the data in the store
 	Data     Volume = "data"
 	Restores Volume = "restores" // data that is about to be restored from the store
 )
@@ -211,14 +211,14 @@ func (p *Peers) evaluate(responses []*response) Survey {
 	agreed := p.findQuorum(responses)
 	switch {
 	case agreed == nil && len(reported) > 0:
-		return Survey{Membership: Claimed}
+		return Survey{Membership: NoQuorum}
 	case agreed == nil:
 		return Survey{Membership: Unknown}
 	}
 	own, _ := p.findSelf(agreed.members)
 	s := Survey{Membership: p.membershipIn(agreed), Cluster: agreed.cluster, Members: agreed.members, Own: own}
 	if reported[Started] && s.Membership != Started || s.Membership == Expected && len(reported) > 0 {
-		s.Membership = Claimed // a response that lists this member takes precedence over a response that does not
+		s.Membership = NoQuorum // a response that lists this member takes precedence over a response that does not
 	}
 	return s
 }
@@ -298,7 +298,7 @@ func checkIdentity(self Self, s *Survey) error {
 // states and nothing prevents a decision.
 func (p *Peers) describeMissing(self Self, s *Survey, responses []*response, waiting []Status) (clauses []string) {
 	switch {
-	case s.Membership == Claimed:
+	case s.Membership == NoQuorum:
 		clauses = append(clauses, p.describeQuorum(responses))
 	case self.Restore != "" || s.Membership == Unknown:
 		for _, r := range responses {
@@ -337,7 +337,7 @@ func (s Status) describe(self Self, membership Membership) string {
 		return ""
 	case s.Volume == Data:
 		return "has data but is not running etcd yet"
-	case membership == Claimed:
+	case membership == NoQuorum:
 		return "is not running etcd and has no usable data"
 	}
 	return ""
@@ -359,25 +359,25 @@ func (p *Peers) withoutCluster(self Self, founding []*response, waiting []Status
 		if status.Volume == Restores { // the store ensures that only one member restores
 			return self.Volume != Restores
 		}
-		return self.Restore == "" && !slices.Contains([]Volume{Nothing, Ruins, Older}, status.Volume)
+		return self.Restore == "" && !slices.Contains([]Volume{Nothing, Unusable, Older}, status.Volume)
 	}
 	if self.Restore != "" {
 		differs := func(status Status) bool { return status.Restore != self.Restore || prevents(status) }
 		if len(waiting) < len(p.others) || slices.ContainsFunc(waiting, differs) {
 			return Unknown
 		}
-		return Asking
+		return RestoreAgreed
 	}
 	lost := self.Volume != Nothing || slices.ContainsFunc(waiting, func(status Status) bool { return status.Volume != Nothing })
 	switch {
 	case self.Volume == Data, len(waiting)+len(founding) < len(p.others), slices.ContainsFunc(waiting, prevents), lost && len(founding) > 0:
 		return Unknown
 	case lost:
-		return Gone
+		return AllLost
 	case len(founding) > 0:
-		return Partial
+		return SomeStarted
 	default:
-		return Founding
+		return AllEmpty
 	}
 }
 

@@ -64,10 +64,10 @@ func TestQuery_newCluster(t *testing.T) {
 	all := newWaitingMembers(t)
 	assert.Equal(t, Unknown, ask(all[0], Nothing), "no other member responds")
 	assert.Equal(t, Unknown, ask(all[1], Nothing), "the third member may have data")
-	assert.Equal(t, Founding, ask(all[2], Nothing))
-	assert.Equal(t, Founding, ask(all[0], Nothing))
-	assert.Equal(t, Gone, ask(all[1], Ruins))
-	assert.Equal(t, Gone, ask(all[2], Nothing), "one member has had data")
+	assert.Equal(t, AllEmpty, ask(all[2], Nothing))
+	assert.Equal(t, AllEmpty, ask(all[0], Nothing))
+	assert.Equal(t, AllLost, ask(all[1], Unusable))
+	assert.Equal(t, AllLost, ask(all[2], Nothing), "one member has had data")
 	assert.Equal(t, Unknown, ask(all[0], Data), "a member with data creates no cluster")
 	assert.Equal(t, Unknown, ask(all[2], Nothing), "the others wait for the member with data")
 }
@@ -82,8 +82,8 @@ func TestQuery_sameRestore(t *testing.T) {
 	assert.Equal(t, Unknown, ask(all[1], "back"))
 	assert.Equal(t, Unknown, ask(all[2], "another"))
 	assert.Equal(t, Unknown, ask(all[0], "back"))
-	assert.Equal(t, Asking, ask(all[2], "back"))
-	assert.Equal(t, Asking, ask(all[0], "back"))
+	assert.Equal(t, RestoreAgreed, ask(all[2], "back"))
+	assert.Equal(t, RestoreAgreed, ask(all[0], "back"))
 	assert.Equal(t, Unknown, ask(all[1], ""), "the member no longer requests the restore")
 	assert.Equal(t, Unknown, ask(all[0], "back"))
 }
@@ -105,14 +105,14 @@ func TestQuery_quorumWithoutData(t *testing.T) {
 	}
 	all[2].Publish(Self{Volume: Nothing})
 	c := all[0].Query(t.Context(), Self{Volume: Nothing})
-	assert.Equal(t, Founding, c.Membership)
+	assert.Equal(t, AllEmpty, c.Membership)
 	assert.NoError(t, c.Missing)
 }
 
 func TestQuery_uploaded(t *testing.T) {
 	all := newWaitingMembers(t)
 	ask := func(p *Peers, uploaded bool) bool {
-		return p.Query(t.Context(), Self{Volume: Ruins, Uploaded: uploaded}).Uploaded
+		return p.Query(t.Context(), Self{Volume: Unusable, Uploaded: uploaded}).Uploaded
 	}
 	ask(all[0], true)
 	ask(all[1], false)
@@ -127,9 +127,9 @@ func TestQuery_uploaded(t *testing.T) {
 func TestWithoutCluster_runningMembers(t *testing.T) {
 	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
 	none := Status{Volume: Nothing}
-	assert.Equal(t, Founding, p.withoutCluster(Self{Volume: Nothing}, nil, []Status{none, none}))
-	assert.Equal(t, Partial, p.withoutCluster(Self{Volume: Nothing}, []*response{{}}, []Status{none}))
-	assert.Equal(t, Unknown, p.withoutCluster(Self{Volume: Ruins}, []*response{{}}, []Status{none}))
+	assert.Equal(t, AllEmpty, p.withoutCluster(Self{Volume: Nothing}, nil, []Status{none, none}))
+	assert.Equal(t, SomeStarted, p.withoutCluster(Self{Volume: Nothing}, []*response{{}}, []Status{none}))
+	assert.Equal(t, Unknown, p.withoutCluster(Self{Volume: Unusable}, []*response{{}}, []Status{none}))
 	assert.Equal(t, Unknown, p.withoutCluster(Self{Volume: Nothing}, []*response{{}}, nil), "the third member may have data")
 }
 
@@ -140,15 +140,15 @@ func TestWithoutCluster(t *testing.T) {
 		want            Membership
 		message         string
 	}{
-		{Nothing, Nothing, Ruins, Gone, ""},
-		{Older, Nothing, Ruins, Gone, ""},
-		{Older, Older, Older, Gone, ""},
-		{Nothing, Nothing, Older, Gone, ""},
+		{Nothing, Nothing, Unusable, AllLost, ""},
+		{Older, Nothing, Unusable, AllLost, ""},
+		{Older, Older, Older, AllLost, ""},
+		{Nothing, Nothing, Older, AllLost, ""},
 		{Data, Older, Older, Unknown, ""},
 		{Older, Older, Data, Unknown, "m-1 has data but is not running etcd yet"},
 		{Nothing, Nothing, Restores, Unknown, "m-1 is about to restore the backup"},
-		{Restores, Nothing, Restores, Gone, ""},
-		{Restores, Nothing, Nothing, Gone, ""},
+		{Restores, Nothing, Restores, AllLost, ""},
+		{Restores, Nothing, Nothing, AllLost, ""},
 		{Restores, Restores, Data, Unknown, "m-1 has data but is not running etcd yet"},
 		{Nothing, Nothing, "", Unknown, ""},
 		{Nothing, Nothing, "state of a later version", Unknown, ""},
@@ -174,7 +174,7 @@ func TestQuery_describesDifferentRestores(t *testing.T) {
 	assert.Equal(t, Unknown, c.Membership, "m-2 will have the data")
 	assert.EqualError(t, c.Missing, "m-2 is about to restore the backup")
 	c = all[0].Query(t.Context(), Self{Volume: Restores, Restore: "back"})
-	assert.Equal(t, Asking, c.Membership, "the store decides which member restores")
+	assert.Equal(t, RestoreAgreed, c.Membership, "the store decides which member restores")
 	assert.NoError(t, c.Missing)
 }
 
@@ -202,15 +202,15 @@ func TestQuery_countsVoters(t *testing.T) {
 func TestQuery_countsOlderMembers(t *testing.T) {
 	all := newWaitingMembers(t)
 	all[1].Publish(Self{Volume: Older})
-	all[2].Publish(Self{Volume: Ruins})
+	all[2].Publish(Self{Volume: Unusable})
 	c := all[0].Query(t.Context(), Self{Volume: Older})
 	assert.Equal(t, 1, c.Older)
-	assert.Equal(t, Gone, c.Membership)
+	assert.Equal(t, AllLost, c.Membership)
 }
 
 func TestAddCounts_noQuorumElsewhere(t *testing.T) {
 	const cluster = 0xabc
-	nothing, ruins := Status{Volume: Nothing}, Status{Volume: Ruins, Cluster: "abc"}
+	nothing, unusable := Status{Volume: Nothing}, Status{Volume: Unusable, Cluster: "abc"}
 	data, older := Status{Volume: Data, Cluster: "abc"}, Status{Volume: Older, Cluster: "abc"}
 	replaced, unnamed := Status{Volume: Data, Cluster: "def"}, Status{Volume: Data}
 	for _, c := range []struct {
@@ -220,7 +220,7 @@ func TestAddCounts_noQuorumElsewhere(t *testing.T) {
 	}{
 		{3, nil, false},
 		{3, []Status{nothing}, true},
-		{3, []Status{ruins}, true},
+		{3, []Status{unusable}, true},
 		{3, []Status{replaced}, true},
 		{3, []Status{data}, false},
 		{3, []Status{older}, false},
@@ -228,7 +228,7 @@ func TestAddCounts_noQuorumElsewhere(t *testing.T) {
 		{3, []Status{nothing, data}, false},
 		{3, []Status{nothing, replaced}, true},
 		{5, []Status{nothing}, false},
-		{5, []Status{nothing, ruins}, true},
+		{5, []Status{nothing, unusable}, true},
 		{2, nil, false},
 		{2, []Status{nothing}, true},
 	} {
