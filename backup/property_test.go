@@ -48,7 +48,7 @@ type recording struct {
 	random      *rand.Rand
 	leases      []clientv3.LeaseID
 	rows        map[string][]byte      // all rows that have been in the database, including those compacted since
-	hashes      map[int64]recordedHash // by revision
+	hashes      map[int64]recordedHash // etcd's hashes by revision
 	seen        int64                  // etcd's revision at the last record
 	firstStored int64                  // etcd's revision when the first full snapshot was stored
 	rights      []rights               // in chronological order
@@ -390,7 +390,7 @@ func (p *recording) requireRights(tx *bolt.Tx, revision int64) {
 // requireLeases requires that a snapshot contains the lease of every key.
 func (p *recording) requireLeases(tx *bolt.Tx) {
 	p.Helper()
-	leases := map[string]int64{} // by key
+	leases := map[string]int64{} // lease IDs by key
 	require.NoError(p, tx.Bucket(schema.Key.Name()).ForEach(func(_, v []byte) error {
 		var kv mvccpb.KeyValue
 		require.NoError(p, kv.Unmarshal(v))

@@ -166,7 +166,7 @@ func recordsOf(t testing.TB, object format.Object) string {
 
 func TestSegmentBuilder_needsLittleMoreMemoryThanItsContent(t *testing.T) {
 	value := make([]byte, 8<<20)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(value) // incompressible
+	_, _ = rand.NewChaCha8([32]byte{}).Read(value) // random data cannot be compressed
 	row := Row(7, 0, string(value))
 	keys := &format.Keys{}
 	Build(t, keys, start(), nil) // initializes zstd's tables, which stay allocated

@@ -253,7 +253,7 @@ func TestInspection_endsAfterAChainStarted(t *testing.T) {
 	s.eventually(func(Facts) bool { return s.queuedSegments() > 0 }, "a segment is queued")
 	s.do(func() {
 		s.health.requestedAt = time.Now()
-		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // an inspection before the chain was created
+		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // was inspected before the chain was created
 	})
 	s.do(func() {
 		assert.Equal(t, starting, s.core.State)

@@ -257,8 +257,8 @@ func TestReleaseManifestIsInstalledByKrew(t *testing.T) {
 	assert.Contains(t, string(printed), "kubectl etcd [flags] COMMAND")
 }
 
-// brewScript is a Ruby program that does with our formula what Homebrew would do: it selects the archive for a platform
-// and runs install. Instead of copying files, it prints their names.
+// brewScript is a Ruby program that does with our formula what Homebrew would do: it selects the archive for a
+// platform and runs install. Instead of copying files, it prints their names.
 //
 //go:embed testdata/brewing.rb
 var brewScript string

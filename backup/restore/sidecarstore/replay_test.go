@@ -165,7 +165,7 @@ func TestRows_conflictWithFullSnapshot(t *testing.T) {
 	assert.Equal(t, rows[3:], after)
 
 	expired := held[string(rows[1].Key)]
-	expired.Key = append(expired.Key, 't') // a tombstone, as if a lease had expired while the sidecar compacted its backups
+	expired.Key = append(expired.Key, 't') // as if a lease had expired while the sidecar compacted its backups
 	held[string(rows[1].Key)] = expired
 	_, err = collect(t, kept, kept.Chains[0].Full, base, archive.Target{})
 	require.ErrorIs(t, err, sidecarstore.ErrConflict)

@@ -61,7 +61,7 @@ func requireResponses(t *testing.T, p *harness.Pod, state string) {
 	out, log, code := p.Begin("status", "-v").Wait()
 	t.Logf("status in %s: after %v", state, time.Since(start))
 	assert.Equal(t, int(exitcode.MemberNotReady), code, log)
-	// The output may name either of two states, because the wrapper alternates between Wait and Query during a validation.
+	// The state may be Wait or Query, because the wrapper alternates between the two during a validation.
 	assert.Contains(t, out, ", not ready\n")
 }
 

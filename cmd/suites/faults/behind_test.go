@@ -29,7 +29,7 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	follower := pods[2]
 	disk := harness.NewDisk(follower, diskSize)
 	first, second := pods[0].Start(), pods[1].Start()
-	first.AwaitReady() // one of these two members is the leader, so the third member joins as a follower
+	first.AwaitReady() // one of these two members is the leader, so the third one will be a follower
 	follower.ExpectTerminationMessage()
 	var acknowledged []string
 	run := follower.Start()

@@ -36,7 +36,7 @@ func newGateAt(t *testing.T, address, server string) *gate {
 	g := &gate{listener: listener, server: server, conns: map[net.Conn]bool{}}
 	g.passing.Go(g.serve)
 	t.Cleanup(func() {
-		_ = listener.Close() // ends serve
+		_ = listener.Close() // makes serve return
 		g.cut()
 		g.passing.Wait()
 	})

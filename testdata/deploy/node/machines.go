@@ -24,7 +24,7 @@ type Machines struct {
 	kubelet int32 // port of the kubelet API
 
 	mu    sync.Mutex
-	nodes map[string]*Node // by namespace
+	nodes map[string]*Node // nodes by namespace
 }
 
 // Register creates three machines in three zones, and a StorageClass. Register must be called once per cluster.

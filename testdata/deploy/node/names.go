@@ -25,7 +25,7 @@ func (n *Node) answerNames(conn net.PacketConn) {
 		}
 		go func() {
 			if reply := n.reply(buffer[:size]); reply != nil {
-				_, _ = conn.WriteTo(reply, from) // the client retries
+				_, _ = conn.WriteTo(reply, from) // if the reply is lost, the client retries
 			}
 		}()
 	}

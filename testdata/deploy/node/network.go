@@ -242,7 +242,7 @@ func (n *Node) Forward(t testing.TB, port, to string) (address string) {
 	return resolver
 }
 
-// join copies data in both directions until one side is closed, and then closes both sides.
+// join copies data in both directions until one connection is closed, and then closes both.
 func join(one, other io.ReadWriteCloser) {
 	defer one.Close()
 	defer other.Close()
