@@ -48,7 +48,7 @@ func Open(t *testing.T) *Tab {
 		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true),
 		chromedp.WSURLReadTimeout(Timeout),
 	}
-	bounded, cancel := context.WithTimeout(context.Background(), 3*Timeout)
+	bounded, cancel := context.WithTimeout(context.Background(), 30*Timeout) // many subtests share a tab
 	t.Cleanup(cancel)
 	allocated, release := chromedp.NewExecAllocator(bounded, options...)
 	t.Cleanup(release)
