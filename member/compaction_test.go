@@ -212,11 +212,8 @@ func eager() maintenance.Options {
 	}
 }
 
-// electRarely sets an election timeout that is long enough to prevent unwanted elections on a busy machine.
-func electRarely(c *embed.Config) { c.ElectionMs = 5000 }
-
 // leadLastStarted makes the most recently started member the leader, because etcd publishes the raft status of that
-// member only, and transferring leadership requires it. Use electRarely so that leadership does not move again.
+// member only, and transferring leadership requires it.
 func leadLastStarted(t *testing.T, members []*bench) {
 	t.Helper()
 	published := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
@@ -244,8 +241,7 @@ func root(t *testing.T, members []*bench) *clientv3.Client {
 
 // Followers must be defragmented one after another, and the leader last.
 func TestDefragmentation_order(t *testing.T) {
-	members := threeWith(t, func(c *embed.Config, o *member.Options) {
-		electRarely(c)
+	members := threeWith(t, func(_ *embed.Config, o *member.Options) {
 		o.Maintenance = eager()
 		o.Maintenance.Interval = 3 * time.Second // the leader waits twice as long for the others to claim their turns
 	})

@@ -56,17 +56,14 @@ func threeWith(t *testing.T, change func(*embed.Config, *member.Options)) (membe
 	return members
 }
 
-func leader(t *testing.T, members []*bench) int {
+// leader waits until a member is the leader and returns its index.
+func leader(t *testing.T, members []*bench) (index int) {
 	t.Helper()
-	for i, b := range members {
-		status, err := b.client(t).Status(soon(t), endpoint(b.config))
-		require.NoError(t, err)
-		if status.Leader == status.Header.MemberId {
-			return i
-		}
-	}
-	require.FailNow(t, "there is no leader")
-	return 0
+	require.Eventually(t, func() bool {
+		index = slices.IndexFunc(members, func(b *bench) bool { return b.Server().Leader() == b.Server().MemberID() })
+		return index >= 0
+	}, patience, tick, "there is no leader")
+	return index
 }
 
 func endpoint(config *embed.Config) string { return config.ListenClientUrls[0].String() }
@@ -290,7 +287,6 @@ func TestMoveLeader_withoutRoot(t *testing.T) {
 	require.NoError(t, os.WriteFile(public, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600))
 	members := threeWith(t, func(c *embed.Config, o *member.Options) {
 		o.Maintenance.MaxPause = time.Minute
-		electRarely(c)
 		c.AuthToken = "jwt,sign-method=ES256,pub-key=" + public
 	})
 	leadLastStarted(t, members)

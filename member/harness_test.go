@@ -116,6 +116,7 @@ func clusterConfigs(t *testing.T, count int) (all []*embed.Config) {
 	}
 	for _, c := range all {
 		c.InitialCluster = strings.Join(names, ",")
+		c.ElectionMs = 5000 // prevents unwanted elections on a busy machine
 	}
 	return all
 }
