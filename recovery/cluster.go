@@ -341,8 +341,8 @@ func (c *peerGroup) changed(err error, message string) (Event, Facts, error) {
 	return Changed, Facts{}, nil
 }
 
-// errNotAllHere reports that, according to the last query, a member did not respond or may have data.
-var errNotAllHere = errors.New("some members have not confirmed that they have no usable data")
+// errUnconfirmed reports that, according to the last query, a member did not respond or may have data.
+var errUnconfirmed = errors.New("some members have not confirmed that they have no usable data")
 
 // confirmPeers queries the peers again before the generation is ended. A peer with data may have started during the
 // build or while this program was down.
@@ -355,7 +355,7 @@ func (c *peerGroup) confirmPeers(ctx context.Context, next archive.Generation) e
 	case peers.AllLost, peers.AllEmpty, peers.RestoreAgreed:
 		return nil
 	case peers.Unknown:
-		return fmt.Errorf("%w: %w", errNotAllHere, cmp.Or(s.Missing, errors.New("another member may have data")))
+		return fmt.Errorf("%w: %w", errUnconfirmed, cmp.Or(s.Missing, errors.New("another member may have data")))
 	}
 	return lostClaim("a member that has data is running again")
 }

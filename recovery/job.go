@@ -247,7 +247,7 @@ func (j *job) createGeneration() (Event, Facts, error) {
 	case err == nil:
 		j.retries = 0
 		return Claimed, Facts{}, nil
-	case errors.Is(err, errNotAllHere):
+	case errors.Is(err, errUnconfirmed):
 		return PeersUnavailable, Facts{Err: err}, nil
 	case isOneOf(err, errClaimLost, archive.ErrMoved), notVerified(err):
 		return ClaimLost, Facts{Err: err}, nil

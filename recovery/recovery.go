@@ -220,7 +220,7 @@ type runner struct {
 	core    statemachine.Core[Facts]
 	rules   *statemachine.Rules[Facts, Facts]
 	legal   *statemachine.Checker
-	actions map[Action]func() (Event, Facts, error) // an empty event leads to the next action; an error is reported as Broke
+	actions map[Action]func() (Event, Facts, error) // an empty event leads to the next action; an error is reported as Failed
 
 	decision Decision // last decision
 	reason   string   // reason for the current state

@@ -260,7 +260,7 @@ const (
 	VolumeValid        VolumeState = "valid"        // no data is known to be missing
 	VolumeBehind       VolumeState = "behind"       // valid, but the store or the other members have newer data
 	VolumeStored       VolumeState = "stored"       // valid, and uploaded to the store as far as possible
-	VolumeRejected     VolumeState = "rejected"     // valid, but the last comparison rejected it
+	VolumeRejected     VolumeState = "rejected"     // valid, but the last comparison with the store found a mismatch
 	VolumeUnidentified VolumeState = "unidentified" // valid, but does not record its cluster; the store has not been queried yet
 )
 

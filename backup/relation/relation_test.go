@@ -114,34 +114,34 @@ func TestCase_fromDataAndStore(t *testing.T) {
 		relation Relation
 		identity archive.Identity
 	}{
-		"the same":              {func(*Data, *Store) {}, Same, data.Identity},
-		"fewer revisions":       {func(d *Data, _ *Store) { d.Revision = 19 }, Behind, data.Identity},
-		"other rows":            {func(d *Data, _ *Store) { d.Rows = Different }, Diverged, data.Identity},
-		"a later generation":    {func(_ *Data, s *Store) { s.Generations = generations(2, 3) }, Superseded, data.Identity},
-		"only an earlier one":   {func(_ *Data, s *Store) { s.Generations = generations(1) }, UnknownGeneration, data.Identity},
-		"another store":         {func(_ *Data, s *Store) { s.Cluster.Cluster = "b" }, OtherCluster, data.Identity},
-		"no name":               {func(d *Data, _ *Store) { d.Identity = archive.Identity{} }, Unidentified, archive.Identity{}},
-		"no name, the peers do": {func(d *Data, _ *Store) { d.Identity, d.Peers = archive.Identity{}, data.Identity }, Same, data.Identity},
-		"no name, but created it": {
+		"same revisions":                          {func(*Data, *Store) {}, Same, data.Identity},
+		"fewer revisions":                         {func(d *Data, _ *Store) { d.Revision = 19 }, Behind, data.Identity},
+		"other rows":                              {func(d *Data, _ *Store) { d.Rows = Different }, Diverged, data.Identity},
+		"later generation in the store":           {func(_ *Data, s *Store) { s.Generations = generations(2, 3) }, Superseded, data.Identity},
+		"only an earlier generation in the store": {func(_ *Data, s *Store) { s.Generations = generations(1) }, UnknownGeneration, data.Identity},
+		"another cluster's store":                 {func(_ *Data, s *Store) { s.Cluster.Cluster = "b" }, OtherCluster, data.Identity},
+		"no recorded cluster":                     {func(d *Data, _ *Store) { d.Identity = archive.Identity{} }, Unidentified, archive.Identity{}},
+		"cluster recorded only by the peers":      {func(d *Data, _ *Store) { d.Identity, d.Peers = archive.Identity{}, data.Identity }, Same, data.Identity},
+		"unrecorded generation of this cluster": {
 			func(d *Data, s *Store) { d.Identity, s.Head = archive.Identity{}, archive.Head{} },
 			Same,
 			archive.Identity{Cluster: "a", Generation: 2},
 		},
-		"created it, and it has ended": {func(d *Data, s *Store) {
+		"unrecorded generation that has ended": {func(d *Data, s *Store) {
 			d.Identity, s.Head = archive.Identity{}, archive.Head{Segment: &format.Manifest{Ends: &format.Ending{Successor: 3}}}
 		}, Unidentified, archive.Identity{}},
-		"an adoption that was cut off": {func(_ *Data, s *Store) {
+		"interrupted adoption": {func(_ *Data, s *Store) {
 			s.Generations, s.Head = generations(2, 3), archive.Head{}
 			s.Generations[1].Parent = 0
 		}, Same, archive.Identity{Cluster: "a", Generation: 3}},
-		"an empty volume":                  {func(d *Data, _ *Store) { *d = Data{State: NoData, Owner: data.Owner} }, Ours, archive.Identity{}},
-		"an empty volume of another owner": {func(d *Data, _ *Store) { *d = Data{State: NoData, Owner: "ns/other"} }, OtherOwner, archive.Identity{}},
-		"an empty volume, nothing stored":  {func(d *Data, s *Store) { *d, s.Generations = Data{State: NoData, Owner: data.Owner}, nil }, Initialized, archive.Identity{}},
-		"an empty volume, all of it deleted": {func(d *Data, s *Store) {
+		"empty volume":                  {func(d *Data, _ *Store) { *d = Data{State: NoData, Owner: data.Owner} }, Ours, archive.Identity{}},
+		"empty volume of another owner": {func(d *Data, _ *Store) { *d = Data{State: NoData, Owner: "ns/other"} }, OtherOwner, archive.Identity{}},
+		"empty volume, no backups yet":  {func(d *Data, s *Store) { *d, s.Generations = Data{State: NoData, Owner: data.Owner}, nil }, Initialized, archive.Identity{}},
+		"empty volume, all backups deleted": {func(d *Data, s *Store) {
 			*d, s.Generations, s.Reserved.Revision = Data{State: NoData, Owner: data.Owner}, nil, 5
 		}, Emptied, archive.Identity{}},
-		"an empty volume, objects only": {func(d *Data, s *Store) { *d, *s = Data{State: NoData}, Store{Remains: "gen/000001/"} }, Nameless, archive.Identity{}},
-		"nothing at all":                {func(_ *Data, s *Store) { *s = Store{} }, Empty, data.Identity},
+		"empty volume, unidentified objects": {func(d *Data, s *Store) { *d, *s = Data{State: NoData}, Store{Remains: "gen/000001/"} }, Nameless, archive.Identity{}},
+		"empty store":                        {func(_ *Data, s *Store) { *s = Store{} }, Empty, data.Identity},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, s := data, kept
