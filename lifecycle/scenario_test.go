@@ -20,9 +20,9 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// A story is a file in testdata/scenarios. It contains a script of phrases, each of which is an event, and the
+// A scenarioFile is a file in testdata/scenarios. It contains a script of phrases, each of which is an event, and the
 // reactions of the machine.
-type story struct {
+type scenarioFile struct {
 	path, title string
 	script      []string
 	plays       []scenario // one scenario, or one for each state of a group
@@ -34,11 +34,11 @@ type input struct {
 	payload Payload
 }
 
-// A scenario is the result of playing a story once.
+// A scenario is the result of playing a scenario file once.
 type scenario struct {
 	id, title string
-	as        string // for a state of a group: the id of the story that leads to the state
-	shared    int    // number of lines taken from the start of that story
+	as        string // for a state of a group: the id of the file whose events lead to the state
+	shared    int    // number of lines taken from the start of that file
 	lines     []answered
 	core      Core
 	record    string // expected content of the exit record
@@ -51,12 +51,12 @@ type answered struct {
 	statemachine.Decision
 }
 
-// read reads the title and the script of a story. The recorded reactions in the file are ignored.
-func read(t *testing.T, path string) story {
+// read reads the title and the script of a scenario file. The recorded reactions in the file are ignored.
+func read(t *testing.T, path string) scenarioFile {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
-	parsed := story{path: path}
+	parsed := scenarioFile{path: path}
 	script, _, _ := strings.Cut(string(content), "----\n")
 	for line := range strings.Lines(script) {
 		phrase := strings.TrimSpace(line)
@@ -69,11 +69,11 @@ func read(t *testing.T, path string) story {
 	return parsed
 }
 
-func (s *story) id() string { return strings.TrimSuffix(filepath.Base(s.path), ".txt") }
+func (s *scenarioFile) id() string { return strings.TrimSuffix(filepath.Base(s.path), ".txt") }
 
-// group returns the group of states in each of which the story is played, if the story starts with the phrase for a
+// group returns the group of states in each of which the file is played, if the script starts with the phrase for a
 // group.
-func (s *story) group() (Group, bool) {
+func (s *scenarioFile) group() (Group, bool) {
 	group, found := groupPhrases[s.script[0]]
 	return group, found
 }
@@ -96,8 +96,8 @@ func perform(t *testing.T, id, title string, script []string) scenario {
 	return played
 }
 
-// playIn plays a story in a state. The first story that visits the state provides the events that lead to it.
-func (s *story) playIn(t *testing.T, state State, all []story) scenario {
+// playIn plays a file in a state. The first file whose scenario visits the state provides the events that lead to it.
+func (s *scenarioFile) playIn(t *testing.T, state State, all []scenarioFile) scenario {
 	t.Helper()
 	for _, other := range all {
 		if _, grouped := other.group(); grouped {
@@ -141,8 +141,8 @@ func (s *scenario) keepRecord(h input, do []Action) {
 	}
 }
 
-// String returns the content of the story's file.
-func (s *story) String() string {
+// String returns the content of the file, including the reactions.
+func (s *scenarioFile) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s\n----\n", s.title, strings.Join(s.script, "\n"))
 	for i, played := range s.plays {
@@ -194,14 +194,14 @@ func (s scenario) visits() []State {
 	return visited
 }
 
-// stories plays all stories in testdata/scenarios and returns them in the order of their file names. Stories for a
-// group are played last, because they start with events of other stories.
-func stories(t *testing.T) []story {
+// scenarioFiles plays all files in testdata/scenarios and returns them in the order of their names. Files for a group
+// are played last, because their scenarios start with events from other files.
+func scenarioFiles(t *testing.T) []scenarioFile {
 	t.Helper()
 	paths, err := filepath.Glob("../testdata/scenarios/*.txt")
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
-	var all []story
+	var all []scenarioFile
 	for _, path := range paths {
 		s := read(t, path)
 		if _, grouped := s.group(); !grouped {
@@ -219,25 +219,25 @@ func stories(t *testing.T) []story {
 	return all
 }
 
-// scenarios returns one scenario for each story and each state in which the story is played.
+// scenarios returns one scenario for each file and each state in which the file is played.
 func scenarios(t *testing.T) []scenario {
 	t.Helper()
 	var played []scenario
-	for _, s := range stories(t) {
+	for _, s := range scenarioFiles(t) {
 		played = append(played, s.plays...)
 	}
 	return played
 }
 
 func TestCommittedScenarios(t *testing.T) {
-	for _, s := range stories(t) {
+	for _, s := range scenarioFiles(t) {
 		t.Run(s.id(), func(t *testing.T) {
 			statemachinetest.AssertGenerated(t, s.path, s.String())
 		})
 	}
 }
 
-// Every story must end in Terminated, and no event may be rejected. Together, the stories must cover every row.
+// Every scenario must end in Terminated, and no event may be rejected. Together, the scenarios must cover every row.
 func TestScenarios_coverEveryRow(t *testing.T) {
 	taken := map[int]bool{}
 	for _, played := range scenarios(t) {
@@ -293,7 +293,7 @@ var phrases = map[string]input{
 	"a goroutine panics, or etcd logs a fatal error":                                {Crashed, Payload{}},
 }
 
-// groupPhrases maps the first phrase of a story for a group to the group. The story is played in each of its states.
+// groupPhrases maps the first phrase of a file for a group to the group. The file is played in each of its states.
 var groupPhrases = map[string]Group{
 	"in each state before etcd is started": BeforeEtcd,
 	"in each state after etcd is started":  WithEtcd,
