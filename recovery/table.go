@@ -190,20 +190,20 @@ const (
 	Missing           Event = "object missing"          // an object that the store listed is missing, possibly only temporarily
 	Flushed           Event = "flushed"                 // everything that could be uploaded from the volume is in the store
 	EnoughSpace       Event = "enough space"            // the volume has room for the restored data
-	NoSpace           Event = "not enough space"        // the volume has too little space
-	Built             Event = "built"                   // a data directory was built next to the current one and synced to disk
-	BackupsDamaged    Event = "backups damaged"         // the backups are damaged
-	MultiMemberBackup Event = "multi-member backup"     // only this member of a multi-member cluster would be restored
-	Validated         Event = "validated"               // the restored data passed validation
-	ValidationFailed  Event = "validation failed"       // the restored data failed validation
-	Diverged          Event = "diverged"                // the restored data is valid, but the current data is not an earlier state of it
-	StoreAdopted      Event = "store adopted"           // the next generation in the store was created for the data on the volume
-	Claimed           Event = "claimed"                 // the next generation in the store was created for this restore and is empty
-	ClaimLost         Event = "claim lost"              // another process was faster, or another member has data
-	Moved             Event = "data moved"              // the previous data directory was moved
-	Installed         Event = "installed"               // the restored data is in the data directory, and recovery has recorded that the restore is done
-	Failed            Event = "failed"                  // the volume or this program failed
-	Elapsed           Event = statemachine.Elapsed      // the state's timer expired
+	NoSpace           Event = "not enough space"
+	Built             Event = "built" // a data directory was built next to the current one and synced to disk
+	BackupsDamaged    Event = "backups damaged"
+	MultiMemberBackup Event = "multi-member backup" // only this member of a multi-member cluster would be restored
+	Validated         Event = "validated"           // the restored data passed validation
+	ValidationFailed  Event = "validation failed"   // the restored data failed validation
+	Diverged          Event = "diverged"            // the restored data is valid, but the current data is not an earlier state of it
+	StoreAdopted      Event = "store adopted"       // the next generation in the store was created for the data on the volume
+	Claimed           Event = "claimed"             // the next generation in the store was created for this restore and is empty
+	ClaimLost         Event = "claim lost"          // another process was faster, or another member has data
+	Moved             Event = "data moved"          // the previous data directory was moved
+	Installed         Event = "installed"           // the restored data is in the data directory, and recovery has recorded that the restore is done
+	Failed            Event = "failed"              // the volume or this program failed
+	Elapsed           Event = statemachine.Elapsed  // the state's timer expired
 )
 
 // Guards, in addition to statemachine.Always; see conditions.
@@ -220,22 +220,22 @@ const (
 // Actions. PaceStore and PacePeers set the timer. All other actions may block.
 const (
 	ReadPosition    Action = "read position"
-	DropUnfinished  Action = "drop unfinished"        // remove data that was built but not claimed
-	DropClaim       Action = "drop claim"             // drop a claim that is no longer useful or belongs to another restore
-	ValidateVolume  Action = "validate volume"        // validate the data directory and read its cluster and revision
-	DecideNow       Action = "decide"                 // apply the decision rules
-	AskThePeers     Action = "ask the peers"          // query the other members
-	LogRejoin       Action = "log rejoin"             // log which members provide the data
-	RemoveMember    Action = "remove member"          // remove this member's old identity from the cluster
-	AddMember       Action = "add member"             // add this member to the cluster
-	AdoptCluster    Action = "adopt cluster"          // start in the existing cluster with the members that the peers list
-	TakeStore       Action = "take over store"        // end the newest generation and create one for the data on the volume
-	AskTheStore     Action = "ask the store"          // read the cluster and contents of the store
-	LogLoss         Action = "log loss"               // log the number of lost revisions
-	FlushSpool      Action = "flush spool"            // upload the segments queued on the volume
-	FlushVolume     Action = "flush volume"           // upload data that exists only on the volume
-	FindEnd         Action = "find end"               // reread the end of the backups after volumes have uploaded data
-	CheckSpace      Action = "check space"            // check the free space on the volume
+	DropUnfinished  Action = "drop unfinished" // remove data that was built but not claimed
+	DropClaim       Action = "drop claim"      // drop a claim that is no longer useful or belongs to another restore
+	ValidateVolume  Action = "validate volume" // validate the data directory and read its cluster and revision
+	DecideNow       Action = "decide"          // apply the decision rules
+	AskThePeers     Action = "ask the peers"   // query the other members
+	LogRejoin       Action = "log rejoin"      // log which members provide the data
+	RemoveMember    Action = "remove member"   // remove this member's old identity from the cluster
+	AddMember       Action = "add member"      // add this member to the cluster
+	AdoptCluster    Action = "adopt cluster"   // start in the existing cluster with the members that the peers list
+	TakeStore       Action = "take over store" // end the newest generation and create one for the data on the volume
+	AskTheStore     Action = "ask the store"   // read the cluster and contents of the store
+	LogLoss         Action = "log loss"        // log the number of lost revisions
+	FlushSpool      Action = "flush spool"     // upload the segments queued on the volume
+	FlushVolume     Action = "flush volume"    // upload data that exists only on the volume
+	FindEnd         Action = "find end"        // reread the end of the backups after volumes have uploaded data
+	CheckSpace      Action = "check space"
 	EndAdopted      Action = "end adopted generation" // end the generation that the user named before restoring it
 	BuildData       Action = "build data"             // build the restored data next to the data directory
 	ValidateBuilt   Action = "validate built data"    // validate the restored data
@@ -292,7 +292,7 @@ const (
 	StoreNone            StoreState = "none"                // --backup-store is not set
 	StoreUnasked         StoreState = "not asked"           // the store has not been queried yet
 	StoreUnreachable     StoreState = "unreachable"         // unreachable, access denied, or wrong URL
-	StoreLongUnreachable StoreState = "unreachable for 10s" // no response for 10s
+	StoreLongUnreachable StoreState = "unreachable for 10s" // as StoreUnreachable, but valid data no longer waits for a comparison
 	StoreInUse           StoreState = "in use"              // another process has written to the store recently and may continue
 	StoreNoBackup        StoreState = "ours without backup" // belongs to this cluster, but has no backup that can be restored
 	StoreUnverified      StoreState = "unverified"          // damaged, but no object name suggests a revision that the volume lacks
@@ -308,7 +308,7 @@ func isKnown(s StoreState) bool {
 // A RequestKind is the kind of restore that the user requests.
 type RequestKind string
 
-// The request kinds.
+// Request kinds, set by --recover and --restore-to.
 const (
 	AskedNothing RequestKind = "auto"    // --recover=auto
 	AskedNever   RequestKind = "never"   // --recover=never

@@ -28,7 +28,7 @@ type Contents string
 
 // Contents of a store.
 const (
-	NoObjects           Contents = "no objects"               // the store has no objects
+	NoObjects           Contents = "no objects"
 	UnidentifiedObjects Contents = "unidentified objects"     // the store has objects but no cluster ID
 	ClusterOnly         Contents = "cluster ID only"          // the store has a cluster ID but has never had backups
 	ReservationOnly     Contents = "reservation only"         // the store has a cluster ID, but its backups were deleted
@@ -101,7 +101,7 @@ func classify(c Case) Relation {
 	// The data is valid and the store belongs to a cluster.
 	case c.Recorded == NoCluster && !c.Resumes:
 		return Unidentified
-	case c.Contents == EndedGeneration && !c.Resumes: // otherwise the cluster of the data created the later generation through an adoption
+	case c.Contents == EndedGeneration && !c.Resumes: // if c.Resumes is set, the data's own cluster created the later generation
 		return Superseded
 	case c.Contents == EarlierGenerations:
 		return UnknownGeneration

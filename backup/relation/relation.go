@@ -35,7 +35,7 @@ const (
 // State describes the data on a member's volume.
 type State string
 
-// Values of State.
+// States of a member's data.
 const (
 	NoData  State = "no data"
 	Damaged State = "damaged data" // etcd cannot open the data
@@ -130,14 +130,14 @@ func Compare(data Data, store Store, adopt bool) Result {
 // revisions that they acknowledge, so the reservation counts even if nothing else is left of the generation. store is
 // the URL of the store.
 func (j Result) Newer(data Data, s Store, store string) (reached int64, newer error) {
-	switch j.Relation { //nolint:exhaustive // the others are not of one history with the store
+	switch j.Relation { //nolint:exhaustive // the other relations do not show what the data is missing
 	case Superseded:
 		return 0, errors.New(j.Describe(data, s, store))
 	case Behind:
 		reached, newer = s.Head.Revision(), errors.New(j.Describe(data, s, store))
 	case Same:
 		reached = max(0, s.Head.Revision())
-	case UnknownGeneration: // the head belongs to an earlier generation
+	case UnknownGeneration: // the head does not count, because it belongs to an earlier generation
 	default:
 		return 0, nil
 	}
@@ -169,7 +169,7 @@ func (d Data) named() archive.Identity {
 // Describe describes the relation to users. store is the URL of the store.
 func (j Result) Describe(data Data, s Store, store string) string {
 	cluster := s.Cluster.Cluster
-	switch j.Relation { //nolint:exhaustive // the rest have a sentence of their own where they are met
+	switch j.Relation { //nolint:exhaustive // the other relations are described where they are handled
 	case Nameless:
 		return fmt.Sprintf("%s contains objects under %s, but no cluster.json or generation.json to identify their cluster", store, s.Remains)
 	case Emptied:
@@ -220,7 +220,7 @@ func (j Result) Refusal(data Data, s Store, store string) error {
 	}
 	rows := &RowsError{Err: err, First: s.Head.Revision(), Last: s.Head.Revision()}
 	if s.Head.Segment != nil {
-		rows.First = min(rows.Last, s.Head.Segment.Position.Revision) // the segment may have no rows
+		rows.First = min(rows.Last, s.Head.Segment.Position.Revision) // a segment without rows starts after its last revision
 	}
 	return rows
 }

@@ -356,7 +356,7 @@ func joinErrors(clauses []string) error {
 // reported that it has no usable data, because a missing member may have the data that all others lack.
 func (p *Peers) withoutCluster(self Self, founding []*response, waiting []Status) Membership {
 	prevents := func(status Status) bool {
-		if status.Volume == Restores { // the store ensures that only one member restores
+		if status.Volume == Restores { // several members may intend to restore, because only one of them can claim the store
 			return self.Volume != Restores
 		}
 		return self.Restore == "" && !slices.Contains([]Volume{Nothing, Unusable, Older}, status.Volume)
