@@ -33,7 +33,7 @@ import (
 const version = "2021-12-02"
 
 var (
-	containerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9]|-[a-z0-9]){2,62}$`)
+	containerName = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`) // and 3 to 63 characters
 	accountName   = regexp.MustCompile(`^[a-z0-9]{3,24}$`)
 )
 
@@ -46,12 +46,12 @@ type Store struct {
 // New validates the location without connecting. The endpoint is specific to the account. For an emulator, the
 // endpoint includes a path. If account is empty, New uses AZURE_STORAGE_ACCOUNT.
 func New(loc wire.Location, account string) (*Store, error) {
-	if !containerName.MatchString(loc.Bucket) {
-		return nil, fmt.Errorf("invalid container name %q: must be 3 to 63 of a-z 0-9 with single hyphens between", loc.Bucket)
+	if length := len(loc.Bucket); length < 3 || length > 63 || !containerName.MatchString(loc.Bucket) {
+		return nil, fmt.Errorf("invalid container name %q: must be 3 to 63 letters a-z, digits and single hyphens, and start and end with a letter or digit", loc.Bucket)
 	}
 	account = cmp.Or(account, os.Getenv("AZURE_STORAGE_ACCOUNT"))
 	if !accountName.MatchString(account) {
-		return nil, fmt.Errorf("invalid storage account name %q; set account= or AZURE_STORAGE_ACCOUNT (3 to 24 of a-z and 0-9)", account)
+		return nil, fmt.Errorf("invalid storage account name %q; set account= or AZURE_STORAGE_ACCOUNT (3 to 24 letters a-z and digits)", account)
 	}
 	client, err := wire.NewClient(loc.CAPath)
 	if err != nil {

@@ -70,6 +70,21 @@ func TestAzure_requestFailures(t *testing.T) {
 	})
 }
 
+func TestNew_containerNames(t *testing.T) {
+	for name, valid := range map[string]bool{
+		"a-b": true, "abc": true, strings.Repeat("a-", 31) + "a": true,
+		"ab": false, "-ab": false, "ab-": false, "a--b": false, "A-b": false, "a_b": false, "a.b": false, strings.Repeat("a-", 32): false,
+		strings.Repeat("a-", 32) + "a": false, strings.Repeat("a", 64): false,
+	} {
+		_, err := New(wire.Location{Bucket: name}, "account")
+		if valid {
+			assert.NoError(t, err, name)
+		} else {
+			assert.ErrorContains(t, err, "invalid container name", name)
+		}
+	}
+}
+
 // Put must return an error if the last request is rejected, even though all blocks were accepted.
 func TestACommitThatIsRefusedCreatesNothing(t *testing.T) {
 	withKey(t)

@@ -47,7 +47,7 @@ type Store struct {
 // credentials are sent to it.
 func New(loc wire.Location) (*Store, error) {
 	if len(loc.Bucket) > longestBucketName || !bucketName.MatchString(loc.Bucket) {
-		return nil, fmt.Errorf("invalid bucket name %q: must be 3 to 222 of a-z 0-9 ._- and start and end with a-z 0-9", loc.Bucket)
+		return nil, fmt.Errorf("invalid bucket name %q: must be 3 to 222 letters a-z, digits, dots, underscores and hyphens, and start and end with a letter or digit", loc.Bucket)
 	}
 	client, err := wire.NewClient(loc.CAPath)
 	if err != nil {
