@@ -279,7 +279,7 @@ func (r *Report) Checks(now time.Time) []Check {
 	checks := r.checks
 	if checks[quorum].Status != Failed && !r.fresh(now) {
 		age := now.Sub(r.LastRead).Round(time.Millisecond)
-		checks[quorum] = failed(quorum, fmt.Sprintf("the last successful linearizable read started %v ago, more than %v", age, maxReadAge))
+		checks[quorum] = failed(quorum, fmt.Sprintf("the last successful linearizable read started %v ago (limit %v)", age, maxReadAge))
 	}
 	return checks[:]
 }

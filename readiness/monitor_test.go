@@ -96,7 +96,7 @@ func TestStalledMonitorCannotStayReady(t *testing.T) {
 		require.True(t, ready(m), "3 s after the start of the last read")
 		pass(time.Millisecond)
 		require.False(t, ready(m))
-		require.Equal(t, "the last successful linearizable read started 3.001s ago, more than 3s", quorumCheck(m).Reason)
+		require.Equal(t, "the last successful linearizable read started 3.001s ago (limit 3s)", quorumCheck(m).Reason)
 		cancel()
 		close(target.gate)
 		<-done

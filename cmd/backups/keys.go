@@ -33,7 +33,7 @@ type Selection struct {
 // String describes the selection for messages.
 func (s Selection) String() string {
 	if s.Prefix {
-		return "a key with prefix " + quote(s.Key)
+		return "keys with prefix " + quote(s.Key)
 	}
 	return "key " + quote(s.Key)
 }

@@ -44,7 +44,7 @@ type Backup struct {
 
 // Print prints the backup as text, with times in the user's time zone.
 func (m Backup) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "uploaded full snapshot %s of revision %d, taken at %s (%s)\n", m.Name, m.Revision, terminal.FormatTime(m.Time), terminal.Size(m.Bytes))
+	_, err := fmt.Fprintf(to, "uploaded full snapshot %s (revision %d, taken at %s, %s)\n", m.Name, m.Revision, terminal.FormatTime(m.Time), terminal.Size(m.Bytes))
 	return err
 }
 

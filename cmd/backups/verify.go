@@ -14,7 +14,7 @@ import (
 
 // ErrNotVerified reports that a backup cannot be restored, or that the restored data does not match the hash that
 // etcd reported.
-var ErrNotVerified = errors.New("the test restore failed")
+var ErrNotVerified = errors.New("the restore test failed")
 
 // VerifyResult is the result of backup verify. The -o json flag prints it.
 type VerifyResult struct {
@@ -102,11 +102,11 @@ func (v VerifyResult) Print(to io.Writer) error {
 	case v.Outcome != archive.Verified:
 		words = fmt.Sprintf("failed to restore revision %d", v.Revision)
 	case v.Hash != nil:
-		words += fmt.Sprintf(" and verified it against etcd's hash of revision %d", v.Hash.Revision)
+		words += fmt.Sprintf(" and verified it against etcd's hash at revision %d", v.Hash.Revision)
 	}
 	recorded := "recorded the result in the store"
 	if !v.Recorded {
-		recorded = "the result is not recorded, because it cannot be signed"
+		recorded = "the result is not recorded, because it could not be signed or stored"
 	}
 	took := terminal.Round(time.Duration(v.Seconds * float64(time.Second)))
 	_, err := fmt.Fprintf(to, "%s (full snapshot %s of generation %d, %v); %s\n", words, v.Full, v.Generation, took, recorded)

@@ -77,7 +77,7 @@ func TestVerify_gap(t *testing.T) {
 
 func TestVerifyResult_hash(t *testing.T) {
 	verified := VerifyResult{Revision: 9, Outcome: archive.Verified, Hash: &format.Hash{Revision: 7}}
-	assert.Contains(t, printed(t, verified), "restored revision 9 and verified it against etcd's hash of revision 7 (full snapshot")
+	assert.Contains(t, printed(t, verified), "restored revision 9 and verified it against etcd's hash at revision 7 (full snapshot")
 }
 
 func TestVerify_withSegments(t *testing.T) {

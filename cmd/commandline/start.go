@@ -26,8 +26,8 @@ type StartEtcd struct {
 	SidecarTLS       bool          `name:"backup-restore-tls-enabled" group:"The sidecar" negatable:"" help:"Use HTTPS to connect to the sidecar."`
 	SidecarHostPort  string        `name:"backup-restore-host-port" group:"The sidecar" default:":8080" help:"Address (host:port) of the sidecar, without a scheme. An empty host means localhost."`
 	SidecarCAPath    string        `name:"backup-restore-ca-cert-bundle-path" group:"The sidecar" placeholder:"PATH" help:"CA bundle for verifying the sidecar's certificate. Required if TLS is enabled."`
-	EtcdServerName   string        `name:"etcd-server-name" group:"etcd" help:"Host name in etcd's server certificate. Accepted for compatibility: readiness is checked inside the process."`
-	EtcdClientPort   Port          `name:"etcd-client-port" group:"etcd" default:"2379" help:"etcd's client port. Accepted for compatibility."`
+	EtcdServerName   string        `name:"etcd-server-name" group:"etcd" help:"Host name in etcd's server certificate. start-etcd ignores this flag, because it checks readiness inside the process. If the environment variable is set, etcd-wrapper etcdctl connects to this host."`
+	EtcdClientPort   Port          `name:"etcd-client-port" group:"etcd" default:"2379" help:"etcd's client port. start-etcd ignores this flag. etcd-wrapper etcdctl uses the environment variable together with that of --etcd-server-name."`
 	EtcdCertPath     string        `name:"etcd-client-cert-path" group:"etcd" placeholder:"PATH" help:"Client certificate for etcd. If set, etcd is expected to serve TLS."`
 	EtcdKeyPath      string        `name:"etcd-client-key-path" group:"etcd" placeholder:"PATH" help:"Private key of the client certificate."`
 	EtcdReadyTimeout time.Duration `name:"etcd-ready-timeout" group:"etcd" default:"0s" help:"Fail if etcd is not ready within this time. 0 means no limit."`
@@ -35,10 +35,10 @@ type StartEtcd struct {
 	VolumeDir        string    `name:"volume-dir" group:"Files" default:"/var/etcd/data" help:"Directory of the data volume. It contains the exit record exit_code and, with --standalone, the data directory new.etcd."`
 	StoredConfigPath string    `name:"stored-config-path" group:"Files" default:"${home}/etcd.conf.yaml" help:"Store a copy of etcd's configuration in this file. etcdctl reads the endpoint and the certificates from it."`
 	Standalone       bool      `name:"standalone" group:"Without a sidecar" help:"Run without a sidecar. The wrapper validates the data directory itself."`
-	EtcdConfigFile   string    `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration file. Defaults to a single member on loopback."`
+	EtcdConfigFile   string    `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: read etcd's configuration from this file. If not set, run a single member on loopback."`
 	RootPasswordFile string    `name:"root-password-file" group:"etcd" placeholder:"PATH" help:"With --standalone: file with the password of the root user. A new cluster is created with this user and with authentication enabled; a cluster that already has keys or users is not changed."`
 	EtcdDataVersion  string    `name:"etcd-data-version" group:"etcd" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd version that must be able to read the data: 3.5 or 3.6. Defaults to 3.5 with a sidecar and to 3.6 with --standalone."`
-	DefragThreshold  Threshold `name:"defrag-threshold" group:"etcd" default:"free=45%,min=100Mi,pause=15s" placeholder:"WHEN" help:"Defragment the database when at least this percentage and at least min bytes are free, unless the expected pause for clients exceeds pause. never disables defragmentation."`
+	DefragThreshold  Threshold `name:"defrag-threshold" group:"etcd" default:"free=45%,min=100Mi,pause=15s" placeholder:"WHEN" help:"Defragment the database when at least the percentage free and at least min bytes of it are unused, unless clients would be paused for longer than pause. never disables automatic defragmentation."`
 
 	Kubernetes []string `name:"kubernetes" group:"etcd" enum:"events,leases,replicas" placeholder:"WHAT,..." help:"Use the Kubernetes API in a pod. events: post Events on the pod about restores, rejected data, alarms, defragmentation and conditions. leases (with --standalone): renew the leases of the member and its backups, which the operator's tools read. replicas (with --standalone): leave the cluster when this member stops because its StatefulSet was scaled down."`
 
@@ -47,7 +47,7 @@ type StartEtcd struct {
 
 	LogLevel        string `name:"log-level" group:"Log and termination message" enum:"debug,info,warn,error" default:"info" help:"Minimum log level: debug, info, warn or error."`
 	LogFormat       string `name:"log-format" group:"Log and termination message" enum:"json,console" default:"json" help:"Log format: json (one object per line) or console (for terminals). console omits etcd's own info lines unless --log-level is debug."`
-	TerminationPath string `name:"termination-message-path" group:"Log and termination message" default:"${termination}" help:"Write the reason why the container ended to this file, if it exists. Kubernetes shows it."`
+	TerminationPath string `name:"termination-message-path" group:"Log and termination message" default:"${termination}" help:"Write the reason why the container ended to this file, if the file exists. Kubernetes shows the reason in the pod's status."`
 }
 
 // Validate is called by kong. Each error names the flag.
@@ -124,11 +124,11 @@ func (f *StartEtcd) DataDir() string { return filepath.Join(f.VolumeDir, "new.et
 // Recovery holds the flags that control the recovery of damaged or lost data.
 type Recovery struct {
 	Recover   string  `name:"recover" group:"Backups" enum:"auto,never" default:"auto" help:"Recover damaged, lost or rolled-back data. auto: from --backup-store or from the other members, if that is safe. never: leave the data unchanged."`
-	RestoreTo *Target `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"State to restore once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z. Requires --restore-id."`
+	RestoreTo *Target `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"Restore this state once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z. Requires --restore-id."`
 	RestoreID string  `name:"restore-id" group:"Backups" placeholder:"NAME" help:"Name of the restore. A restore with the same name runs only once."`
 
 	ClusterName string `name:"cluster-name" group:"Backups" placeholder:"NAMESPACE/NAME" help:"Name of the store's owner. A member without data rejects a store that has another owner. Defaults to POD_NAMESPACE/initial-cluster-token."`
-	Adopt       string `name:"adopt" group:"Backups" placeholder:"ID" help:"Take over the store of the cluster with this ID, once. Data that does not belong to the store, or is a copy, starts a new generation; an empty volume is restored from the store. ID/N takes over again and ends generation N."`
+	Adopt       string `name:"adopt" group:"Backups" placeholder:"ID" help:"Take over the store of the cluster with this ID, once. If the volume is empty, the data is restored from the store. Valid data that does not belong to the store, or is a copy, starts a new generation in it. To take over the store again, set ID/N, where N is the newest generation."`
 }
 
 // Owner returns the owner of the store, which is derived from the cluster token. The cluster token may include the
@@ -203,7 +203,7 @@ const DefaultKeep = "points=24h,hourly=24,daily=7,weekly=4"
 // KeepFlags contains the flag that is common to the commands that delete backups. The flag has no default, because
 // backup prune must never apply a default policy to an arbitrary store.
 type KeepFlags struct {
-	Keep string `name:"backup-keep" group:"Backups" placeholder:"${keep}" help:"Retention policy: keep every revision within points and, before that, the last verified full snapshot of each of the given number of hours, days and weeks."`
+	Keep string `name:"backup-keep" group:"Backups" placeholder:"${keep}" help:"Retention policy. points is the period in which every revision is kept. hourly, daily and weekly set how many older full snapshots are kept: the last verified one of each hour, day and week."`
 }
 
 // Backups contains the backup flags of start-etcd.

@@ -95,7 +95,7 @@ var (
 	fishCompletion string
 )
 
-// completionCommand prints the completion script of a shell. The script runs completeCommand each time a word is
+// completionCommand prints the completion script for a shell. The script runs completeCommand each time a word is
 // completed.
 type completionCommand struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"Shell: bash, zsh or fish."`

@@ -151,10 +151,10 @@ func TestErrors_nameTheCommand(t *testing.T) {
 	} {
 		var log bytes.Buffer
 		run(args, streams{out: io.Discard, log: &log})
-		assert.Regexp(t, "^etcd-wrapper: "+args[0]+" has failed: .*\n$", log.String())
+		assert.Regexp(t, "^etcd-wrapper: the "+args[0]+" command failed: .*\n$", log.String())
 		log.Reset()
 		run(append(args, "-o", "json"), streams{out: io.Discard, log: &log})
-		assert.Contains(t, log.String(), `"message":"`+args[0]+` has failed"`)
+		assert.Contains(t, log.String(), `"message":"the `+args[0]+` command failed"`)
 	}
 }
 

@@ -28,7 +28,7 @@ import (
 // verifyCommand validates a data directory. start-etcd runs it with -o json as a child process.
 type verifyCommand struct {
 	output  `embed:""`
-	DataDir string `name:"data-dir" env:"-" required:"" help:"etcd's data directory."`
+	DataDir string `name:"data-dir" env:"-" required:"" help:"Data directory to validate."`
 	Mode    string `name:"mode" env:"-" enum:"sanity,full" default:"full" help:"Depth of the validation: sanity or full."`
 }
 

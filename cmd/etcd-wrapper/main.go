@@ -49,9 +49,9 @@ type commandLine struct {
 	Etcdctl      etcdctlCommand      `cmd:"" name:"etcdctl" passthrough:"" help:"Run etcd's client, by default with the endpoint and certificates of this member."`
 	Etcdutl      etcdutlCommand      `cmd:"" name:"etcdutl" passthrough:"" help:"Run etcd's tool for snapshots and data directories."`
 	Version      versionCommand      `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
-	Completion   completionCommand   `cmd:"" name:"completion" help:"Print the completion script of a shell."`
+	Completion   completionCommand   `cmd:"" name:"completion" help:"Print the completion script for a shell."`
 	Man          manCommand          `cmd:"" name:"man" help:"Print the manual page."`
-	Verify       verifyCommand       `cmd:"" name:"verify-data" help:"Validate the data directory of a stopped etcd without changing it."`
+	Verify       verifyCommand       `cmd:"" name:"verify-data" help:"Validate the data directory of a stopped etcd member without changing it."`
 	Inspect      inspectCommand      `cmd:"" name:"inspect-database" hidden:"" help:"Open a database to check whether that crashes the process. Restores run this command as a child process."`
 	VerifyBackup verifyBackupCommand `cmd:"" name:"verify-backup" hidden:"" help:"Test whether a backup can be restored. backup verify and start-etcd run this command as a child process."`
 	Complete     completeCommand     `cmd:"" name:"__complete" hidden:"" passthrough:"" help:"Complete a word. The shells' completion scripts run this command."`

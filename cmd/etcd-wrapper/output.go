@@ -57,7 +57,7 @@ func (s streams) report(level zerolog.Level, message string, err error) {
 }
 
 func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
-	return s.logError(cmp.Or(s.command, "backup")+" has failed", err, status)
+	return s.logError("the "+cmp.Or(s.command, "backup")+" command failed", err, status)
 }
 
 // meter returns a meter that shows progress if the log is written to a terminal.

@@ -24,7 +24,7 @@ type restoreCommand struct {
 	acceptFlags    `embed:""`
 	Snapshot       string `name:"snapshot" env:"-" placeholder:"FILE" help:"Restore from this stock etcd snapshot instead of a store."`
 	DataDir        string `name:"data-dir" env:"-" required:"" placeholder:"DIR" help:"Data directory to create. It must be empty or not exist."`
-	EtcdConfigFile string `name:"etcd-config-file" env:"-" placeholder:"PATH" help:"Read etcd's configuration from this file. Defaults to a single member on loopback."`
+	EtcdConfigFile string `name:"etcd-config-file" env:"-" placeholder:"PATH" help:"Read etcd's configuration from this file. If not set, restore a single member on loopback."`
 	Token          string `name:"token" env:"-" help:"Token of the restored cluster. Members that restore the same revision separately need the same token, which no other cluster may have used. Defaults to a random token."`
 }
 

@@ -45,7 +45,7 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 
 	log := c.newLog(s)
 	logstream.CaptureOutput(log)
-	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
+	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("starting etcd-wrapper")
 	warnOfEtcdVariables(log)
 	limitMemory(log)
 	c.message = exitcode.NewMessage(c.TerminationPath)
@@ -113,7 +113,7 @@ func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome,
 		line = log.Error().Str("error", outcome.Reason)
 	}
 	line.Int("exit_status", int(outcome.Status)).Str("outcome", outcome.Status.String()).
-		Msg("etcd-wrapper ends: " + outcome.Reason)
+		Msg("etcd-wrapper is exiting: " + outcome.Reason)
 	if err := bounded(messageTimeout, func() error { return c.message.Finish(message) }); err != nil {
 		log.Warn().Err(err).Msg("cannot write the termination message")
 	}

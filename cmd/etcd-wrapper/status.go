@@ -29,7 +29,7 @@ type wrapperPort struct {
 // statusCommand shows the status of the wrapper on this host.
 type statusCommand struct {
 	wrapperPort `embed:""`
-	VolumeDir   string `name:"volume-dir" default:"/var/etcd/data" help:"Volume from which to read how the last run ended if no wrapper responds."`
+	VolumeDir   string `name:"volume-dir" default:"/var/etcd/data" help:"If no wrapper responds, read from this volume how the last run ended."`
 	Watch       bool   `name:"watch" env:"-" short:"w" help:"Print every change until the wrapper exits."`
 	Verbose     bool   `name:"verbose" env:"-" short:"v" help:"Also show the checks, the history of the last hours and the latest transitions."`
 	Cluster     bool   `name:"cluster" env:"-" help:"Show all members of the cluster in one table."`

@@ -72,12 +72,12 @@ func (r *Report) durations() string {
 	return listed
 }
 
-// endedSuffix returns ", resolved since" if the condition was resolved before the run ended.
+// endedSuffix returns ", since resolved" if the condition was resolved before the run ended.
 func endedSuffix(condition lifecycle.Condition) string {
 	if condition.Ended.IsZero() {
 		return ""
 	}
-	return ", resolved since"
+	return ", since resolved"
 }
 
 // KilledMessage returns the message that `kubectl describe pod` shows if the process is killed or panics.

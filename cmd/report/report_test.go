@@ -140,7 +140,7 @@ func TestTerminationMessage(t *testing.T) {
 state before the stop: Serving, for 1m0s
 exit record: terminated, so the next start runs a sanity validation
 durations: run 1h0m0s, etcd start 2s, etcd stop 2s (draining 70ms)
-last problem: etcd, 3s ago, resolved since: etcd stopped
+last problem: etcd, 3s ago, since resolved: etcd stopped
 `, report.TerminationMessage(lifecycle.Outcome{Reason: "stop requested (terminated)\nand a trace"}))
 		runtime.flushError = errors.New("revisions 8 to 9 are not in the store: store unavailable")
 		assert.Contains(t, report.TerminationMessage(lifecycle.Outcome{}), "\nbackups: revisions 8 to 9 are not in the store: store unavailable; the next start resumes the upload\n")

@@ -45,7 +45,7 @@ func (r *Runtime) endBackups() {
 	}
 }
 
-var errNoTimeLeft = errors.New("ran out of time before the stop deadline")
+var errNoTimeLeft = errors.New("not finished by the stop deadline")
 
 // Flush uploads the remaining acknowledged writes within the remaining stop budget. Flush must not be called before
 // the lifecycle has ended and the exit record is final.

@@ -35,7 +35,7 @@ import (
 // Configure logs a warning and continues.
 func (r *Runtime) Configure(yaml []byte) error {
 	if err := bootstrap.StoreConfig(r.flags.StoredConfigPath, yaml); err != nil {
-		r.log.Warn().Err(err).Msg("cannot store a copy of the configuration for debugging")
+		r.log.Warn().Err(err).Msg("cannot store the copy of etcd's configuration that etcd-wrapper etcdctl reads")
 	}
 	checked, err := etcdconf.Parse(yaml)
 	if err == nil {
@@ -128,7 +128,7 @@ func (r *Runtime) awaitPeers(ctx context.Context, report func(reason string)) (d
 // when etcd stops.
 func (r *Runtime) invalidateRecord() {
 	if err := r.record.Invalidate(); err != nil {
-		r.log.Error().Err(err).Msg("cannot remove the exit record even though another process is using the data directory")
+		r.log.Error().Err(err).Msg("cannot remove the exit record, which must not be trusted because another process is using the data directory")
 	}
 }
 
@@ -204,7 +204,7 @@ func (r *Runtime) warnings(etcd *embed.Config) (warnings []string) {
 	case etcd.ForceNewCluster:
 		warnings = append(warnings, "force-new-cluster is set: this start removes all other members from the cluster; delete the setting from etcd's configuration afterwards")
 	case bootstrap.ForceNoteOn(r.flags.VolumeDir).Exists():
-		warnings = append(warnings, "ignoring force-new-cluster, because an earlier start performed it; delete the setting from etcd's configuration (you can set it again after a start without it)")
+		warnings = append(warnings, "ignoring force-new-cluster, because an earlier start applied it; delete the setting from etcd's configuration (you can set it again after a start without it)")
 	}
 	if etcd.ClusterState == embed.ClusterStateFlagNew && r.lastRun.lost(etcd.Dir) {
 		warnings = append(warnings, fmt.Sprintf("the data directory %s is empty, but an earlier run on this volume served data from it; a new cluster will be "+
@@ -234,7 +234,7 @@ func (r *Runtime) Open(ctx context.Context) error {
 	}
 	if r.config.Etcd.ForceNewCluster {
 		if err := bootstrap.ForceNoteOn(r.flags.VolumeDir).Write(); err != nil {
-			r.log.Error().Err(err).Msg("cannot record that force-new-cluster was performed; delete the setting from etcd's configuration before the next start, which would remove all other members again")
+			r.log.Error().Err(err).Msg("cannot record that force-new-cluster was applied; delete the setting from etcd's configuration before the next start, which would remove all other members again")
 		}
 	}
 	took := time.Since(began)
@@ -342,7 +342,7 @@ func (r *Runtime) Close() (opened bool, err error) {
 		return false, nil
 	}
 	began := time.Now()
-	if r.parts.Leases != nil { // the member's Lease must expire, which shows that the member has stopped
+	if r.parts.Leases != nil { // stop renewing, so that the expired Lease shows that the member has stopped
 		r.parts.Leases.Stop()
 	}
 	r.endBackups()

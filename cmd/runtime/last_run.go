@@ -84,7 +84,7 @@ func (l *lastRun) read() lastExit {
 	case orderly && last.Status != exitcode.Clean:
 		return newExit(status.ExitFailed, fmt.Sprintf("status %d, %s", int(last.Status), last.Reason))
 	case noted && !orderly:
-		return newExit(status.ExitKilled, "the run did not record its end: SIGKILL, out of memory, a node or power failure, or a full volume"+l.firstOf(last))
+		return newExit(status.ExitKilled, "the run did not record its end; possible causes are SIGKILL, out of memory, a node or power failure, and a full volume"+l.firstOf(last))
 	case unclean == nil:
 		return newExit(string(word), "")
 	case noted && !last.Served: // the last run stopped before starting etcd, so the exit record is from a run before it

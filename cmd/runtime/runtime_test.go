@@ -161,7 +161,7 @@ func TestConfigure_forceNewClusterOnce(t *testing.T) {
 	for range 2 {
 		assert.False(t, next(forced).config.Etcd.ForceNewCluster)
 	}
-	assert.Contains(t, log.String(), "ignoring force-new-cluster, because an earlier start performed it")
+	assert.Contains(t, log.String(), "ignoring force-new-cluster, because an earlier start applied it")
 	next(plain)
 	assert.True(t, next(forced).config.Etcd.ForceNewCluster, "a start without force-new-cluster allows it again")
 }

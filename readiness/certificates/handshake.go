@@ -96,7 +96,7 @@ func (l Listener) verify(now time.Time) error {
 	leaf := certificates[0]
 	unnamed := slices.DeleteFunc(slices.Clone(l.Hosts), func(host string) bool { return leaf.VerifyHostname(host) == nil })
 	if len(unnamed) > 0 {
-		return fmt.Errorf("%s is not valid for the advertised host %s: %s; reissue it with this name", subject, strings.Join(unnamed, ", "), effect)
+		return fmt.Errorf("%s does not cover every advertised host (missing: %s): %s; reissue it with the missing names", subject, strings.Join(unnamed, ", "), effect)
 	}
 	options := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), CurrentTime: now}
 	for _, each := range certificates[1:] {

@@ -57,7 +57,7 @@ func TestRejectedListenerCertificateIsReportedUntilReplaced(t *testing.T) {
 	}{
 		"valid":                      {good, "127.0.0.1", authority.Bundle(), ""},
 		"valid, without a CA":        {good, "localhost", "", ""},
-		"wrong host":                 {good, "etcd.example.org", authority.Bundle(), "is not valid for the advertised host etcd.example.org"},
+		"wrong host":                 {good, "etcd.example.org", authority.Bundle(), "does not cover every advertised host (missing: etcd.example.org)"},
 		"client authentication only": {authority.IssueFor("client-only", x509.ExtKeyUsageClientAuth), "127.0.0.1", authority.Bundle(), "does not have the extended key usage \"server auth\""},
 		"client authentication only, without a CA": {authority.IssueFor("client-alone", x509.ExtKeyUsageClientAuth), "127.0.0.1", "", "does not have the extended key usage \"server auth\""},
 		"signed by another CA":                     {other.Issue("stranger"), "127.0.0.1", authority.Bundle(), "is not signed by a CA in"},

@@ -223,7 +223,7 @@ func (m sink) addMember(d status.Document) {
 		m.add("volume_size_bytes", "Size of the data volume in bytes.", float64(d.VolumeSize))
 	}
 	if v := d.DataVersion; v != nil {
-		m.addIf("data_version_readable", "1 if etcd of the wanted version can read the data.", v.Readable, "wanted", v.Wanted)
+		m.addIf("data_version_readable", "1 if the wanted etcd version can read the data.", v.Readable, "wanted", v.Wanted)
 	}
 }
 
@@ -258,7 +258,7 @@ func (m sink) addBackups(d status.Document) {
 		return
 	}
 	if b.Cluster != "" {
-		m.add("cluster_info", "The cluster in the backup store that the data belongs to, with its owner and generation; always 1.", 1,
+		m.add("cluster_info", "Cluster that the data belongs to, and its owner and generation in the backup store; always 1.", 1,
 			"cluster", b.Cluster, "owner", b.Owner, "generation", strconv.Itoa(b.Generation))
 	}
 	if b.Role == facts.Writer && b.Revision > 0 { // a standby does not know the lag, and 0 would look up to date

@@ -162,7 +162,7 @@ func (c *Client) open(ctx context.Context, query string) (*http.Response, error)
 	reply.Body.Close() //nolint:errcheck // the body is not needed
 	advice := ""
 	if reply.StatusCode == http.StatusNotFound {
-		advice = ": another program (such as etcd or the sidecar) or an old wrapper is listening there; set --etcd-wrapper-port to the wrapper's port"
+		advice = ": another program (such as etcd or the sidecar) or an older version of the wrapper is listening there; set --etcd-wrapper-port to the wrapper's port"
 	}
 	return nil, fmt.Errorf("cannot read the status of %s: HTTP status %d%s", c.name, reply.StatusCode, advice)
 }

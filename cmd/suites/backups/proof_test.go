@@ -25,13 +25,13 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	out, log, code := m.Begin("backup", "verify", m.flag(), "-o", "json").Wait()
 	require.Equal(t, 70, code)
 	assert.Contains(t, out, `"outcome": "failed"`)
-	assert.Contains(t, log, "the test restore failed")
+	assert.Contains(t, log, "the restore test failed")
 	_, log, code = m.Begin("backup", "prune", m.flag(), "--backup-keep=points=24h").Wait()
 	assert.Equal(t, 75, code)
 	assert.Contains(t, log, "not deleting any backups")
 
 	again := m.StartReady()
-	awaitBackupStatus(again, "the status reports that the test restore failed", func(b facts.Backups) bool { return b.LastVerification != nil && !b.LastVerification.Passed })
+	awaitBackupStatus(again, "the status reports that the restore test failed", func(b facts.Backups) bool { return b.LastVerification != nil && !b.LastVerification.Passed })
 	awaitBackupStatus(again, "a new full snapshot passes its test restore", func(b facts.Backups) bool {
 		return b.LastFullSnapshot != nil && b.LastFullSnapshot.At.After(first.Time) && b.LastVerification != nil && b.LastVerification.Passed && b.LastVerification.Revision == b.LastFullSnapshot.Revision
 	})

@@ -30,7 +30,7 @@ func TestForceNewCluster_leftInTheFile(t *testing.T) {
 	alone.Shutdown()
 
 	alone = lagging.StartReady()
-	alone.AwaitLine(harness.Line{"message": "ignoring force-new-cluster, because an earlier start performed it"})
+	alone.AwaitLine(harness.Line{"message": "ignoring force-new-cluster, because an earlier start applied it"})
 	for i, p := range c.pods[1:] {
 		c.runs[i+1] = p.Start()
 	}

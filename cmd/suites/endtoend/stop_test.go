@@ -139,7 +139,7 @@ func TestStop_beforeStart(t *testing.T) {
 	pipe := filepath.Join(p.Dir, "pipe") // opening the pipe blocks until another process opens it for writing
 	require.NoError(t, unix.Mkfifo(pipe, 0o600))
 	run := p.Start("--backup-restore-tls-enabled", "--backup-restore-ca-cert-bundle-path="+pipe)
-	run.AwaitLine(harness.Line{"message": "etcd-wrapper starts"})
+	run.AwaitLine(harness.Line{"message": "starting etcd-wrapper"})
 	_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have exited already
 	run.Exit(harness.AbortBudget)               // any exit status is acceptable
 }

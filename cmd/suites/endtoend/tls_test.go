@@ -117,7 +117,7 @@ func TestTLS_rejectedCertificateDegradesMember(t *testing.T) {
 	run := p.StartReady()
 	harness.Eventually(t, "the check reports that the certificate does not match the advertised URL", func() bool {
 		_, body := run.Request(http.MethodGet, "/readyz?verbose")
-		return strings.Contains(body, "is not valid for the advertised host etcd.example.org")
+		return strings.Contains(body, "does not cover every advertised host (missing: etcd.example.org)")
 	})
 	assert.Equal(t, http.StatusOK, run.Readyz(), "the member stays ready, because clients that do not verify the host name can connect")
 	run.Shutdown()

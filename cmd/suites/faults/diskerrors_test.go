@@ -54,7 +54,7 @@ func wal(p *harness.Pod) string {
 // assertExplained checks that the last log line and the termination message contain the reason for the exit.
 func assertExplained(p *harness.Pod, run *harness.Run, reason string) {
 	p.T.Helper()
-	ends := run.Log.Matching(harness.Line{"message": "etcd-wrapper ends: "})
+	ends := run.Log.Matching(harness.Line{"message": "etcd-wrapper is exiting: "})
 	require.Len(p.T, ends, 1)
 	assert.Contains(p.T, ends[0]["message"], reason, "the last log line")
 	message, err := os.ReadFile(p.TerminationMessage())
@@ -118,7 +118,7 @@ func TestFaultHangingSync_doesNotBlockClose(t *testing.T) {
 	detach := attach(run, harness.CallPoint{Call: "fdatasync", Path: p.DBPath()}.Inject("delay_enter=60000000")...)
 	watch := harness.StartWatch()
 	run.Signal(syscall.SIGTERM)
-	run.AwaitLine(harness.Line{"message": "etcd-wrapper ends: "})
+	run.AwaitLine(harness.Line{"message": "etcd-wrapper is exiting: "})
 	assert.Less(t, watch.Duration(), harness.StopBudget)
 	detach() // otherwise, strace's delay would also keep the exiting process alive
 	status := run.Exit(harness.AbortBudget)

@@ -121,7 +121,7 @@ func (b *Tab) WaitFor(expression string, parts ...any) {
 	if !assert.Eventually(b.t, isTrue, Timeout, 20*time.Millisecond) {
 		var shown string
 		b.Run(chromedp.Evaluate(`document.body.innerText`, &shown))
-		require.Fail(b.t, "the condition is not true", "%s\ntext of the page: %s", expression, strings.Join(strings.Fields(shown), " "))
+		require.Fail(b.t, "the condition did not become true", "%s\ntext of the page: %s", expression, strings.Join(strings.Fields(shown), " "))
 	}
 }
 
