@@ -3,6 +3,7 @@ package child
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -20,6 +21,7 @@ const (
 	threads       = 1       // IOPRIO_WHO_PROCESS, which selects a thread
 	onlyWhenIdle  = 3 << 13 // IOPRIO_CLASS_IDLE
 	ownThreadsDir = "/proc/self/task"
+	maxPasses     = 100 // a thread that has not been lowered yet may start another one during a pass
 )
 
 // LowerPriority permanently gives this process the lowest CPU and disk priority. SCHED_IDLE would be too low: on a
@@ -27,13 +29,18 @@ const (
 // kernel locks that the process holds. Call LowerPriority before anything else: on Linux, priorities are per thread
 // and only new threads inherit them. Errors are ignored: without permission, the priority remains unchanged.
 func LowerPriority() {
-	own, _ := os.ReadDir(ownThreadsDir)
-	for _, entry := range own {
-		thread, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
+	var done []os.DirEntry
+	for range maxPasses {
+		own, _ := os.ReadDir(ownThreadsDir)
+		if slices.EqualFunc(own, done, func(a, b os.DirEntry) bool { return a.Name() == b.Name() }) {
+			return
 		}
-		_ = unix.Setpriority(unix.PRIO_PROCESS, thread, lowest)
-		_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, threads, uintptr(thread), onlyWhenIdle)
+		for _, entry := range own {
+			if thread, err := strconv.Atoi(entry.Name()); err == nil {
+				_ = unix.Setpriority(unix.PRIO_PROCESS, thread, lowest)
+				_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, threads, uintptr(thread), onlyWhenIdle)
+			}
+		}
+		done = own
 	}
 }
