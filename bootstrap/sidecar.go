@@ -86,9 +86,9 @@ func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode M
 		err = nil
 	}
 	if err != nil {
-		return Full, "the data changed after the exit record was written: " + err.Error()
+		return Full, "the data may have changed since the exit record was written: " + err.Error()
 	}
-	return Sanity, "the last etcd on this volume was closed cleanly (" + string(word) + ")"
+	return Sanity, "etcd was last closed cleanly on this volume (" + string(word) + ")"
 }
 
 // Deadlines for a call to the sidecar, including connecting and reading the whole response.
@@ -216,7 +216,7 @@ func (c *Client) get(
 		err = Mark(fmt.Errorf("no response within %g s", deadline.Seconds()), err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot fetch %s from %s: %w", what, c.base.Host, err)
+		return nil, fmt.Errorf("%s request to %s failed: %w", what, c.base.Host, err)
 	}
 	return body, nil
 }

@@ -131,7 +131,7 @@ func TestSidecar_invalidReplies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := sidecar(t, test.handler).Status(t.Context())
 			require.ErrorContains(t, err, test.message)
-			assert.ErrorContains(t, err, "cannot fetch initialization status from 127.0.0.1:")
+			assert.ErrorContains(t, err, "initialization status request to 127.0.0.1:")
 			assert.NotContains(t, err.Error(), "secret")
 		})
 	}

@@ -172,7 +172,7 @@ type hint struct {
 const (
 	checkSidecarLog = "check the log of the backup-restore container"
 	renewCert       = "renew the certificate of the sidecar, or check that --backup-restore-ca-cert-bundle-path contains the CA that issued it"
-	checkEtcdLog    = "see the etcd log above"
+	checkEtcdLog    = "check the etcd log for the cause"
 	noDataLost      = "no data was lost, and the next start runs a full validation"
 	otherMustEnd    = "stop that process first; the exit record is now invalid, so the next validation is a full one"
 	fetchFailed     = "cannot prefetch the etcd configuration"

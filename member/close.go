@@ -52,7 +52,7 @@ func (m *Member) describeClose(what string) string {
 }
 
 func (m *Member) closeInOrder() error {
-	m.doing.Store("opening the data, which cannot be interrupted")
+	m.doing.Store("opening the data directory, which cannot be interrupted")
 	<-m.started
 	defer m.doing.Store("")
 	if m.etcd == nil {

@@ -356,7 +356,7 @@ func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool 
 		if server.Leader() == server.MemberID() || time.Since(started) > leaderWait {
 			if err := r.enable(ctx, server); err != nil && err.Error() != failure {
 				failure = err.Error()
-				r.log.Warn().Err(err).Msg("cannot create the root user yet; rejecting clients and retrying")
+				r.log.Warn().Err(err).Msg("cannot create the root user and enable authentication yet; rejecting clients and retrying")
 			}
 		}
 		if clock.Sleep(ctx, rootPause) != nil {

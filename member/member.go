@@ -119,7 +119,7 @@ type opening struct {
 }
 
 // opensData is the value of doing while etcd is reading the database.
-const opensData = "opening the data"
+const opensData = "opening the data directory"
 
 // awaitsQuorum is the value of doing until etcd has joined the cluster.
 const awaitsQuorum = "waiting for a leader, which requires a quorum"
@@ -192,7 +192,7 @@ func (m *Member) Open(ctx context.Context) error {
 	case <-m.crashed:
 		return errCrashed
 	case <-ctx.Done():
-		return fmt.Errorf("gave up while etcd was opening the data: %w", ctx.Err())
+		return fmt.Errorf("gave up while etcd was opening the data directory: %w", ctx.Err())
 	}
 	if m.startErr != nil {
 		return m.startErr

@@ -26,7 +26,7 @@ import (
 
 // The methods in this file may be called from any goroutine.
 
-// Doing describes the current step of the start or the close, such as "opening the data", to complete the sentence
+// Doing describes the current step of the start or the close, such as "opening the data directory", to complete the sentence
 // "etcd is …". Doing returns "" if neither is in progress.
 func (m *Member) Doing() string {
 	doing, _ := m.doing.Load().(string)

@@ -133,7 +133,7 @@ var rules = []rule{
 	// Lost or rolled-back data.
 	{corruptVolumes, namelessPeers, nil, nil, reject(notRestoredAlone, "")},
 	{corruptVolumes, unaskedPeers, nil, isNever, reject(notRestoredAlone, "")},
-	{corruptVolumes, []PeerState{peers.Expected}, nil, nil, reject("the data is damaged, but this member has never started according to the other members", "if this member never had data, move the data directory aside")},
+	{corruptVolumes, []PeerState{peers.Expected}, nil, nil, reject("the data is damaged, but according to the other members, this member has never started", "if this member never had data, move the data directory aside")},
 	{nil, unaskedPeers, nil, nil, Decision{ConsultPeers, "the other members may have data that the volume lacks", ""}},
 	{nil, []PeerState{peers.Started, peers.NoQuorum}, nil, isNever, reject("this member could get its data from the other members, but --recover=never forbids it", recoverAuto)},
 	{nil, []PeerState{PeersBlocked}, nil, nil, Decision{Wait, "waiting until this member can rejoin the cluster", ""}},

@@ -346,7 +346,7 @@ func outcomes(action Action, given input, now actualState) []outcome {
 		return next("")
 	case ClaimGeneration:
 		return claimOutcomes(given, now)
-	case SetVolumeAside:
+	case PreserveData:
 		return preserveOutcomes(given, now)
 	case InstallData:
 		return installOutcomes(given, now)

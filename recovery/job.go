@@ -176,7 +176,7 @@ func (j *job) useFallback(from, to archive.Path, why error) error {
 		return fmt.Errorf("%w: %w", errMissing, why)
 	}
 	j.options.Log.Warn().Err(why).Str("full", to.Full.Name()).Int64("lost_revisions", from.Revision-to.Revision).
-		Msg("recovery: a backup is damaged; using other objects instead")
+		Msg("recovery: a backup object is missing or damaged; restoring without it")
 	j.backups.last.path = to
 	j.logLost()
 	return nil
@@ -389,7 +389,7 @@ func (j *job) logLost() {
 	state, verb := "the volume is empty", "is restored to"
 	switch {
 	case j.volume.damage != nil && position.Revision > 0:
-		state = fmt.Sprintf("the volume is damaged at revision %d", position.Revision)
+		state = fmt.Sprintf("the volume is at revision %d but damaged", position.Revision)
 	case j.volume.damage != nil:
 		state = "the volume is damaged"
 	case position.ClusterID != 0:
@@ -463,7 +463,7 @@ func (j *job) describeLost(lost int64) (text string) {
 		text += fmt.Sprintf("; revisions lost: %d", lost)
 	case text != "":
 	case end != nil && last.Reserved.Generation >= end.Successor:
-		return fmt.Sprintf("; the later generation %d is missing from the store and lost", end.Successor)
+		return fmt.Sprintf("; generation %d, which followed, is missing from the store, so its writes are lost", end.Successor)
 	default:
 		text = "; nothing is known to be lost"
 	}
@@ -489,7 +489,7 @@ func (j *job) describeInterval() string {
 	if gap >= time.Minute {
 		unit = time.Second
 	}
-	return fmt.Sprintf("; the backups end at most %v before the last write of etcd to the volume", (gap + unit - 1).Truncate(unit)) // rounded up
+	return fmt.Sprintf("; the backups end at most %v before etcd's last write to the volume", (gap + unit - 1).Truncate(unit)) // rounded up
 }
 
 // finish reports the outcome of the run.

@@ -260,7 +260,7 @@ func newRun(ctx context.Context, e *environment, member Member, examine func(con
 		ValidateBuilt:   r.job.verify,
 		RecordClaim:     r.job.recordClaim,
 		ClaimGeneration: r.job.createGeneration,
-		SetVolumeAside:  r.job.preserveVolume,
+		PreserveData:    r.job.preserveVolume,
 		InstallData:     r.job.install,
 		RecordRestore:   r.job.complete,
 	}

@@ -378,7 +378,7 @@ func TestDataInUseIsNotMoved(t *testing.T) {
 		f := newFilledFixture(t)
 		test.lose(f)
 		var files []string
-		require.ErrorContains(t, f.runWith(before(SetVolumeAside, func() error { test.happens(f); files = f.files(); return nil })), message)
+		require.ErrorContains(t, f.runWith(before(PreserveData, func() error { test.happens(f); files = f.files(); return nil })), message)
 		assert.Equal(t, files, f.files())
 		assert.Empty(t, f.preserved())
 	}

@@ -34,10 +34,10 @@ func TestIntervalBetweenLastBackupAndLastWrite(t *testing.T) {
 		happen  func(*fixture)
 		message string
 	}{
-		"less than a second":  {730 * time.Millisecond, (*fixture).damage, "; nothing is known to be lost; the backups end at most 800ms before the last write of etcd to the volume"},
-		"with lost revisions": {730 * time.Millisecond, func(f *fixture) { f.put("a", "b") }, "; revisions lost: 2; the backups end at most 800ms before the last write of etcd"},
-		"no write since then": {-time.Minute, (*fixture).damage, "the backups end at most 0s before the last write"},
-		"hours":               {3*time.Hour + time.Millisecond, (*fixture).damage, "the backups end at most 3h0m1s before the last write"},
+		"less than a second":  {730 * time.Millisecond, (*fixture).damage, "; nothing is known to be lost; the backups end at most 800ms before etcd's last write to the volume"},
+		"with lost revisions": {730 * time.Millisecond, func(f *fixture) { f.put("a", "b") }, "; revisions lost: 2; the backups end at most 800ms before etcd's last write"},
+		"no write since then": {-time.Minute, (*fixture).damage, "the backups end at most 0s before etcd's last write"},
+		"hours":               {3*time.Hour + time.Millisecond, (*fixture).damage, "the backups end at most 3h0m1s before etcd's last write"},
 		"the volume is empty": {time.Second, (*fixture).lose, "; nothing is known to be lost\""},
 		"the log is missing": {time.Second, func(f *fixture) {
 			require.NoError(f.t, os.RemoveAll(filepath.Join(f.member.DataDir, "member", "wal")))

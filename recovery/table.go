@@ -16,7 +16,7 @@ var Table = statemachine.Expand(written)
 const always = statemachine.Always
 
 // workStates contains the states whose actions can fail because of the volume or a bug.
-var workStates = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Adopt, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
+var workStates = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Adopt, Flush, MakeRoom, Build, Prove, Claim, Preserve, Install}
 
 // readingStates contains the states that read objects from the store, which may have disappeared since they were
 // listed.
@@ -37,7 +37,7 @@ var written = statemachine.Entries{
 	{Resume, NothingToResume, always, Examine, []Action{DropUnfinished, ValidateVolume}, "no restore is pending; validating the data directory"},
 	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was interrupted, and only the store shows its progress; start with --backup-store or, if the data directory still exists, move recovery.json aside to keep that directory"},
 	{Resume, ClaimFound, always, Prove, []Action{ValidateBuilt}, "resuming an interrupted restore with the data directory that it built"},
-	{Resume, InstallFound, always, Install, []Action{RecordRestore}, "recording an interrupted restore that is already installed"},
+	{Resume, InstallFound, always, Install, []Action{RecordRestore}, "recording an interrupted restore whose data is already installed"},
 
 	{Examine, Examined, always, Decide, decideNow, "the state of the volume is known"},
 
@@ -50,7 +50,7 @@ var written = statemachine.Entries{
 	{Decide, FlushFirst, always, Flush, []Action{LogLoss, FlushVolume}, "uploading the revisions that only the volume has before its data is replaced"},
 	{Decide, RestoreData, MultiMember, MakeRoom, []Action{FindEnd, LogLoss, CheckSpace}, "the store has the data to restore, including uploads from all members' volumes"},
 	{Decide, RestoreData, always, MakeRoom, []Action{LogLoss, CheckSpace}, "the store has data that the volume lacks"},
-	{Decide, Rejoin, DirectoryPresent, GiveWay, []Action{LogRejoin, SetVolumeAside}, "preserving the data on the volume before the other members' data replaces it"},
+	{Decide, Rejoin, DirectoryPresent, GiveWay, []Action{LogRejoin, PreserveData}, "preserving the data on the volume before the other members' data replaces it"},
 	{Decide, Rejoin, Listed, Leave, []Action{LogRejoin, RemoveMember}, "the member has lost its log, so it must not vote under its old identity"},
 	{Decide, Rejoin, NotListed, Enter, []Action{LogRejoin, AddMember}, "adding this member to the cluster, as a learner if possible because learners do not count toward the quorum"},
 	{Decide, Rejoin, always, Ready, []Action{AdoptCluster}, "the cluster expects this member, which will get its data from the others"},
@@ -65,15 +65,15 @@ var written = statemachine.Entries{
 	{Adopt, StoreUnavailable, always, AskStore, []Action{PaceStore}, "the adoption failed; retrying unless another process has adopted the store"},
 
 	{GiveWay, Moved, always, AskPeers, askPeers, "the data directory was moved"},
-	{statemachine.Group{Leave, Enter}, Changed, always, AskPeers, askPeers, "the membership of the cluster has changed"},
+	{statemachine.Group{Leave, Enter}, Changed, always, AskPeers, askPeers, "the cluster membership has changed"},
 	{statemachine.Group{Leave, Enter}, PeersUnavailable, always, AskPeers, []Action{PacePeers}, "the membership may not have changed; asking the peers again"},
 
 	{statemachine.Group{AskStore, Flush, MakeRoom, Build}, StoreResponded, always, Decide, decideNow, "the store has responded"},
 	{AskStore, Stuck, always, Refused, nil, "a restore would lose queued segments that cannot be uploaded"},
 	{AskStore, Elapsed, always, AskStore, []Action{FlushSpool, AskTheStore}, "the pause is over"},
 
-	{Flush, Flushed, MultiMember, AskPeers, askPeers, "the volume was uploaded; the restore starts once all members have uploaded theirs"},
-	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, LogLoss, CheckSpace}, "as much of the volume's data as possible was uploaded; the volume will be preserved"},
+	{Flush, Flushed, MultiMember, AskPeers, askPeers, "as much of the volume's data as possible was uploaded; the restore starts once all members have uploaded theirs"},
+	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, LogLoss, CheckSpace}, "as much of the volume's data as possible was uploaded; the data directory will be preserved"},
 	{readingStates, Missing, always, AskStore, []Action{PaceStore}, "an object in the store is missing, possibly because of a delayed listing or a merge; searching again before restoring an older backup"},
 	{statemachine.Group{MakeRoom, Build}, StoreUnavailable, always, AskStore, []Action{PaceStore}, "the store became unreachable; reading it and fetching the backup again"},
 	{statemachine.Group{MakeRoom, Build}, NoSpace, always, Refused, nil, "the volume has no room for both the restored data and the old data, so the fetched data was removed"},
@@ -87,13 +87,13 @@ var written = statemachine.Entries{
 	{Prove, ValidationFailed, always, Refused, []Action{DropClaim}, "the restored data is invalid and will not be opened"},
 	{Prove, Diverged, always, Refused, []Action{DropClaim, DropUnfinished}, "nothing was moved because the data on the volume differs from its backups"},
 
-	{Claim, Claimed, always, SetAside, []Action{SetVolumeAside}, "the store has a generation for the restored data; replacing the old data"},
+	{Claim, Claimed, always, Preserve, []Action{PreserveData}, "the store has a generation for the restored data; replacing the old data"},
 	{Claim, ClaimLost, always, Examine, []Action{DropClaim, DropUnfinished, ValidateVolume}, "the built data directory is outdated; starting recovery over"},
 	{Claim, StoreUnavailable, always, Claim, []Action{PaceStore}, "the store may not have created the generation; reading it again"},
 	{Claim, PeersUnavailable, always, Claim, []Action{PacePeers}, "waiting for every member to respond once more before the cluster is replaced"},
 	{Claim, Elapsed, always, Claim, []Action{ClaimGeneration}, "the pause is over"},
 
-	{SetAside, Moved, always, Install, []Action{InstallData, RecordRestore}, "the data directory was moved"},
+	{Preserve, Moved, always, Install, []Action{InstallData, RecordRestore}, "the data directory was moved"},
 
 	{Install, Installed, StillAsked, Examine, []Action{ValidateVolume}, "an interrupted restore was completed, but another restore has been requested"},
 	{Install, Installed, always, Ready, nil, "the restored data is installed"},
@@ -124,7 +124,7 @@ var States = []statemachine.StateInfo{
 	{Name: Prove, Meaning: "run a full validation of the built data directory", Bound: statemachine.ByCalls, Deadline: "none"},
 	{Name: Claim, Meaning: "reserve revisions and create the next generation in the store", Bound: statemachine.ByCalls, Deadline: "2m for the request, " + pause + " between requests"},
 	{Name: Adopt, Meaning: "create a generation for the volume's data in the adopted store", Bound: statemachine.ByCalls, Deadline: "2m for the request, " + pause + " between requests"},
-	{Name: SetAside, Meaning: "preserve the old data directory", Bound: statemachine.ByCalls, Deadline: "none: depends on disk speed"},
+	{Name: Preserve, Meaning: "preserve the old data directory", Bound: statemachine.ByCalls, Deadline: "none: depends on disk speed"},
 	{Name: Install, Meaning: "rename the restored data directory and record the restore", Bound: statemachine.ByCalls, Deadline: "none: depends on disk speed"},
 	{Name: Ready, Meaning: "etcd may open the data directory", Bound: statemachine.AtEnd, Deadline: "final"},
 	{Name: Refused, Meaning: "etcd may not open the data directory; nothing was deleted", Bound: statemachine.AtEnd, Deadline: "final"},
@@ -168,7 +168,7 @@ const (
 	Prove    State = "Prove"
 	Claim    State = "Claim"
 	Adopt    State = "Adopt"
-	SetAside State = "SetAside"
+	Preserve State = "Preserve"
 	Install  State = "Install"
 	Ready    State = "Ready"
 	Refused  State = "Refused"
@@ -241,7 +241,7 @@ const (
 	ValidateBuilt   Action = "validate built data"    // validate the restored data
 	RecordClaim     Action = "record claim"           // notify the peers, then record the claim durably
 	ClaimGeneration Action = "claim generation"       // reserve revisions and create the generation
-	SetVolumeAside  Action = "set volume aside"       // rename the data directory to its preserved copy
+	PreserveData    Action = "preserve data"          // rename the data directory to its preserved copy
 	InstallData     Action = "install data"           // rename the restored data to the data directory
 	RecordRestore   Action = "record restore"         // record durably that the restore is done
 

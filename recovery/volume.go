@@ -300,7 +300,7 @@ func (v *localVolume) prepareStart() {
 		err = v.freeSpace(restore.Source{DatabaseBytes: info.Size()}, roomTimeout)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a missing database is normal, because the peers provide one
-		v.options.Log.Warn().Err(err).Msg("recovery: the volume is nearly full")
+		v.options.Log.Warn().Err(err).Msg("recovery: the volume may have no room for a second copy of the database")
 	}
 	if v.options.Never {
 		return

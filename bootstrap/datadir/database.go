@@ -293,7 +293,7 @@ func checkPages(ctx context.Context, tx *bolt.Tx) error {
 		}
 	}
 	if count > 0 {
-		return fmt.Errorf("bbolt check found %d errors, including: %s", count, strings.Join(first, "; "))
+		return fmt.Errorf("bbolt check failed: %s (errors in total: %d)", strings.Join(first, "; "), count)
 	}
 	return ctx.Err()
 }

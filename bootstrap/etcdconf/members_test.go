@@ -77,7 +77,7 @@ func TestSharedConfiguration_errors(t *testing.T) {
 		old, changed, pod, want string
 		noPodName               bool
 	}{
-		"no pod name": {noPodName: true, want: "initial-advertise-peer-urls: has URLs per member, but POD_NAME is not set; set it from metadata.name in the pod spec"},
+		"no pod name": {noPodName: true, want: "initial-advertise-peer-urls: maps member names to URLs, but POD_NAME is not set; set it from metadata.name in the pod spec"},
 		"unknown pod": {
 			pod:  "etcd-main-3",
 			want: `initial-advertise-peer-urls: has no URLs for this member ("etcd-main-3", from POD_NAME or the host name)`,
@@ -88,19 +88,19 @@ func TestSharedConfiguration_errors(t *testing.T) {
 		},
 		"client URLs not per member": {
 			old: "advertise-client-urls:\n", changed: "advertise-client-urls: http://a:2379\nunknown:\n",
-			want: "advertise-client-urls: initial-advertise-peer-urls and advertise-client-urls must both have URLs per member",
+			want: "advertise-client-urls: must map member names to URLs, like initial-advertise-peer-urls",
 		},
 		"peer URLs not per member": {
 			old: "initial-advertise-peer-urls:\n", changed: "initial-advertise-peer-urls: http://a:2380\nunknown:\n",
-			want: "initial-advertise-peer-urls: initial-advertise-peer-urls and advertise-client-urls must both have URLs per member",
+			want: "initial-advertise-peer-urls: must map member names to URLs, like advertise-client-urls",
 		},
 		"empty list": {
 			old: "[http://etcd-main-2.peer:2379]", changed: "[]", pod: "etcd-main-2",
-			want: `advertise-client-urls: must have at least one URL for "etcd-main-2"`,
+			want: `advertise-client-urls: must map "etcd-main-2" to at least one URL`,
 		},
 		"URLs of the wrong type": {
 			old: "[http://etcd-main-0.peer:2379]", changed: "{a: b}",
-			want: `advertise-client-urls: must have a list of non-empty URLs for "etcd-main-0"`,
+			want: `advertise-client-urls: must map "etcd-main-0" to a URL or a list of URLs`,
 		},
 		"initial-cluster of the wrong type": {old: "initial-cluster: ", changed: "initial-cluster: []\nunknown: ", want: "initial-cluster: must be text"},
 		"prefix of the wrong type":          {old: "name: ", changed: "member-name-prefix: 3\nname: ", want: "member-name-prefix: must be text"},

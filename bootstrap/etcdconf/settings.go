@@ -245,7 +245,7 @@ func (s *settings) checkCompaction() error {
 	const key = "auto-compaction-retention"
 	if n, err := strconv.Atoi(s.AutoCompactionRetention); err == nil && n >= 0 {
 		if s.AutoCompactionMode == embed.CompactorModePeriodic && n > int(math.MaxInt64/time.Hour) {
-			return keyErrorf(key, "%d hours is too long", n)
+			return keyErrorf(key, "%d hours exceeds the maximum of %d", n, int(math.MaxInt64/time.Hour))
 		}
 		return nil
 	}
@@ -291,7 +291,7 @@ func (s *settings) checkAuthToken() error {
 		}
 	}
 	if _, err := auth.NewTokenProvider(zap.NewNop(), s.AuthToken, nil, time.Second); err != nil {
-		return keyErrorf("auth-token", "must be simple or a valid jwt specification: %w", err)
+		return keyErrorf("auth-token", "must be \"simple\" or a valid jwt specification: %w", err)
 	}
 	return nil
 }

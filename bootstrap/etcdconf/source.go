@@ -159,7 +159,7 @@ func memberName(mapping map[string]any, pod string) (string, error) {
 	prefix, isText := mapping[key].(string)
 	switch {
 	case pod == "":
-		return "", keyErrorf(perMemberKeys[0], "has URLs per member, but POD_NAME is not set; set it from metadata.name in the pod spec")
+		return "", keyErrorf(perMemberKeys[0], "maps member names to URLs, but POD_NAME is not set; set it from metadata.name in the pod spec")
 	case mapping[key] != nil && !isText:
 		return "", keyErrorf(key, "must be text")
 	case prefix != "":
@@ -172,7 +172,7 @@ func memberName(mapping map[string]any, pod string) (string, error) {
 func urlsOf(name, key string, value any) (string, error) {
 	members, ok := value.(map[string]any)
 	if !ok {
-		return "", keyErrorf(key, "%s must both have URLs per member", strings.Join(perMemberKeys, " and "))
+		return "", keyErrorf(key, "must map member names to URLs, like %s", perMemberKeys[1-slices.Index(perMemberKeys, key)])
 	}
 	if members[name] == nil {
 		return "", keyErrorf(key, "has no URLs for this member (%s, from POD_NAME or the host name)", quote(name))
@@ -190,12 +190,12 @@ func urlList(name, key string, value any) (urls []string, _ error) {
 	for _, element := range list {
 		url, ok := element.(string)
 		if !ok || url == "" {
-			return nil, keyErrorf(key, "must have a list of non-empty URLs for %s", quote(name))
+			return nil, keyErrorf(key, "must map %s to a URL or a list of URLs", quote(name))
 		}
 		urls = append(urls, url)
 	}
 	if len(urls) == 0 {
-		return nil, keyErrorf(key, "must have at least one URL for %s", quote(name))
+		return nil, keyErrorf(key, "must map %s to at least one URL", quote(name))
 	}
 	return urls, nil
 }

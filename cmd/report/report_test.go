@@ -109,9 +109,9 @@ func TestPhase_progressOfTheStart(t *testing.T) {
 	runtime := &fakeRuntime{}
 	report := New(newFakeLifecycle(run), runtime, "v1", "etcd-main-0")
 	assert.Equal(t, "starting etcd", report.Phase().Reason, "etcd reports no progress yet")
-	runtime.progress = "opening the data"
-	assert.Equal(t, "starting etcd; etcd is opening the data", report.Phase().Reason)
-	assert.Equal(t, "starting etcd; etcd is opening the data", report.Document().Reason)
+	runtime.progress = "opening the data directory"
+	assert.Equal(t, "starting etcd; etcd is opening the data directory", report.Phase().Reason)
+	assert.Equal(t, "starting etcd; etcd is opening the data directory", report.Document().Reason)
 	run.State = lifecycle.Serving
 	assert.Equal(t, "starting etcd", report.Phase().Reason)
 	assert.True(t, report.Phase().Serving)

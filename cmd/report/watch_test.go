@@ -109,7 +109,7 @@ func TestWatch_eachPhaseHasItsOwnReminders(t *testing.T) {
 
 func TestWatch_logsWhatEtcdWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		runtime := &fakeRuntime{progress: "opening the data"}
+		runtime := &fakeRuntime{progress: "opening the data directory"}
 		lines, _ := runWatch(t, snapshotIn(lifecycle.StartEtcd), runtime, func(*fakeLifecycle) {
 			time.Sleep(500 * time.Millisecond)
 			runtime.later.Store(new("waiting for a leader"))

@@ -73,7 +73,7 @@ func (k *Keeper) check(ctx context.Context) {
 	d := evaluate(k.wanted, f)
 	level := zerolog.InfoLevel
 	if err := k.request(ctx, d.action); err != nil && ctx.Err() == nil {
-		d.phase, d.reason, level = Waiting, "etcd rejected the request: "+err.Error(), zerolog.WarnLevel
+		d.phase, d.reason, level = Waiting, "the request to etcd failed: "+err.Error(), zerolog.WarnLevel
 	}
 	if d.phase == Foreign {
 		level = zerolog.WarnLevel

@@ -102,7 +102,7 @@ func TestKeeper_retries(t *testing.T) {
 			awaitCheck()
 		}
 		require.Equal(t, 6, s.requests)
-		require.Equal(t, "etcd rejected the request: no leader", k.State().Reason)
+		require.Equal(t, "the request to etcd failed: no leader", k.State().Reason)
 		require.Equal(t, 1, strings.Count(log.String(), "rejected the request"), "the rejection is logged once")
 		require.Contains(t, log.String(), `"level":"warn"`)
 		s.change(func() { s.err = nil })

@@ -276,9 +276,9 @@ func (w *worker) checkPrecedence(f facts) error {
 	case len(names) == 0:
 		return nil
 	case leads:
-		return fmt.Errorf("this member is the leader, so %s goes first", strings.Join(names, ", "))
+		return fmt.Errorf("this member is the leader and defragments after %s", strings.Join(names, " and "))
 	default:
-		return fmt.Errorf("%s goes first", strings.Join(names, ", "))
+		return fmt.Errorf("%s must defragment first", strings.Join(names, " and "))
 	}
 }
 

@@ -66,10 +66,10 @@ func TestMaintainer_waits(t *testing.T) {
 		end           func(*fixture)
 		transferredTo []string
 	}{
-		"this member is the leader, so etcd-1 goes first": {func(s *fixture) {
+		"this member is the leader and defragments after etcd-1": {func(s *fixture) {
 			s.cluster.now.leader, s.schedule.waiting = 1, []peer{{id: 2, name: "etcd-1"}}
 		}, func(s *fixture) { s.schedule.setTurn("") }, []string{"etcd-2"}},
-		"but etcd-0 goes first": {func(s *fixture) { // etcd-2 goes last, because it is the leader
+		"but etcd-0 must defragment first": {func(s *fixture) { // etcd-2 goes last, because it is the leader
 			s.cluster.now.self, s.cluster.now.leader = 2, 3
 			s.schedule.waiting = []peer{{id: 1, name: "etcd-0"}, {id: 3, name: "etcd-2"}}
 		}, func(s *fixture) { s.schedule.setTurn("") }, nil},

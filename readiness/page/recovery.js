@@ -19,10 +19,10 @@ function showEnd(before, now) {
 
 // During a recovery, its steps replace the state machine. The steps depend on the kind of recovery; other steps appear once they have occurred.
 const steps = JSON.parse($("steps-of-recovery").textContent);
-const restoring = ["Examine", "Decide", "AskStore", "Build", "Prove", "Claim", "SetAside", "Install"];
+const restoring = ["Examine", "Decide", "AskStore", "Build", "Prove", "Claim", "Preserve", "Install"];
 const rejoining = ["Examine", "Decide", "AskPeers", "Leave", "Enter"];
 const passed = new Set();
-const restores = (state) => ["AskStore", "MakeRoom", "Build", "Prove", "Claim", "SetAside", "Install"].includes(state);
+const restores = (state) => ["AskStore", "MakeRoom", "Build", "Prove", "Claim", "Preserve", "Install"].includes(state);
 const recovers = (now) => Boolean(now.recovery) && steps.some(({ state }) => state === now.recovery.state) && phase(now).startsWith("Recovery: ");
 
 // stepsFor returns the steps of a recovery in the given state, in order.

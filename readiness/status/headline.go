@@ -117,7 +117,7 @@ var RecoverySteps = []RecoveryStep{
 	{"Build", "restoring"},
 	{"Prove", "verifying the restored data"},
 	{"Claim", "claiming the next generation"},
-	{"SetAside", "preserving the old data"},
+	{"Preserve", "preserving the old data"},
 	{"Install", "installing the data"},
 }
 

@@ -188,5 +188,5 @@ func TestDamagedBackup_olderFullSnapshotIsUsed(t *testing.T) {
 
 	again := l.StartReady()
 	assert.Equal(t, "newest", l.Get("key"))
-	again.AwaitLine(harness.Line{"message": "recovery: a backup is damaged; using other objects instead", "level": "warn"})
+	again.AwaitLine(harness.Line{"message": "recovery: a backup object is missing or damaged; restoring without it", "level": "warn"})
 }
