@@ -357,7 +357,7 @@ func (l *StoreContents) addResult(result *archive.Result) {
 	}
 	reason := "restored in " + time.Duration(result.Seconds*float64(time.Second)).Round(time.Millisecond).String()
 	if result.Hash != nil {
-		reason += fmt.Sprintf("; its hash at revision %d matches etcd's, %d", result.Hash.Revision, result.Hash.Hash)
+		reason += fmt.Sprintf("; its hash at revision %d matches the one that etcd computed, %d", result.Hash.Revision, result.Hash.Hash)
 	}
 	l.LastVerification.Reason = reason
 }

@@ -75,7 +75,7 @@ func parseInterval(text string) (interval, error) {
 	case err != nil:
 		return 0, errors.New("needs a duration after @every, such as 6h or 90m")
 	case period < shortestEvery || period > longestEvery:
-		return 0, fmt.Errorf("must be between %v and %v", shortestEvery, longestEvery)
+		return 0, fmt.Errorf("must have an interval of %v to %v", shortestEvery, longestEvery)
 	default:
 		return interval(period), nil
 	}

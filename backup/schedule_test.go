@@ -31,7 +31,7 @@ func TestSuperseded_isNotReportedOnceTheRunHasEnded(t *testing.T) {
 func TestAVerificationNamesTheComparedHash(t *testing.T) {
 	var listed StoreContents
 	listed.addResult(&archive.Result{Revision: 9, Segments: true, Outcome: archive.Verified, Seconds: 0.5, Hash: &format.Hash{Revision: 1, Hash: 1084519789}})
-	assert.Equal(t, "restored in 500ms; its hash at revision 1 matches etcd's, 1084519789", listed.LastVerification.Reason)
+	assert.Equal(t, "restored in 500ms; its hash at revision 1 matches the one that etcd computed, 1084519789", listed.LastVerification.Reason)
 }
 
 func TestListing_keepsTheNewestResultOrTheFailure(t *testing.T) {

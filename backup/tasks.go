@@ -493,6 +493,6 @@ func (c *clock) check() string {
 	if c.jump == 0 || time.Since(c.jumped) >= afterJump {
 		return ""
 	}
-	return fmt.Sprintf("the system clock jumped by %s %s ago; no backups are deleted for %s after a jump",
+	return fmt.Sprintf("the system clock jumped by %s (%s ago); no backups are deleted for %s after a jump",
 		c.jump.Round(time.Second), time.Since(c.jumped).Round(time.Minute), afterJump)
 }

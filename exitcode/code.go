@@ -96,6 +96,6 @@ var descriptions = map[Code]string{
 	EtcdFailed:  "etcd failed to start or stopped unexpectedly",
 	BadRecord:   "the exit record could not be removed or written",
 	NotReady:    "etcd did not become ready in time",
-	BadConfig:   "invalid etcd configuration or request",
+	BadConfig:   "invalid etcd configuration or impossible request",
 	OutOfTime:   "the shutdown timed out",
 }

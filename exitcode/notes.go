@@ -77,13 +77,13 @@ func (n *CrashNote) Arm(loops bool) error {
 	}
 	file, err := os.OpenFile(n.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
-		return fmt.Errorf("cannot prepare crash note: %w", err)
+		return fmt.Errorf("cannot prepare the crash note: %w", err)
 	}
 	reserve(file, 16<<10)
 	err = debug.SetCrashOutput(file, debug.CrashOptions{})
 	n.file.Store(file)
 	if err != nil {
-		return fmt.Errorf("cannot prepare crash note: %w", err)
+		return fmt.Errorf("cannot prepare the crash note: %w", err)
 	}
 	return nil
 }
@@ -214,7 +214,7 @@ func WriteMessage(path, text string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("cannot write termination message: %w", err)
+		return fmt.Errorf("cannot write the termination message: %w", err)
 	}
 	// The file is truncated only after the write, so it contains a message even if the process is killed in
 	// between.

@@ -132,7 +132,7 @@ func TestStatuses_haveMeanings(t *testing.T) {
 	for status, want := range map[exitcode.Code]string{
 		exitcode.Clean:                         "clean stop",
 		exitcode.Crashed:                       "crash",
-		exitcode.BadConfig:                     "invalid etcd configuration or request",
+		exitcode.BadConfig:                     "invalid etcd configuration or impossible request",
 		exitcode.SecondSignal(syscall.SIGTERM): "forced by a second signal (terminated)",
 		exitcode.Code(99):                      "status 99",
 	} {

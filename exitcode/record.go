@@ -74,12 +74,12 @@ func (r *Record) Note() ([]byte, error) {
 func (r *Record) notePath() string { return r.path + ".data" }
 
 // Remove durably removes the record: once Remove has returned nil, the record cannot reappear after a crash. Remove
-// must succeed before etcd opens the data.
+// must succeed before etcd opens the data directory.
 func (r *Record) Remove() error {
 	word, readErr := r.Read()
 	note, noteErr := r.Note()
 	if err := disk.Remove(r.path); err != nil {
-		return fmt.Errorf("cannot remove exit record: %w", err)
+		return fmt.Errorf("cannot remove the exit record: %w", err)
 	}
 	if readErr == nil && (noteErr == nil || errors.Is(noteErr, fs.ErrNotExist)) {
 		r.removed, r.removedNote = word, note
@@ -131,7 +131,7 @@ func (r *Record) put(word Word, note []byte) error {
 		}
 	}
 	if err := disk.Replace(r.path, []byte(word)); err != nil {
-		return fmt.Errorf("cannot write exit record: %w", err)
+		return fmt.Errorf("cannot write the exit record: %w", err)
 	}
 	return nil
 }

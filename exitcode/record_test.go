@@ -171,7 +171,7 @@ func TestInvalidate_failedRemovalIsRepeatedByWrite(t *testing.T) {
 	moved := filepath.Dir(path) + ".moved"
 	require.NoError(t, record.Write(exitcode.Terminated))
 	require.NoError(t, os.Rename(filepath.Dir(path), moved))
-	require.ErrorContains(t, record.Invalidate(), "cannot remove exit record")
+	require.ErrorContains(t, record.Invalidate(), "cannot remove the exit record")
 	assert.True(t, record.Invalid())
 	require.Error(t, record.Restore())
 	require.Error(t, record.Write(exitcode.Terminated))
@@ -182,8 +182,8 @@ func TestInvalidate_failedRemovalIsRepeatedByWrite(t *testing.T) {
 
 func TestRemove_missingDirectory(t *testing.T) {
 	record := exitcode.NewRecord(filepath.Join(t.TempDir(), "missing", "exit_code"))
-	assert.ErrorContains(t, record.Remove(), "cannot remove exit record", "the removal may not be durable")
-	assert.ErrorContains(t, record.Write(exitcode.Terminated), "cannot write exit record")
+	assert.ErrorContains(t, record.Remove(), "cannot remove the exit record", "the removal may not be durable")
+	assert.ErrorContains(t, record.Write(exitcode.Terminated), "cannot write the exit record")
 }
 
 func TestWrite_leftoverOfAnInterruptedWrite(t *testing.T) {

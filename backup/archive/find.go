@@ -223,7 +223,7 @@ func (h *History) describeRanges() string {
 	case len(all) == 0:
 		return "none"
 	case older > 0:
-		return fmt.Sprintf("%s, and %d older ranges", strings.Join(all[older:], ", "), older)
+		return fmt.Sprintf("%s; older ranges not listed: %d", strings.Join(all[older:], ", "), older)
 	default:
 		return strings.Join(all, ", ")
 	}

@@ -66,7 +66,7 @@ func (f Full) check() error {
 	case f.Cluster == "" || f.Generation <= 0 || f.Revision <= 0:
 		return fmt.Errorf("full snapshot at revision %d has no valid cluster, generation or revision", f.Revision)
 	case !f.Next.Valid() || f.Next.Revision > f.Revision+1:
-		return fmt.Errorf("full snapshot at revision %d has an invalid or too high next position: %s", f.Revision, f.Next)
+		return fmt.Errorf("full snapshot at revision %d has an invalid next position: %s (must be at most revision %d)", f.Revision, f.Next, f.Revision+1)
 	case f.Data.Bytes <= 0 || f.Database.Bytes <= 0 || f.Database.Bytes/maxCompression > f.Data.Bytes:
 		return fmt.Errorf("full snapshot at revision %d has implausible sizes: data %d bytes, database %d bytes", f.Revision, f.Data.Bytes, f.Database.Bytes)
 	}

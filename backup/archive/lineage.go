@@ -207,7 +207,7 @@ func reservationName(revision int64) string {
 
 // An Identity is the cluster and generation of the data in a data directory, and the position up to which the data is
 // backed up. The identity file is stored in the data directory, so it is copied and restored together with the data.
-// Recovery writes the file before etcd opens the data, and the backup writer updates it. The zero value means that
+// Recovery writes the file before etcd opens the data directory, and the backup writer updates it. The zero value means that
 // the data does not belong to a store, for example if it was written by stock etcd or restored by etcdutl.
 type Identity struct {
 	Cluster    string          `json:"cluster"`           // cluster ID from cluster.json

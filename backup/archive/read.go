@@ -300,7 +300,7 @@ type Merged struct {
 // within the sources, or if another merged object has a different segment at one of the positions.
 func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Merged, error) {
 	if level == Segment || len(sources) == 0 {
-		return Merged{}, fmt.Errorf("cannot merge %d objects into a %s", len(sources), level)
+		return Merged{}, fmt.Errorf("cannot merge %d objects into one of level %q", len(sources), level)
 	}
 	first, last := sources[0], sources[len(sources)-1]
 	merged := Merged{Object: Object{Level: level, Generation: first.Generation, Start: first.Start, Next: last.Next}}
@@ -389,7 +389,7 @@ func (a *Archive) copySegments(ctx context.Context, into io.Writer, merged Objec
 		next = all[len(all)-1].Next()
 	}
 	if next != merged.Next {
-		return nil, fmt.Errorf("%w: the sources of %s end at %s", ErrHole, merged.Name(), next)
+		return nil, fmt.Errorf("%w: the sources of %s end at %s, not at %s", ErrHole, merged.Name(), next, merged.Next)
 	}
 	return all, nil
 }

@@ -89,7 +89,7 @@ func TestLoadKeys_errorsContainNoSecret(t *testing.T) {
 	broken := strings.ReplaceAll(string(secret), "AGE-SECRET-KEY-1", "AGE-SECRET-KEY-1Q")
 	_, err = format.LoadKeys(format.KeyFiles{Identities: formattest.WriteFile(t, broken)})
 	require.Error(t, err)
-	assert.NotContains(t, err.Error(), strings.TrimSpace(string(secret))[len("# identity of the test\nAGE-SECRET-KEY-1"):][:8])
+	assert.NotContains(t, err.Error(), strings.TrimSpace(string(secret))[len("# test identity\nAGE-SECRET-KEY-1"):][:8])
 }
 
 func TestKeys_withoutFiles(t *testing.T) {

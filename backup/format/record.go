@@ -58,7 +58,7 @@ func (r Row) Revision() (int64, error) {
 	plain := len(r.Key) == rowKey && r.Key[8] == '_'
 	tombstone := len(r.Key) == tombstoneKey && r.Key[8] == '_' && r.Key[rowKey] == 't'
 	if !plain && !tombstone || r.Key[0] >= 0x80 {
-		return 0, fmt.Errorf("invalid row key of %d bytes", len(r.Key))
+		return 0, fmt.Errorf("invalid row key %.18x: not an etcd revision", r.Key)
 	}
 	return int64(binary.BigEndian.Uint64(r.Key)), nil
 }
@@ -330,12 +330,12 @@ func (m Manifest) check() error {
 	case m.Rows < 0 || m.RawBytes < 0 || m.RawBytes > maxRaw || m.Body.Bytes < 0 || m.Body.Bytes > maxRaw:
 		return fmt.Errorf("counts out of range: %d rows, %d bytes, %d stored bytes", m.Rows, m.RawBytes, m.Body.Bytes)
 	case m.Rows > 0 && (m.Released || !m.Opens.IsZero() || m.Ends != nil):
-		return errors.New("a segment with released, opens or ends must not contain rows")
+		return errors.New(`a segment with the field "released", "opens" or "ends" must not contain rows`)
 	case m.Ends != nil && (m.Ends.Successor <= m.Generation || m.Ends.Nonce == ""):
-		return errors.New("end marker must have a nonce and a successor with a higher number")
+		return errors.New("the end marker must have a nonce and a successor with a higher generation number")
 	case m.Rows == 0 && (m.End != m.Position.Revision-1 || m.Before != m.After),
 		m.Rows > 0 && (m.End < m.Position.Revision || m.Last == Digest{}):
-		return fmt.Errorf("%d rows do not match the range from position %s to revision %d", m.Rows, m.Position, m.End)
+		return fmt.Errorf("row count %d does not match the digests or the range from position %s to revision %d", m.Rows, m.Position, m.End)
 	}
 	return nil
 }
@@ -403,7 +403,7 @@ func (m *Marker) addTo(s *sequence) error {
 	case m.Time.UnixMilli() <= 0:
 		return fmt.Errorf("invalid marker time %s (must be after 1970-01-01)", m.Time)
 	case m.Revision < s.chain.Revision() || m.Revision < s.marked || len(s.buckets) > 0:
-		return fmt.Errorf("marker of revision %d is out of order", m.Revision)
+		return fmt.Errorf("marker at revision %d is out of order", m.Revision)
 	}
 	s.marked, s.to = m.Revision, time.UnixMilli(m.Time.UnixMilli()).UTC()
 	if s.from.IsZero() {
@@ -426,7 +426,7 @@ func (m *Marker) decode(from *SegmentReader) error {
 // addTo accepts hashes out of order, because a hash may arrive after rows of newer revisions.
 func (h *Hash) addTo(s *sequence) error {
 	if s.hashes++; s.hashes > maxHashes || len(s.buckets) > 0 || h.Compacted < 0 || h.Compacted > h.Revision {
-		return fmt.Errorf("compaction hash of revision %d is invalid, out of order or exceeds a limit", h.Revision)
+		return fmt.Errorf("hash record %d (at most %d) must precede all buckets and have a compaction revision (%d) from 0 to %d", s.hashes, maxHashes, h.Compacted, h.Revision)
 	}
 	return nil
 }
@@ -447,7 +447,7 @@ func (h *Hash) decode(from *SegmentReader) error {
 
 func (b *Bucket) addTo(s *sequence) error {
 	if len(b.entries) > maxRecord || len(s.buckets) == maxBuckets || slices.Contains(s.buckets, b.Name) {
-		return fmt.Errorf("bucket %.40q is a duplicate or exceeds a limit", b.Name)
+		return fmt.Errorf("invalid bucket %.40q (%d bytes): must be unique, at most %d bytes long and one of at most %d buckets", b.Name, len(b.entries), maxRecord, maxBuckets)
 	}
 	if err := b.check(); err != nil {
 		return err

@@ -15,7 +15,7 @@ type Case struct {
 // Recorded classifies the cluster ID recorded with the data.
 type Recorded string
 
-// Clusters recorded with the data.
+// Values of Recorded.
 const (
 	NoCluster      Recorded = "no recorded cluster"
 	StoreCluster   Recorded = "store's cluster"
@@ -26,7 +26,7 @@ const (
 // Contents describes the store as a whole.
 type Contents string
 
-// Contents of a store.
+// Values of Contents.
 const (
 	NoObjects           Contents = "no objects"
 	UnidentifiedObjects Contents = "unidentified objects"     // the store has objects but no cluster ID

@@ -1,6 +1,6 @@
 // Package relation determines how a member's data relates to the contents of a store.
 //
-// Recovery calls Compare before etcd opens the data, the backup writer calls it while etcd is running, and some
+// Recovery calls Compare before etcd opens the data directory, the backup writer calls it while etcd is running, and some
 // commands call it at other times. Recovery reads a closed data directory, and the writer reads the rows of a running
 // etcd. All callers therefore describe their inputs with a Data and a Store, and Compare returns the result without
 // any I/O.

@@ -38,7 +38,7 @@ type State string
 // States of a member's data.
 const (
 	NoData  State = "no data"
-	Damaged State = "damaged data" // etcd cannot open the data
+	Damaged State = "damaged data" // etcd cannot open the data directory
 	Valid   State = "valid data"
 )
 

@@ -273,7 +273,7 @@ func applyChanges(tx *bolt.Tx, changed archive.Reading, options Options) error {
 func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 	name := []byte(bucket.Name)
 	if bytes.Equal(name, schema.Key.Name()) {
-		return errors.New("rows must not be replaced")
+		return errors.New("only row records may change the rows")
 	}
 	var finished []byte
 	isMeta := bytes.Equal(name, schema.Meta.Name())

@@ -182,7 +182,7 @@ func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err 
 func (c *chain) captureThrough(revision int64) error {
 	for c.tail.Position.Revision <= revision {
 		if c.spool.hasInMemory() {
-			return errors.New("a segment is still held in memory because the spool is full")
+			return errors.New("a segment that could not be spooled is still held in memory")
 		}
 		if _, err := c.captureUpTo(revision, false, false); err != nil {
 			return err
@@ -445,7 +445,7 @@ func (c *chain) resume(identity archive.Identity) error {
 	c.tail = nil
 	where, failed := c.spool.Preserve(func(Spooled) bool { return true })
 	if failed == nil {
-		c.options.Log.Warn().Err(err).Str("moved_to", where).Msg("backups: the segments in the spool belong to other data; preserved them")
+		c.options.Log.Warn().Err(err).Str("moved_to", where).Msg("backups: the segments in the spool do not match this member's data; preserved them")
 	}
 	return failed
 }

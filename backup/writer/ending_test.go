@@ -148,7 +148,7 @@ func TestGenerationEnd_untrustedSignature(t *testing.T) {
 			}
 			s.putAndFlush("a", "more")
 			s.requireNotSuperseded()
-			assert.Contains(t, s.log.String(), "the end of the chain is damaged")
+			assert.Contains(t, s.log.String(), "the end of the chain is unusable")
 		})
 	}
 }

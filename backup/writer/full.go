@@ -79,7 +79,7 @@ const (
 var (
 	// errOvertaken is returned if a full snapshot must not start a chain because another member has extended the
 	// backups.
-	errOvertaken = errors.New("another member has uploaded newer backups")
+	errOvertaken = errors.New("another member has started writing backups")
 	// errCanceled is the cancellation cause of a full snapshot that is no longer needed.
 	errCanceled = errors.New("canceled")
 )
@@ -277,7 +277,7 @@ func (f *snapshots) replaceCorrupt(damaged error) {
 	}
 	f.replaced = damaged.Error()
 	f.options.Log.Error().Err(damaged).Msg("backups: the newest full snapshot is damaged; leaving it in place and making a new one")
-	f.request("damaged: " + f.replaced)
+	f.request("the previous full snapshot is damaged: " + f.replaced)
 }
 
 // store uploads the copy of the database, retrying until it succeeds. Segments before a full snapshot are uploaded

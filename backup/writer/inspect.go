@@ -212,7 +212,7 @@ func (w *Writer) watchProgress(stalls bool, limit time.Duration) {
 func (w *Writer) takeOver() {
 	w.chain.reset()
 	w.health.notBefore = time.Time{}
-	w.options.Log.Warn().Time("since", w.stalledSince).Msg("backups: the leader has stopped uploading backups; taking over")
+	w.options.Log.Warn().Time("since", w.stalledSince).Msg("backups: the leader is not uploading backups; taking over")
 }
 
 // setHead records the end of the chain and schedules the next full snapshot.
@@ -246,7 +246,7 @@ func (w *Writer) handleLostSegments(head archive.Head) {
 	w.options.Log.Error().Str("segment", lost.String()).Msg("backups: segments are missing from the store; starting a new chain with a full snapshot")
 	w.chain.drop()
 	w.remote.link = new(head.Next(w.remote.generation))
-	w.post(chainBroken, payload{err: fmt.Errorf("lost: segment %s is missing from the store", lost)})
+	w.post(chainBroken, payload{err: fmt.Errorf("segment %s is missing from the store", lost)})
 }
 
 // clearChain discards queued segments because the store has no full snapshot that precedes them.
@@ -270,12 +270,12 @@ func (w *Writer) forgetStore() {
 func (w *Writer) startAfterCorruption(found payload) {
 	w.remote.storedAt = time.Now()
 	if w.remote.damagedEnd != found.head.PastEnd {
-		w.options.Log.Error().Err(found.err).Msg("backups: the end of the chain is damaged; leaving it in place and starting a new chain with a full snapshot")
+		w.options.Log.Error().Err(found.err).Msg("backups: the end of the chain is unusable; leaving it in place and starting a new chain with a full snapshot")
 	}
 	w.remote.damagedEnd = found.head.PastEnd
 	w.remote.link = new(found.head.Next(w.remote.generation))
 	w.chain.drop()
-	w.snapshots.openChain("damaged: " + found.err.Error())
+	w.snapshots.openChain("the end of the previous chain is unusable: " + found.err.Error())
 }
 
 // dropSpool discards the spool. The discarded changes are captured again from the end of the chain.

@@ -272,7 +272,7 @@ func (s *Spool) open(name string) (file *os.File, entry Spooled, err error) {
 		if _, err = reader.Next(); errors.Is(err, io.EOF) {
 			entry.Size, err = file.Seek(0, io.SeekEnd)
 		} else {
-			err = fmt.Errorf("cannot read the segment to its end: %w", cmp.Or(err, errors.New("the file contains a second segment")))
+			err = fmt.Errorf("the file must contain exactly one complete segment: %w", cmp.Or(err, errors.New("found a second one")))
 		}
 	}
 	if err == nil && entry.Position.String() != name {
@@ -300,7 +300,7 @@ func (s *Spool) Newest() (left, err error) {
 	}
 	upTo, next := all[first-1].Next(), all[first].Position
 	where, err := s.Preserve(func(e Spooled) bool { return e.Position.Compare(next) < 0 })
-	return fmt.Errorf("%d segments in the spool end at %s, but the next segment starts at %s; preserved the earlier segments in %s", first, upTo, next, where), err
+	return fmt.Errorf("gap in the spool from %s to %s; preserved all earlier segments (%d) in %s", upTo, next, first, where), err
 }
 
 // Preserve moves the chosen segments to a new spool directory next to this one and returns its path. The segments may

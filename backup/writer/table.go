@@ -35,7 +35,7 @@ const (
 var States = []statemachine.StateInfo{
 	{Name: unknown, Meaning: "the store has not been read yet", Bound: statemachine.NoBound, Deadline: "2m per request, at most 30s between requests"},
 	{Name: watching, Meaning: "another member is writing the backups; uploading the spool and watching for new backups", Bound: statemachine.NoBound, Deadline: "a check every 10 intervals, but at least 10s apart"},
-	{Name: aligning, Meaning: "looking for the end of the backups; capturing changes but not uploading them", Bound: statemachine.NoBound, Deadline: "2m per request, at most 30s between requests"},
+	{Name: aligning, Meaning: "finding the end of the backups; capturing changes but not uploading them", Bound: statemachine.NoBound, Deadline: "2m per request, at most 30s between requests"},
 	{Name: writing, Meaning: "capturing and uploading changes, and making full snapshots on schedule", Bound: statemachine.NoBound, Deadline: "none: ends when another member becomes the leader or the chain cannot be extended"},
 	{Name: opening, Meaning: "no chain to extend; waiting to make a full snapshot", Bound: statemachine.NoBound, Deadline: "until no other operation is using the database"},
 	{Name: starting, Meaning: "uploading the full snapshot that starts a chain, and capturing later changes", Bound: statemachine.NoBound, Deadline: "none: uploading a large database can take a while"},

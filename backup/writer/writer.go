@@ -236,7 +236,7 @@ func (w *Writer) handleCompaction(gap error) {
 	}
 	w.options.Log.Warn().Msgf("backups: %s, so the chain cannot be extended; making a full snapshot", gap)
 	w.remote.link = &archive.Link{Position: c.tail.Position, Before: c.tail.Before}
-	w.post(chainBroken, payload{err: fmt.Errorf("gap: %w", gap)})
+	w.post(chainBroken, payload{err: gap})
 }
 
 // notWriterError returns why this member does not make backups, or nil if it does or if the role is still unknown.

@@ -82,7 +82,7 @@ func AssertConsistent(t *testing.T, m Machine, written statemachine.Entries) {
 		for _, from := range entry.From.States() {
 			key := string(from) + ", " + string(entry.On)
 			if before, seen := last[key]; seen {
-				assert.Equal(t, i-1, before, "%s has rows in two places", key)
+				assert.Equal(t, i-1, before, "the rows for %s are not adjacent", key)
 			}
 			last[key] = i
 		}

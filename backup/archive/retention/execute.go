@@ -82,7 +82,7 @@ func checkPresent(ctx context.Context, s store.Store, name string, size int64) e
 	}
 	defer reader.Close()
 	if _, err := io.ReadFull(reader, make([]byte, 1)); err != nil && size > 0 {
-		return fmt.Errorf("%s in %s is truncated: %w", name, s, err)
+		return fmt.Errorf("cannot read the last byte of %s in %s: %w", name, s, err)
 	}
 	return nil
 }
@@ -208,7 +208,7 @@ func checkOrder(g archive.GenerationContents, from time.Time) string {
 			continue
 		}
 		if !before.Time.IsZero() && before.Time.Sub(full.Time) > skew && before.Time.After(from.Add(-slack)) {
-			return fmt.Sprintf("full snapshot %s is %v older than %s, which has a lower revision; a clock was wrong", full.Name(),
+			return fmt.Sprintf("full snapshot %s is %v older than %s, which has a lower revision; a member's clock was wrong", full.Name(),
 				before.Time.Sub(full.Time), before.Name())
 		}
 		before = full

@@ -290,7 +290,7 @@ func TestPlan_failedChecks(t *testing.T) {
 		{"is 20m0s; correct this machine's clock", func(f *Facts, _ *archive.GenerationContents) { f.Store = now.Add(-20 * time.Minute) }},
 		{"is 1h0m0s in the future", func(_ *Facts, g *archive.GenerationContents) { g.Objects[3].Modified = now.Add(time.Hour) }},
 		{"is 1h0m0s in the future", func(_ *Facts, g *archive.GenerationContents) { g.Chains[0].End = now.Add(time.Hour) }},
-		{"a clock was wrong", func(_ *Facts, g *archive.GenerationContents) {
+		{"a member's clock was wrong", func(_ *Facts, g *archive.GenerationContents) {
 			last := len(g.Fulls) - 1
 			g.Fulls[last].Time = g.Fulls[last-1].Time.Add(-time.Hour)
 		}},
@@ -324,7 +324,7 @@ func TestPlan_clockWasBehind(t *testing.T) {
 	require.NotEmpty(t, p.Deletes())
 	assert.Contains(t, keptAges(p), 25, "the base of the window is kept")
 	fulls[window+2].Time = time.Unix(0, 0)
-	assert.Contains(t, plan(history(chain(fulls...))).Unsafe[0], "a clock was wrong")
+	assert.Contains(t, plan(history(chain(fulls...))).Unsafe[0], "a member's clock was wrong")
 }
 
 // A clock that has jumped ahead must be detected from the times of the backups, because a folder uses the local

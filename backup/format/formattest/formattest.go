@@ -37,8 +37,8 @@ func NewKeys(t testing.TB) Keys {
 	trusted, err := x509.MarshalPKIXPublicKey(public)
 	require.NoError(t, err)
 	return Keys{KeyFiles: format.KeyFiles{
-		Recipients:  WriteFile(t, "# recipient of the test\n"+identity.Recipient().String()+"\n"),
-		Identities:  WriteFile(t, "# identity of the test\n"+identity.String()+"\n"),
+		Recipients:  WriteFile(t, "# test recipient\n"+identity.Recipient().String()+"\n"),
+		Identities:  WriteFile(t, "# test identity\n"+identity.String()+"\n"),
 		SigningKey:  WriteFile(t, PEM("PRIVATE KEY", signing)),
 		TrustedKeys: WriteFile(t, PEM("PUBLIC KEY", trusted)),
 	}}

@@ -232,7 +232,7 @@ func (r *replay) checkEnd() error {
 	case next.Name != "":
 		return r.checkGap(next.Last+1, next.Name)
 	case r.to.Revision > 0:
-		return fmt.Errorf("%w: %s; the last available revision is %d, in %s", archive.ErrNotKept, r.to, r.last, r.source)
+		return fmt.Errorf("%s is %w: the backups end at revision %d, in %s", r.to, archive.ErrNotKept, r.last, r.source)
 	default:
 		return nil
 	}

@@ -64,7 +64,7 @@ func TestRows_endAtTheTarget(t *testing.T) {
 	}
 	_, err := collectRows(t, kept, 10, archive.Target{Revision: 21})
 	require.ErrorIs(t, err, archive.ErrNotKept)
-	assert.EqualError(t, err, "not available: revision 21; the last available revision is 20, in v2/Incr-00000016-00000020-1002")
+	assert.EqualError(t, err, "revision 21 is not available: the backups end at revision 20, in v2/Incr-00000016-00000020-1002")
 	_, err = collectRows(t, kept, 13, archive.Target{Revision: 12})
 	require.ErrorIs(t, err, sidecarstore.ErrNewer)
 }

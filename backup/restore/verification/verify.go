@@ -165,7 +165,7 @@ func checkPages(ctx context.Context, path string) error {
 			}
 		}
 		if count > 0 {
-			return fmt.Errorf("%w: bbolt page check found %d errors, including: %s", errDiffers, count, strings.Join(first, "; "))
+			return fmt.Errorf("%w: bbolt page check failed (number of errors: %d): %s", errDiffers, count, strings.Join(first, "; "))
 		}
 		return ctx.Err()
 	})

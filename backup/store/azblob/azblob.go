@@ -47,11 +47,11 @@ type Store struct {
 // endpoint includes a path. If account is empty, New uses AZURE_STORAGE_ACCOUNT.
 func New(loc wire.Location, account string) (*Store, error) {
 	if length := len(loc.Bucket); length < 3 || length > 63 || !containerName.MatchString(loc.Bucket) {
-		return nil, fmt.Errorf("invalid container name %q: must be 3 to 63 letters a-z, digits and single hyphens, and start and end with a letter or digit", loc.Bucket)
+		return nil, fmt.Errorf("invalid container name %q: must be 3 to 63 characters (a-z, 0-9 or single hyphens) and start and end with a letter or digit", loc.Bucket)
 	}
 	account = cmp.Or(account, os.Getenv("AZURE_STORAGE_ACCOUNT"))
 	if !accountName.MatchString(account) {
-		return nil, fmt.Errorf("invalid storage account name %q; set account= or AZURE_STORAGE_ACCOUNT (3 to 24 letters a-z and digits)", account)
+		return nil, fmt.Errorf("invalid storage account name %q: must be 3 to 24 characters (a-z or 0-9); set account= or AZURE_STORAGE_ACCOUNT", account)
 	}
 	client, err := wire.NewClient(loc.CAPath)
 	if err != nil {
@@ -241,7 +241,7 @@ func (i identity) Token() (*oauth2.Token, error) {
 	host, err := wire.ParseEndpoint(cmp.Or(os.Getenv("AZURE_AUTHORITY_HOST"), "https://login.microsoftonline.com/"))
 	tenant := os.Getenv("AZURE_TENANT_ID")
 	if err != nil || tenant == "" {
-		return nil, fmt.Errorf("AZURE_TENANT_ID or AZURE_AUTHORITY_HOST is missing or malformed: %w", store.ErrDenied)
+		return nil, fmt.Errorf("AZURE_TENANT_ID is not set, or AZURE_AUTHORITY_HOST is not a valid URL: %w", store.ErrDenied)
 	}
 	login := clientcredentials.Config{
 		ClientID: os.Getenv("AZURE_CLIENT_ID"), ClientSecret: secret, Scopes: []string{resource + ".default"}, EndpointParams: form,

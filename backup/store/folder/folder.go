@@ -41,7 +41,7 @@ func New(directory string) (*Store, error) {
 	const longestName, longest = 255, 4095 // limits in bytes; with a longer path, every request would fail
 	isTooLong := func(name string) bool { return len(name) > longestName }
 	if len(directory) > longest || strings.ContainsRune(directory, 0) || slices.ContainsFunc(strings.Split(directory, "/"), isTooLong) {
-		return nil, fmt.Errorf("invalid directory: more than %d bytes (%d per name) or a NUL byte", longest, longestName)
+		return nil, fmt.Errorf("invalid directory: must have at most %d bytes, at most %d between slashes, and no NUL byte", longest, longestName)
 	}
 	return &Store{directory: filepath.Clean(directory)}, nil
 }

@@ -47,7 +47,7 @@ type Store struct {
 // credentials are sent to it.
 func New(loc wire.Location) (*Store, error) {
 	if len(loc.Bucket) > longestBucketName || !bucketName.MatchString(loc.Bucket) {
-		return nil, fmt.Errorf("invalid bucket name %q: must be 3 to 222 letters a-z, digits, dots, underscores and hyphens, and start and end with a letter or digit", loc.Bucket)
+		return nil, fmt.Errorf("invalid bucket name %q: must be 3 to 222 characters (a-z, 0-9, dots, underscores or hyphens) and start and end with a letter or digit", loc.Bucket)
 	}
 	client, err := wire.NewClient(loc.CAPath)
 	if err != nil {

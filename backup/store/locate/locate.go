@@ -144,7 +144,7 @@ func prefixOf(path string) (string, error) {
 
 func openFolder(parsed *url.URL) (store.Store, error) {
 	if parsed.Host != "" && parsed.Host != "localhost" {
-		return nil, errors.New("a folder requires three slashes: file:///DIR")
+		return nil, errors.New("the URL of a folder must have three slashes: file:///DIR")
 	}
 	return folder.New(parsed.Path)
 }

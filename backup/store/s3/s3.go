@@ -332,7 +332,7 @@ func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credential
 		return value, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && os.Getenv("AWS_SHARED_CREDENTIALS_FILE") != "" {
-		return credentials.Value{}, fmt.Errorf("AWS_SHARED_CREDENTIALS_FILE contains no credentials for this profile: %w", store.ErrDenied)
+		return credentials.Value{}, fmt.Errorf("cannot read credentials for the AWS profile from AWS_SHARED_CREDENTIALS_FILE: %w", store.ErrDenied)
 	}
 	c.source = c.iam
 	return c.fromIAM(cc)

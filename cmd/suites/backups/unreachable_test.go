@@ -78,6 +78,6 @@ func TestFullSpool_startsNewChain(t *testing.T) {
 	run.Shutdown()
 	chains := m.requireSound(t)
 	require.Len(t, chains, 2)
-	assert.Contains(t, chains[1].Fulls[0].Reason, "gap: ")
+	assert.Contains(t, chains[1].Fulls[0].Reason, "etcd was compacted at revision ")
 	assert.Equal(t, "after the gap", m.keys(t, targetLatest)["key"])
 }

@@ -70,7 +70,7 @@ func TestExitRecord_unremovable(t *testing.T) {
 	require.Equal(t, 74, run.Exit(harness.Patience))
 	same()
 	p.RequireNoData()
-	assert.NotEmpty(t, run.Log.FindText("cannot remove exit record"), "the log contains the reason")
+	assert.NotEmpty(t, run.Log.FindText("cannot remove the exit record"), "the log contains the reason")
 }
 
 // freeze prevents the removal of a file until the end of the test. For root, it makes the file immutable; for other

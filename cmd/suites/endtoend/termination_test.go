@@ -34,7 +34,7 @@ func TestTerminationMessage_problems(t *testing.T) {
 	p.Sidecar.Broken[harness.ConfigPath] = harness.Reply(http.StatusOK, "name: [")
 	assert.Equal(t, int(exitcode.BadConfig), p.Start().Exit(harness.Patience))
 	message := terminationMessage(p)
-	assert.Regexp(t, `(?m)^invalid etcd configuration or request: .*YAML`, message)
+	assert.Regexp(t, `(?m)^invalid etcd configuration or impossible request: .*YAML`, message)
 	assert.Contains(t, message, "\nstate before the stop: FetchConfig, ")
 	assert.Contains(t, message, "\nexit record: none, so the next start runs a full validation\n")
 	assert.Equal(t, 1, strings.Count(message, "YAML"), "the message contains the fatal error once: %s", message)
