@@ -103,7 +103,7 @@ func TestKeeper_retries(t *testing.T) {
 		}
 		require.Equal(t, 6, s.requests)
 		require.Equal(t, "the request to etcd failed: no leader", k.State().Reason)
-		require.Equal(t, 1, strings.Count(log.String(), "rejected the request"), "the rejection is logged once")
+		require.Equal(t, 1, strings.Count(log.String(), "the request to etcd failed"), "the failure is logged once")
 		require.Contains(t, log.String(), `"level":"warn"`)
 		s.change(func() { s.err = nil })
 		awaitCheck()
