@@ -180,9 +180,9 @@ func TestParseSchedule_rejectsInvalidSchedules(t *testing.T) {
 		"0 0 30 feb *":            "never matches",
 		"0 0 31 4,6,9,11 *":       "never matches",
 		"@every 6":                "needs a duration",
-		"@every -6h":              "between",
-		"@every 1s":               "between",
-		"@every 20000h":           "between",
+		"@every -6h":              "must have an interval of 1m0s to 8784h0m0s",
+		"@every 1s":               "must have an interval of 1m0s to 8784h0m0s",
+		"@every 20000h":           "must have an interval of 1m0s to 8784h0m0s",
 	} {
 		_, err := ParseSchedule(text)
 		require.ErrorContains(t, err, "--backup-full-schedule: ", text)
