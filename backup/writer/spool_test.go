@@ -163,7 +163,7 @@ func TestSpool_preservesTornSegments(t *testing.T) {
 			assert.Equal(t, []int64{5, 7, 8}, positions(s))
 			older, err := s.Newest()
 			require.NoError(t, err)
-			assert.ErrorContains(t, older, "but the next segment starts at")
+			assert.ErrorContains(t, older, "gap in the spool from")
 			assert.Equal(t, []int64{7, 8}, positions(s), "only the segments after the damaged one remain")
 			reopened, torn := openSpool(t, dir)
 			assert.Empty(t, torn)

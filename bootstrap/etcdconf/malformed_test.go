@@ -149,7 +149,7 @@ var malformedValues = []struct{ yaml, key, problem string }{
 	{"auto-compaction-retention: 30 minutes", "auto-compaction-retention", "such as 30m"},
 	{"auto-compaction-retention: '-1'", "auto-compaction-retention", "such as 30m"},
 	{"auto-compaction-retention: -1h", "auto-compaction-retention", "such as 30m"},
-	{"auto-compaction-retention: '9999999999'", "auto-compaction-retention", "too long"},
+	{"auto-compaction-retention: '9999999999'", "auto-compaction-retention", "exceeds the maximum of"},
 	{"auto-compaction-retention: 30", "auto-compaction-retention", "quotes"},
 	{"tls-min-version: TLS1.1", "tls-min-version", `"TLS1.1"`},
 	{"tls-max-version: latest", "tls-max-version", `"latest"`},

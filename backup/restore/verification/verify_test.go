@@ -218,7 +218,7 @@ func TestVerify_findsDamagedPages(t *testing.T) {
 			clear(database[2*os.Getpagesize():]) // keeps the two meta pages, which bbolt reads first
 			return database
 		},
-		"bbolt page check found ": func(database []byte) []byte { return withoutFreelist(t, database) },
+		"bbolt page check failed (number of errors: ": func(database []byte) []byte { return withoutFreelist(t, database) },
 	} {
 		w := newFixture(t, memory.New(), &format.Keys{})
 		w.put(7)
