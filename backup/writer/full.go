@@ -277,7 +277,7 @@ func (f *snapshots) replaceCorrupt(damaged error) {
 	}
 	f.replaced = damaged.Error()
 	f.options.Log.Error().Err(damaged).Msg("backups: the newest full snapshot is damaged; leaving it in place and making a new one")
-	f.request("the previous full snapshot is damaged: " + f.replaced)
+	f.request("the newest backups are unusable: " + f.replaced)
 }
 
 // store uploads the copy of the database, retrying until it succeeds. Segments before a full snapshot are uploaded

@@ -275,7 +275,7 @@ func (w *Writer) startAfterCorruption(found payload) {
 	w.remote.damagedEnd = found.head.PastEnd
 	w.remote.link = new(found.head.Next(w.remote.generation))
 	w.chain.drop()
-	w.snapshots.openChain("the end of the previous chain is unusable: " + found.err.Error())
+	w.snapshots.openChain("the newest backups are unusable: " + found.err.Error())
 }
 
 // dropSpool discards the spool. The discarded changes are captured again from the end of the chain.

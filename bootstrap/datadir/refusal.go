@@ -97,7 +97,7 @@ var (
 		"/health probe; upgrade etcd one minor version at a time", snapshotIt)
 	leftoverMember = newReason("database %s still lists member %s (%q), which was removed from the cluster: etcd 3.5 ignores it, but "+
 		"etcd 3.6 would count it", upgradeFirst)
-	leftoverLearner = newReason("database %s still lists member %s (%q) as a learner, but it was promoted: etcd 3.5 counts its vote, "+
+	leftoverLearner = newReason("database %s still lists member %s (%q) as a learner, but it was promoted: etcd 3.5 counts its vote, but "+
 		"etcd 3.6 would not", upgradeFirst)
 	otherMember = newReason("the data directory %q belongs to member %q at %q, not to member %q at %q", "mount the volume of this member or move the data directory aside")
 )
