@@ -133,7 +133,7 @@ func prefixOf(path string) (string, error) {
 	}
 	for segment := range strings.SplitSeq(path, "/") {
 		if segment == "" || segment == "." || segment == ".." {
-			return "", fmt.Errorf("invalid prefix %q: must not contain empty segments, . or ..", path)
+			return "", fmt.Errorf("invalid prefix %q: must not contain the segments ., .. or an empty one", path)
 		}
 	}
 	if len(path) > maxPrefix || !utf8.ValidString(path) || strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 127 }) {
