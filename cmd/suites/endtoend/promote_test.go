@@ -41,7 +41,7 @@ func promoteManually(first *harness.Pod, learner *harness.Run) {
 	first.T.Helper()
 	learner.AwaitLine(harness.Line{"message": notPromoted})
 	message := fmt.Sprint(learner.Log.Matching(harness.Line{"message": notPromoted})[0]["message"])
-	command := strings.Fields(message[strings.Index(message, "member promote"):])
+	command := strings.Fields(strings.TrimSuffix(message[strings.Index(message, "member promote"):], `"`))
 	harness.Eventually(first.T, "the learner is promoted", func() bool {
 		_, _, code := first.Begin(append([]string{"etcdctl"}, command...)...).Wait()
 		return code == 0
